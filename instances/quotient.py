@@ -63,16 +63,14 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
         members[group].append(op)
     unshaped = np.zeros(count, np.bool_)
     unshaped[label[graph.unshaped]] = True
+    summed = ("flops", "bytes_moved", "resident", "parameters")
     return OpGraph(
         name=graph.name,
         **tensors,
         **common,
         tensor_bytes=graph.tensor_bytes[kept],
         layer=tuple(_common_path([graph.layer[op] for op in ops]) for ops in members),
-        flops=_sum(graph.flops, label, count),
-        bytes_moved=_sum(graph.bytes_moved, label, count),
-        resident=_sum(graph.resident, label, count),
-        parameters=_sum(graph.parameters, label, count),
+        **{key: _sum(getattr(graph, key), label, count) for key in summed},
         unshaped=unshaped,
         measured_kinds=graph.measured_kinds,
         measured=measured,

@@ -124,6 +124,11 @@ class _NewOp(NamedTuple):
     tied: bool  # shares the forward op's device
 
 
+def _weight_counts(graph: OpGraph) -> Ints:
+    """Weights of every op; where only bytes are known, 4 of them count as one weight."""
+    return np.where(graph.parameters > 0, graph.parameters, -(-graph.resident // 4))
+
+
 class _Derivation:
     """One derivation; see the module's docstring for the rules."""
 
@@ -135,7 +140,7 @@ class _Derivation:
         self.ops: list[_NewOp] = []
         self.taken = set(graph.op_names)
         n, m = graph.num_ops, graph.num_tensors
-        self.weights = self._weight_counts()
+        self.weights = _weight_counts(graph).tolist()
         self.producer = graph.producer.tolist()
         pointer, flat = graph.consumer_ptr.tolist(), graph.consumer.tolist()
         self.consumers: list[list[int]] = [flat[pointer[t] : pointer[t + 1]] for t in range(m)]
@@ -152,11 +157,6 @@ class _Derivation:
         self.known = any(self.weights)
         self.differentiable = self._depend_on_weights()
         self.has_flops = bool(graph.flops.any())
-
-    def _weight_counts(self) -> list[int]:
-        """Weights of every op; where only bytes are known, 4 of them count as one weight."""
-        parameters, resident = self.graph.parameters, self.graph.resident
-        return np.where(parameters > 0, parameters, -(-resident // 4)).tolist()  # type: ignore[no-any-return]
 
     def _depend_on_weights(self) -> list[bool]:
         """Whether each op's output depends on weights, so that a gradient must reach the op."""
@@ -419,8 +419,7 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
             graph.op_names, graph.backward, graph.resident, none, 1
         )[0].tolist()
         return [TrainingMemory(AS_GIVEN, weights, gradients, states, saved_bytes(graph))]
-    known = np.where(graph.parameters > 0, graph.parameters, -(-graph.resident // 4))
-    count, resident = int(known.sum()), int(graph.resident.sum())
+    count, resident = int(_weight_counts(graph).sum()), int(graph.resident.sum())
     # Larger graphs are not differentiated for the sake of a line: their activations are not
     # counted
     max_derived_ops = 20_000

@@ -193,6 +193,11 @@ def _squeeze(b: GraphBuilder, x: Tensor, filters: int, side: int, name: str) -> 
     return b.batch_norm(b.conv(b.relu(x), filters, 1, max(1, stride), name=name))
 
 
+def _average(b: GraphBuilder, x: Tensor) -> Tensor:
+    """Average over 3 x 3 pixels, which keeps the size of the image."""
+    return b.pool(x, 3, 1, 1, kind="avg_pool")
+
+
 def _separable(b: GraphBuilder, x: Tensor, kernel: int, filters: int, stride: int = 1) -> Tensor:
     """Separable convolution, applied twice as in the paper."""
     for step in (stride, 1):
@@ -210,8 +215,8 @@ def _normal_cell(b: GraphBuilder, previous: Tensor, x: Tensor, f: int) -> Tensor
     blocks = [
         b.add(_separable(b, h1, 3, f), h1),
         b.add(_separable(b, h0, 3, f), _separable(b, h1, 5, f)),
-        b.add(b.pool(h1, 3, 1, 1, kind="avg_pool"), h0),
-        b.add(b.pool(h0, 3, 1, 1, kind="avg_pool"), b.pool(h0, 3, 1, 1, kind="avg_pool")),
+        b.add(_average(b, h1), h0),
+        b.add(_average(b, h0), _average(b, h0)),
         b.add(_separable(b, h0, 5, f), _separable(b, h0, 3, f)),
     ]
     return b.concat([h0, *blocks], 1)
@@ -224,7 +229,7 @@ def _reduction_cell(b: GraphBuilder, previous: Tensor, x: Tensor, f: int) -> Ten
     second = b.add(b.pool(h1, 3, 2, 1), _separable(b, h0, 7, f, 2))
     third = b.add(b.pool(h1, 3, 2, 1, kind="avg_pool"), _separable(b, h0, 5, f, 2))
     fourth = b.add(b.pool(h1, 3, 2, 1), _separable(b, first, 3, f))
-    fifth = b.add(b.pool(first, 3, 1, 1, kind="avg_pool"), second)
+    fifth = b.add(_average(b, first), second)
     return b.concat([second, third, fourth, fifth], 1)
 
 
@@ -268,7 +273,7 @@ def inception_v3(
 
 
 def _pooled(b: GraphBuilder, x: Tensor, out: int) -> Tensor:
-    return b.conv_bn_relu(b.pool(x, 3, 1, 1, kind="avg_pool"), out, 1, name="pooled")
+    return b.conv_bn_relu(_average(b, x), out, 1, name="pooled")
 
 
 def _module_a(b: GraphBuilder, x: Tensor, pooled: int) -> Tensor:

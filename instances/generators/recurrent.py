@@ -80,16 +80,12 @@ class Lstm:
         return outputs
 
 
-def _embed(
-    b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int, name: str
-) -> list[Tensor]:
+def _embed(b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int) -> list[Tensor]:
     """Embed a batch of sentences; one output tensor per step."""
-    tokens = b.input(batch, steps)
     return b.ops(
         "embedding",
-        (tokens,),
+        (b.input(batch, steps),),
         [(batch, hidden)] * steps,
-        name=name,
         parameters=vocab * hidden,
         moved=2 * batch * steps * hidden * b.dtype_bytes,
     )
@@ -148,7 +144,7 @@ def rnn_lm(
     unrolled.
     """
     b = GraphBuilder(name, dtype_bytes)
-    xs = _embed(b, vocab, hidden, batch, steps, "embedding")
+    xs = _embed(b, vocab, hidden, batch, steps)
     for layer in range(layers):
         xs = Lstm(b, hidden, hidden, detail == "fine", f"lstm{layer}").run(xs)
     softmax = Softmax(b, hidden, vocab)
@@ -181,12 +177,12 @@ def nmt(
     fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
-        xs = _embed(b, vocab, hidden, batch, source, "embedding")
+        xs = _embed(b, vocab, hidden, batch, source)
         for layer in range(layers):
             xs = Lstm(b, hidden, hidden, fine, f"lstm{layer}").run(xs)
     with b.layer("decoder"):
         attention = Attention(b, xs, hidden)
-        words = _embed(b, vocab, hidden, batch, target, "embedding")
+        words = _embed(b, vocab, hidden, batch, target)
         cells = [
             Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}")
             for layer in range(layers)
@@ -234,11 +230,11 @@ def gnmt(
     """
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
-        xs = _embed(b, vocab, hidden, batch, source, "embedding")
+        xs = _embed(b, vocab, hidden, batch, source)
         xs = _encoded(b, xs, layers, hidden, detail == "fine")
     with b.layer("decoder"):
         attention = Attention(b, xs, hidden)
-        words = _embed(b, vocab, hidden, batch, target, "embedding")
+        words = _embed(b, vocab, hidden, batch, target)
         cells = [
             Lstm(b, 2 * hidden, hidden, detail == "fine", f"lstm{layer}") for layer in range(layers)
         ]

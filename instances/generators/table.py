@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.files import TRUTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,9 +208,8 @@ def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
 def _convert(name: str, key: str, text: str, default: Any) -> Any:
     """Convert the text of an option to the type of its default."""
     if isinstance(default, bool):
-        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if text.lower() in words:
-            return words[text.lower()]
+        if text.lower() in TRUTH:
+            return TRUTH[text.lower()]
         raise InputError(f"generator '{name}': option '{key}' expects 0 or 1, received '{text}'")
     if isinstance(default, int | float):
         what = "a whole number" if isinstance(default, int) else "a finite number"

@@ -131,11 +131,7 @@ def gpt(
     b = TransformerBuilder(name, detail, dtype_bytes, training)
     with b.layer("embeddings"):
         tokens = b.input(batch, seq)
-        table: Tensor | None = None
-        if tied:
-            x, table = b.tied_embedding(tokens, vocab, hidden)
-        else:
-            x = b.embedding(tokens, vocab, hidden, name="wte")
+        x, table = b.shared_embedding(tokens, vocab, hidden, tied, name="wte")
         x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
@@ -291,26 +287,20 @@ def mt5(
     seq, target : tokens of the source and of the target.
     """
     b = TransformerBuilder(name, detail, dtype_bytes, training)
-    table: Tensor | None = None
     with b.layer("shared"):
-        source = b.input(batch, seq)
-        if tied:
-            x, table = b.tied_embedding(source, vocab, hidden, name="embedding")
-        else:
-            x = b.embedding(source, vocab, hidden, name="embedding")
+        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
     with b.layer("encoder"):
         x = b.dropout(x)
         x = _t5_stack(b, x, None, layers, heads, head_dim, ffn)
     with b.layer("decoder"):
         tokens = b.input(batch, target)
         if table is None:
-            y = b.embedding(tokens, vocab, hidden, name="embedding")
+            y = b.embedding(tokens, vocab, hidden)
         else:
             y = b.op(
                 "embedding",
                 (table, tokens),
                 (batch, target, hidden),
-                name="embedding",
                 moved=2 * batch * target * hidden * dtype_bytes,
             )
         y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, heads, head_dim, ffn)
@@ -611,12 +601,14 @@ class TransformerBuilder(GraphBuilder):
                 self.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"
             )
 
-    def tied_embedding(
-        self, tokens: Tensor, rows: int, width: int, name: str = "wte"
-    ) -> tuple[Tensor, Tensor]:
-        """Embedding whose table is used again elsewhere: returns (embedded tokens, the table as a
-        tensor).
+    def shared_embedding(
+        self, tokens: Tensor, rows: int, width: int, tied: bool, name: str = "embedding"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Embedding whose table is used again elsewhere if it is tied: returns (embedded tokens,
+        the table as a tensor, None where it is not tied).
         """
+        if not tied:
+            return self.embedding(tokens, rows, width, name=name), None
         embedded, table = self.ops(
             "embedding",
             (tokens,),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import (
     MAX_BYTES,
+    TRUTH,
     no_garbage_collection,
     one_line,
     regular_file,
@@ -330,18 +331,9 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
 
 
 def _convert(text: str, default: Any, key: str) -> Any:
-    words = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "": False,
-    }
     try:
         if isinstance(default, bool):
-            return words[text.lower()]
+            return bool(text) and TRUTH[text.lower()]
         if not text.isascii() or "_" in text:
             raise ValueError(text)
         return float(text) if isinstance(default, float) else int(text)

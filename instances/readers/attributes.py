@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, all_ticks, place, ticks, whole
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line
+from placeopt.model.files import TRUTH, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -277,11 +277,10 @@ def used_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def flag(value: Any, where: Place, what: str) -> bool:
     """Return a truth value given as such, as 0/1 or as a word."""
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     text = str(value).strip().lower()
-    if text not in words:
+    if text not in TRUTH:
         raise InputError(f"{place(where)}: {what}: expected true or false, received {value!r:.40}")
-    return words[text]
+    return TRUTH[text]
 
 
 def parse_shape(value: Any, where: Place) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ def _by_content(path: Path) -> str:
     if prefix.startswith(b"PK\x03\x04"):
         return "pt2"
     text = _text(prefix, whole=size == len(prefix))
-    known = None if text is None else _by_text(text.lstrip(), path)
+    known = None if text is None else _by_text(text.lstrip())
     if known is not None:
         return known
     if looks_like_protobuf(prefix, size):  # a tiny model can be all ASCII
@@ -76,11 +76,11 @@ def _by_content(path: Path) -> str:
     raise InputError(f"the format is not recognised: {what}")
 
 
-def _by_text(text: str, path: Path) -> str | None:
+def _by_text(text: str) -> str | None:
     """Return the format of a text, None where it is of none."""
     for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
         if text.startswith(starts):
-            return which(text, path)
+            return which(text)
     if _DOT_HEAD.match(text, _skip_comments(text)):
         return "dot"
     lines = text.splitlines()
@@ -153,7 +153,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, -(2**62)
 
 
-def _json(text: str, _: Path) -> str:
+def _json(text: str) -> str:
     """Tell JSON formats apart by the keys they must have."""
     found = re.search(r'"format"\s*:\s*"placeopt/(\w*)"', text)
     if found:
@@ -190,7 +190,7 @@ _JSON_KEYS = (
 )
 
 
-def _xml(text: str, _: Path) -> str:
+def _xml(text: str) -> str:
     if re.search(r"<!DOCTYPE|<!ENTITY", text, re.I):
         raise InputError(
             "XML with a document type declaration (DOCTYPE) is refused: it can expand without limit"

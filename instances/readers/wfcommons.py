@@ -82,12 +82,13 @@ def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int])
     alias = _aliases(tasks)
     for i, task in enumerate(tasks):
         child = _name(task, "")
-        pairs = [(alias.get(x, x), child) for x in _names(task, "parents", i)]
-        pairs += [(child, alias.get(x, x)) for x in _names(task, "children", i)]
-        for parent, other in pairs:
-            if (parent, other) not in linked:
-                linked.add((parent, other))
-                draft.edge(parent, other, f"tasks[{i}]", tensor="control")
+        where = f"tasks[{i}]"
+        pairs = [(alias.get(x, x), child) for x in _texts(task, "parents", where)]
+        pairs += [(child, alias.get(x, x)) for x in _texts(task, "children", where)]
+        for pair in pairs:
+            if pair not in linked:
+                linked.add(pair)
+                draft.edge(*pair, where, tensor="control")
 
 
 def _add_files(
@@ -181,7 +182,3 @@ def _texts(task: dict[str, Any], key: str, where: str) -> list[str]:
     if not isinstance(values, list) or any(not isinstance(x, str) for x in values):
         raise InputError(f'{where}: "{key}": expected a list of names, received {values!r:.40}')
     return values
-
-
-def _names(task: dict[str, Any], key: str, index: int) -> list[str]:
-    return _texts(task, key, f"tasks[{index}]")

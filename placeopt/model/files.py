@@ -22,6 +22,9 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+"""What words of files and options mean."""
+
 MAX_BYTES = 128 * 2**20
 """Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24
 bytes)."""
