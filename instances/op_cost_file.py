@@ -222,7 +222,7 @@ def _parse(data: Any, where: str) -> OpCosts:
     return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
 
 
-def _constants(device: dict[str, Any], where: str) -> dict[str, float]:
+def _constants(device: dict[str, Any], where: str) -> dict[str, Any]:
     return {key: _number(device.get(key), f'{where}: "{key}"') for key in _FITTED}
 
 

@@ -64,13 +64,14 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     unshaped = np.zeros(count, np.bool_)
     unshaped[label[graph.unshaped]] = True
     summed = ("flops", "bytes_moved", "resident", "parameters")
+    sums: dict[str, Any] = {key: _sum(getattr(graph, key), label, count) for key in summed}
     return OpGraph(
         name=graph.name,
         **tensors,
         **common,
         tensor_bytes=graph.tensor_bytes[kept],
         layer=tuple(_common_path([graph.layer[op] for op in ops]) for ops in members),
-        **{key: _sum(getattr(graph, key), label, count) for key in summed},
+        **sums,
         unshaped=unshaped,
         measured_kinds=graph.measured_kinds,
         measured=measured,

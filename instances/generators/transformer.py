@@ -32,6 +32,7 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
@@ -326,28 +327,14 @@ def _t5_stack(
     position = b.op(
         "embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads
     )
+    attend = partial(b.attention, heads=heads, head_dim=head_dim, bias=False, scaled=False)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(
-                b.rms_norm(x, "norm1"),
-                heads=heads,
-                head_dim=head_dim,
-                bias=False,
-                scaled=False,
-                position_bias=position,
-            )
+            y = attend(b.rms_norm(x, "norm1"), position_bias=position)
             x = b.add(x, b.dropout(y), name="residual1")
             if memory is not None:
-                y = b.attention(
-                    b.rms_norm(x, "norm_cross"),
-                    heads=heads,
-                    head_dim=head_dim,
-                    context=memory,
-                    bias=False,
-                    scaled=False,
-                    masked=False,
-                    name="cross",
-                )
+                y = b.rms_norm(x, "norm_cross")
+                y = attend(y, context=memory, masked=False, name="cross")
                 x = b.add(x, b.dropout(y), name="residual_cross")
             y = b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn, activation="gelu")
             x = b.add(x, b.dropout(y), name="residual2")

@@ -285,9 +285,7 @@ def _is_parameter(value: Value, weighty: bool) -> bool:
     """
     if value.elements <= 1:
         return False
-    return value.dtype.startswith(("float", "bfloat")) or (
-        weighty and value.dtype in ("int8", "uint8", "int4", "uint4")
-    )
+    return value.real or (weighty and value.dtype in ("int8", "uint8", "int4", "uint4"))
 
 
 def _tensors(

@@ -185,8 +185,7 @@ def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
 def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:
     """Return how many scales and shifts a remnant has."""
     constants = (values[name] for name in _inputs(node, values))
-    learned = [v for v in constants if v.learned and v.dtype.startswith(("float", "bfloat"))]
-    count = max((value.elements for value in learned), default=0)
+    count = max((value.elements for value in constants if value.learned and value.real), default=0)
     if node.rule == "batch_norm":
         return count, count
     if count <= 1:  # a common factor is no parameter

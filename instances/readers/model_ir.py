@@ -96,6 +96,11 @@ class Value:
         return math.prod(1 if d is None else d for d in self.shape or ())
 
     @property
+    def real(self) -> bool:
+        """Whether the elements are real numbers."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
     def bytes(self) -> int:
         """Size in bytes."""
         return -(-self.elements * BITS.get(self.dtype, 32) // 8)
@@ -111,7 +116,7 @@ def agree(a: Shape, b: Shape) -> bool:
 def stored_cost(constants: Iterable[Value]) -> Cost:
     """Return what the constants of a nested graph take in memory, and their learned values."""
     weights = list(constants)
-    learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
+    learned = [value for value in weights if value.elements > 1 and value.real]
     return Cost(0, 0, sum(v.bytes for v in weights), sum(v.elements for v in learned))
 
 

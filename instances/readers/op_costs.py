@@ -74,6 +74,11 @@ class Shapes:
         """Elements of the first output."""
         return self.outputs[0].elements if self.outputs else 0
 
+    def biased(self, position: int) -> int:
+        """Elements that a bias is added to; it is an input, by default that one, or fused."""
+        bias = self.has(self.node.attrs.get("bias", position)) or self.node.shift > 0
+        return self.out if bias else 0
+
     @property
     def all_in(self) -> int:
         """Elements of the first input."""
@@ -131,20 +136,15 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
 
 def _conv(s: Shapes) -> int:
     """Convolution with weights [out, in/groups, kernel...] (or [groups, out, in, kernel...])."""
-    index = s.node.attrs.get("weight", 1)
-    weight = s.dims(index)
-    axes = s.node.attrs.get("out_axes", 1)
-    bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
-    return 2 * s.out * math.prod(weight[axes:]) + bias
+    weight = s.dims(s.node.attrs.get("weight", 1))
+    return 2 * s.out * math.prod(weight[s.node.attrs.get("out_axes", 1) :]) + s.biased(2)
 
 
 def _conv_transpose(s: Shapes) -> int:
     """Transposed convolution with weights [in, out/groups, kernel...] (or [groups, in, out,
     kernel...]).
     """
-    weight = s.dims(1)
-    bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
-    return 2 * s.all_in * math.prod(weight[s.node.attrs.get("out_axes", 1) :]) + bias
+    return 2 * s.all_in * math.prod(s.dims(1)[s.node.attrs.get("out_axes", 1) :]) + s.biased(2)
 
 
 def _matmul(s: Shapes) -> int:
@@ -155,8 +155,7 @@ def _matmul(s: Shapes) -> int:
     inner = s.dim(left, at)
     if inner is None:  # the other side may know it
         inner = s.dim(attrs.get("right", left + 1), -1 if attrs.get("trans_b") else -2)
-    bias = s.out if s.has(attrs.get("bias", 99)) or s.node.shift > 0 else 0
-    return 2 * s.out * (1 if inner is None else inner) + bias
+    return 2 * s.out * (1 if inner is None else inner) + s.biased(99)
 
 
 def _einsum(s: Shapes) -> int:
