@@ -68,15 +68,23 @@ class OpCosts:
 
 
 def costs_of(
-    graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, family: str
+    graph: OpGraph,
+    found: dict[str, tuple[float, str]],
+    *,
+    kind: str,
+    family: str,
+    known: Device | None = None,
 ) -> OpCosts:
-    """Return the costs of all ops of a graph: those that were found, and fitted ones for the
-    rest.
+    """Return the costs of all ops of a graph: those that were found, and fitted ones for the rest.
+
+    Parameters
+    ----------
+    known : constants to fit the rest with where too few ops were measured to fit a device anew.
     """
     seconds = {name: max(time, 1e-9) for name, (time, _) in found.items()}
     how = {name: word for name, (_, word) in found.items()}
     measured = {name: seconds[name] for name, word in how.items() if word == MEASURED}
-    device = _fitted_device(graph, measured, kind, family)
+    device = _fitted_device(graph, measured, kind, family) or known
     rest = [name for name in graph.op_names if name not in seconds]
     if device is not None and rest:
         times = device.launch_overhead + rooflines(graph, device)
@@ -135,6 +143,7 @@ def apply_costs(
         {name: (costs.seconds[name], costs.how[name]) for name in known},
         kind=costs.kind,
         family=costs.family,
+        known=costs.device,
     )
     here = replace(here, device=costs.device or here.device)
     marks: dict[str, dict[str, str]] = {}

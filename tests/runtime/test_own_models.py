@@ -399,6 +399,26 @@ def test_costs_are_carried_to_other_devices_by_the_stated_rule():
     assert marks[host.kind]["op29"] == "fitted"
 
 
+def test_constants_of_the_file_fit_what_it_does_not_name():
+    """A file with a device's constants and the times of two ops: the third is fitted by the
+    constants, and all three are carried to the other device.
+    """
+    from placeopt.instances.op_cost_file import OpCosts
+
+    graph = po.OpGraph.from_edges(
+        "net", ["a", "b", "c"], [(0, 1), (1, 2)], flops=np.array([10**9, 10**9, 10**9])
+    )
+    host = next(d for d in po.make_cluster("cpu+gpu").devices if d.family == "cpu").plain()
+    how = dict.fromkeys("ab", "measured")
+    costs = OpCosts("net", host.kind, "cpu", host, {"a": 0.5, "b": 0.25}, how)
+    timed, marks = apply_costs(graph, po.make_cluster("cpu+gpu"), costs)
+    assert {row["c"] for row in marks.values()} == {"fitted"}
+    at = timed.measured_kinds.index(host.kind)
+    expected = host.launch_overhead + rooflines(graph, host)[2]
+    assert timed.measured[2, at] == pytest.approx(expected * 1e9, abs=1)
+    assert (timed.measured > 0).all()
+
+
 def test_too_few_measurements_leave_the_rest_guessed():
     """With two measured ops nothing can be fitted: the others keep the times of the cost model."""
     graph = po.OpGraph.from_edges(
