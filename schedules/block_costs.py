@@ -69,9 +69,8 @@ def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
     if any(model.device[c] != ALL for c in kept):
         return True
     table = 0 < problem.resident[op] <= problem.tensor_bytes[tensor]
-    return (
-        _has_weights(model, op) and not table and any(model.base(c) != model.base(op) for c in kept)
-    )
+    others_read = any(model.base(c) != model.base(op) for c in kept)
+    return _has_weights(model, op) and not table and others_read
 
 
 def _has_weights(model: PlacedModel, op: int) -> bool:
@@ -92,15 +91,11 @@ def _slowest(model: PlacedModel, tensor: int) -> int:
 def _add_recomputation(pieces: Sequence[Piece], span: list[int]) -> None:
     """Backward blocks repeat the forward pass of their device."""
     for place in sorted({(piece.place, piece.part) for piece in pieces}):
-        forward = [
-            i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == FORWARD
-        ]
-        backward = [
-            i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == INPUTS
-        ]
+        forward = [i for i, piece in enumerate(pieces) if piece.group == (*place, FORWARD)]
+        backward = [i for i, piece in enumerate(pieces) if piece.group == (*place, INPUTS)]
         if len(forward) == len(backward):
             # The j-th backward piece, from the end, belongs to the j-th forward piece.
-            for f, b in zip(sorted(forward), sorted(backward, reverse=True), strict=True):
+            for f, b in zip(forward, backward[::-1], strict=True):
                 span[b] += span[f]
         elif backward:
             span[backward[0]] += sum(span[f] for f in forward)

@@ -22,10 +22,11 @@ scheduling", EJOR
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placeopt.schedules.evaluate import compact, dispatch, makespan
-from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -98,15 +99,7 @@ def time_reversed(problem: PipelineProblem) -> PipelineProblem:
         for before, lag in block.after:
             after[before].append((block.name, lag))
     flipped = [
-        Block(
-            block.name,
-            block.kind,
-            block.devices,
-            block.span,
-            tuple(-m for m in block.memory),
-            tuple(after[block.name]),
-            block.stage,
-        )
+        replace(block, memory=tuple(-m for m in block.memory), after=tuple(after[block.name]))
         for block in blocks
     ]
     return PipelineProblem.from_blocks(

@@ -26,6 +26,7 @@ Models via Flexible Schedule Search", HPCA
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from placeopt.model.problem import PlacementProblem
 
 PIPELINES = ("V", "wave", "X", "M", "K")
@@ -92,16 +95,7 @@ def cut_model(
     InputError
         If the model has no such shape, or its weights and one micro-batch do not fit.
     """
-    d = cluster.num_devices
-    if d % stages:
-        raise InputError(f"stages: expected a divisor of the {d} devices, received {stages}")
-    if stages < d and not _replicable(cluster, stages):
-        raise InputError(f"'{cluster.name}' does not split into equal groups of {stages} devices")
-    group = first_devices(cluster, stages)
-    if shape in ("X", "K") and stages % 2:
-        raise InputError(f"shape {shape} needs an even number of devices, received {stages}")
-    if shape in ("X", "K") and not _replicable(group, 1 if shape == "X" else stages // 2):
-        raise InputError(f"shape {shape} needs equal devices, '{group.name}' has different ones")
+    group = _one_replica(shape, stages, cluster)
     weights, room = int(graph.resident.sum()), sum(device.memory for device in group.devices)
     if weights > room:
         raise InputError(
@@ -119,11 +113,27 @@ def cut_model(
             # The weights alone, with all memory for them, say most about what is missing.
             found = found or error
             continue
-        return replace(
-            cut, replicas=d // stages, sync=_sync(cut, graph, cluster) if mode == "train" else 0.0
-        )
+        sync = _sync(cut, graph, cluster) if mode == "train" else 0.0
+        return replace(cut, replicas=cluster.num_devices // stages, sync=sync)
     assert found is not None
     raise found
+
+
+def _one_replica(shape: str, stages: int, cluster: Cluster) -> Cluster:
+    """Return the devices of the first replica; refuse a cluster that has not the like for all, or
+    not what the shape needs.
+    """
+    d = cluster.num_devices
+    if d % stages:
+        raise InputError(f"stages: expected a divisor of the {d} devices, received {stages}")
+    if stages < d and not _replicable(cluster, stages):
+        raise InputError(f"'{cluster.name}' does not split into equal groups of {stages} devices")
+    group = first_devices(cluster, stages)
+    if shape in ("X", "K") and stages % 2:
+        raise InputError(f"shape {shape} needs an even number of devices, received {stages}")
+    if shape in ("X", "K") and not _replicable(group, 1 if shape == "X" else stages // 2):
+        raise InputError(f"shape {shape} needs equal devices, '{group.name}' has different ones")
+    return group
 
 
 # --- the shapes
@@ -131,13 +141,7 @@ def cut_model(
 
 
 def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return Cut(
-        "V",
-        cluster.num_devices,
-        1,
-        _placed(graph, cluster),
-        _cut(graph, _smaller(cluster, share), seconds),
-    )
+    return _placed_cut(graph, cluster, "V", _cut(graph, _smaller(cluster, share), seconds))
 
 
 def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -155,7 +159,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut
     )
     stage = _ranked(graph, _cut(graph, virtual, seconds))
     device = np.where(stage < d, stage, 2 * d - 1 - stage)
-    return Cut("wave", d, 1, _placed(graph, cluster), device, stage)
+    return replace(_placed_cut(graph, cluster, "wave", device), parts=stage)
 
 
 def _ranked(graph: OpGraph, stage: Ints) -> Ints:
@@ -174,7 +178,7 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
 def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     # Two stages share a device: half of its memory each is enough, though not always necessary.
     device = _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
-    return Cut("X", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return _placed_cut(graph, cluster, "X", device)
 
 
 def both_directions(
@@ -197,30 +201,30 @@ def both_directions(
             f"'{one.device_names[at]}' cannot hold the weights of two stages: "
             f"{-int(capacity[at])} bytes are missing"
         )
-    blocks = []
-    for tag, flip in (("a", False), ("b", True)):
-        for block in one.blocks():
-            devices = tuple(d - 1 - x for x in block.devices) if flip else block.devices
-            pairs = sorted(zip(devices, block.memory, strict=True))
-            after = tuple((f"{name}{tag}", lag) for name, lag in block.after)
-            blocks.append(
-                Block(
-                    f"{block.name}{tag}",
-                    block.kind,
-                    tuple(x for x, _ in pairs),
-                    block.span,
-                    tuple(m for _, m in pairs),
-                    after,
-                    block.stage,
-                )
-            )
+    blocks = one.blocks()
+    mirrored = [
+        # devices ascend, as in every problem: turned round, their memory comes in reverse, too
+        replace(
+            block,
+            devices=tuple(d - 1 - x for x in reversed(block.devices)),
+            memory=block.memory[::-1],
+        )
+        for block in blocks
+    ]
     return PipelineProblem.from_blocks(
         f"{one.name}, both directions",
-        blocks,
+        [*_tagged(blocks, "a"), *_tagged(mirrored, "b")],
         one.device_names,
         capacity=capacity.tolist(),
         tick_seconds=one.tick_seconds,
     )
+
+
+def _tagged(blocks: Iterable[Block], tag: str) -> Iterator[Block]:
+    """Yield blocks with a letter behind their names."""
+    for block in blocks:
+        after = tuple((f"{name}{tag}", lag) for name, lag in block.after)
+        yield replace(block, name=f"{block.name}{tag}", after=after)
 
 
 def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -231,7 +235,7 @@ def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
     device = np.full(graph.num_ops, ALL, np.int64)
     device[kept] = inner
-    return Cut("M", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return _placed_cut(graph, cluster, "M", device)
 
 
 def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -246,17 +250,16 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
-    return Cut("K", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return _placed_cut(graph, cluster, "K", device)
 
 
 def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return Cut(
-        "T",
-        cluster.num_devices,
-        1,
-        _placed(graph, cluster),
-        np.full(graph.num_ops, ALL, np.int64),
-    )
+    return _placed_cut(graph, cluster, "T", np.full(graph.num_ops, ALL, np.int64))
+
+
+def _placed_cut(graph: OpGraph, cluster: Cluster, shape: str, device: Ints) -> Cut:
+    """Return the cut that puts every op on these devices of one replica."""
+    return Cut(shape, cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
@@ -309,15 +312,11 @@ def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
         if graph.flops[top == name].sum() * 10 >= total
     ]
     large.sort(key=lambda name: (-int(graph.flops[top == name].sum()), name))
-    forward = ~graph.backward
-    reach = {name: _descendants(graph, (top == name) & forward) for name in large}
-    for i, a in enumerate(large):
-        for b in large[i + 1 :]:
-            if (
-                not (reach[a] & (top == b) & forward).any()
-                and not (reach[b] & (top == a) & forward).any()
-            ):
-                return top == a, top == b
+    forward = {name: (top == name) & ~graph.backward for name in large}
+    reach = {name: _descendants(graph, forward[name]) for name in large}
+    for a, b in itertools.combinations(large, 2):
+        if not (reach[a] & forward[b]).any() and not (reach[b] & forward[a]).any():
+            return top == a, top == b
     return None
 
 
@@ -408,10 +407,13 @@ def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:
     part = -(-spread // cluster.num_devices)
     if share == 1 and part == 0:
         return cluster
-    devices = tuple(
-        replace(x, memory=max(0, int(x.memory * share) - part)) for x in cluster.devices
-    )
-    return replace(cluster, devices=devices)
+    return with_memory(cluster, [max(0, int(x.memory * share) - part) for x in cluster.devices])
+
+
+def with_memory(cluster: Cluster, sizes: Iterable[int]) -> Cluster:
+    """Return the cluster with so many bytes on each of its devices."""
+    devices = zip(cluster.devices, sizes, strict=True)
+    return replace(cluster, devices=tuple(replace(x, memory=size) for x, size in devices))
 
 
 def _replicable(cluster: Cluster, stages: int) -> bool:

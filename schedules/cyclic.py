@@ -81,11 +81,7 @@ class CyclicModel:
         self.model = cp_model.CpModel()
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
-        self._edges = [
-            (q * problem.num_blocks + u, q * problem.num_blocks + v, lag)
-            for q in range(size)
-            for u, v, lag in problem.edges
-        ]
+        self._edges = problem.edges_of(size)
         self._add_variables()
         self._add_devices()
         self._add_precedences()
@@ -95,10 +91,6 @@ class CyclicModel:
         if size == 1:
             self._forbid_idle_turns()
             self._order_mirror_images()
-
-    def _instances_on(self, device: int) -> list[int]:
-        b = self.problem.num_blocks
-        return [q * b + i for q in range(self.size) for i in self.problem.on_device[device]]
 
     def _add_variables(self) -> None:
         # Whatever is closed under successors can move down by P as long as no precedence breaks,
@@ -129,7 +121,7 @@ class CyclicModel:
             for i in range(len(sigma))
         ]
         for device in range(self.problem.num_devices):
-            here = self._instances_on(device)
+            here = self.problem.instances_on(device, self.size)
             for i, j in itertools.combinations(here, 2):
                 if (i, j) in self.before:
                     continue
@@ -159,7 +151,7 @@ class CyclicModel:
         b = self.problem.num_blocks
         for device in np.flatnonzero(self.problem.limited).tolist():
             delta = self.problem.memory[:, device]
-            changing = [i for i in self._instances_on(device) if delta[i % b]]
+            changing = [i for i in self.problem.instances_on(device, self.size) if delta[i % b]]
             capacity = int(self.problem.capacity[device])
             for c in changing:
                 if delta[c % b] < 0:
@@ -189,7 +181,9 @@ class CyclicModel:
     def _add_residence(self) -> None:
         b, memory = self.problem.num_blocks, self.problem.memory
         for device in np.flatnonzero(self.problem.limited).tolist():
-            here = [i for i in self._instances_on(device) if memory[i % b, device]]
+            here = [
+                i for i in self.problem.instances_on(device, self.size) if memory[i % b, device]
+            ]
             freed = self.size * freed_while_running(memory[:, device], self.problem.span)
             room = self.period * int(self.problem.capacity[device]) - freed
             # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which
@@ -316,29 +310,36 @@ def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
     """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as
     it is.
     """
-    image = np.array([swap[i] for i in range(problem.num_blocks)])
-    to = np.arange(problem.num_devices)
-    for i, j in swap.items():
-        here, there = problem.devices_of(i), problem.devices_of(j)
-        if len(here) != len(there):
-            return False
-        if len(here) == 1:
-            to[here[0]] = there[0]
-    same_blocks = (problem.span[image] == problem.span).all() and sorted(to.tolist()) == list(
-        range(len(to))
-    )
-    if not same_blocks or not (problem.capacity[to] == problem.capacity).all():
+    to = _exchange_of_devices(problem, swap)
+    if to is None or sorted(to.tolist()) != list(range(len(to))):
         return False
+    image = np.array([swap[i] for i in range(problem.num_blocks)])
     places = all(
         sorted(to[problem.devices_of(i)].tolist()) == sorted(problem.devices_of(j).tolist())
         for i, j in swap.items()
     )
-    edges = {(u, v, lag) for u, v, lag in problem.edges}
+    edges = set(problem.edges)
     return (
         places
+        and bool((problem.span[image] == problem.span).all())
+        and bool((problem.capacity[to] == problem.capacity).all())
         and bool((problem.memory[np.ix_(image, to)] == problem.memory).all())
         and {(swap[u], swap[v], lag) for u, v, lag in edges} == edges
     )
+
+
+def _exchange_of_devices(problem: PipelineProblem, swap: dict[int, int]) -> Ints | None:
+    """Return the device that takes the place of each one where blocks are exchanged, shape
+    (num_devices,), as blocks on single devices say; None if blocks run on unequal numbers.
+    """
+    to = np.arange(problem.num_devices)
+    for i, j in swap.items():
+        here, there = problem.devices_of(i), problem.devices_of(j)
+        if len(here) != len(there):
+            return None
+        if len(here) == 1:
+            to[here] = there
+    return to
 
 
 def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
@@ -380,16 +381,12 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
 
 def _arcs(problem: PipelineProblem, repetend: Repetend) -> list[tuple[int, int, int, int]]:
     """Return (u, v, w, h) with S_v >= S_u + w - P h: precedences, and the order on each device."""
-    b, size, period = problem.num_blocks, repetend.size, repetend.period
+    size, period = repetend.size, repetend.period
     start = repetend.start.ravel()
     span = np.tile(problem.span, size)
-    arcs = [
-        (q * b + u, q * b + v, int(problem.span[u]) + lag, 0)
-        for q in range(size)
-        for u, v, lag in problem.edges
-    ]
+    arcs = [(u, v, int(span[u]) + lag, 0) for u, v, lag in problem.edges_of(size)]
     for device in range(problem.num_devices):
-        here = [q * b + i for q in range(size) for i in problem.on_device[device]]
+        here = problem.instances_on(device, size)
         if not here:
             continue
         # In the steady state the instances of one window of P ticks, in order, follow each other

@@ -56,10 +56,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
-PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
-"""Local patterns of all devices that are listed, and pairs of them that are compared, for each
-second allowed."""
-
 MAX_PATTERNS = 4_000_000
 """Most local patterns ever listed."""
 
@@ -77,24 +73,18 @@ class DeviceTree:
 
     def __init__(self, problem: PipelineProblem, size: int = 1) -> None:
         self.problem, self.size = problem, size
-        b = problem.num_blocks
         self.span = np.tile(problem.span, size)
         self.memory = np.tile(problem.memory, (size, 1))
-        self.edges = [
-            (q * b + u, q * b + v, lag) for q in range(size) for u, v, lag in problem.edges
-        ]
-        self.blocks = [[q * b + i for q in range(size) for i in here] for here in problem.on_device]
+        self.edges = problem.edges_of(size)
+        self.blocks = [problem.instances_on(d, size) for d in range(problem.num_devices)]
         used = [d for d, here in enumerate(self.blocks) if here]
-        one_device_each = bool((np.diff(problem.device_ptr) == 1).all())
-        # Most blocks on one device; their orders are listed
-        max_blocks = 10
-        few = max(len(here) for here in self.blocks) <= max_blocks
-        self.applies = one_device_each and few and bool(problem.limited[used].all())
+        self.applies = self._can_be_listed(used)
         if not self.applies:
             return
         self.home = np.tile(problem.device, size)
-        self.part = self._parts(b * size)
-        self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
+        self.part = self._parts()
+        first = np.arange(size)[:, None] * problem.num_blocks
+        self.order = (first + problem.topological_order).ravel().tolist()
         lines = self._lines(used)
         self.applies = nx.is_forest(lines)
         if not self.applies:
@@ -105,12 +95,20 @@ class DeviceTree:
             self.parent |= {child: above for above, child in nx.dfs_edges(lines, root)}
             self.leaves_first += nx.dfs_postorder_nodes(lines, root)
         self.distance = self._distances()
-        turns = [self._most_turns(d) for d in used]
-        self.applies = all(turn is not None for turn in turns)
-        self.turns = dict(zip(used, turns, strict=True))
+        self.turns = {d: self._most_turns(d) for d in used}
+        self.applies = all(self.turns.values())
 
-    def _parts(self, count: int) -> Ints:
-        """Number the parts of the blocks that edges connect: int64[count]."""
+    def _can_be_listed(self, used: list[int], max_blocks: int = 10) -> bool:
+        """Whether every block runs on one device, and each device in use has a limit and at most
+        `max_blocks` blocks, since their orders are listed.
+        """
+        one_device_each = bool((np.diff(self.problem.device_ptr) == 1).all())
+        few = max(map(len, self.blocks)) <= max_blocks
+        return one_device_each and few and bool(self.problem.limited[used].all())
+
+    def _parts(self) -> Ints:
+        """Number the parts of the blocks that edges connect, shape (num_instances,)."""
+        count = len(self.span)
         graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
         graph.add_nodes_from(range(count))
         number = np.zeros(count, np.int64)
@@ -141,22 +139,20 @@ class DeviceTree:
                     )
         return found
 
-    def _most_turns(self, device: int) -> int | None:
-        """Repetitions that a micro-batch touches on a device at most, None if memory does not bound
+    def _most_turns(self, device: int) -> int:
+        """Repetitions that a micro-batch touches on a device at most, 0 if memory does not bound
         them.
         """
         least = UNBOUNDED
         for part in self._parts_on(device):
-            if any(self.distance[part[0], i] < 0 for i in part):
-                return None  # no block comes first
+            if (self.distance[part[0], part] < 0).any():
+                return 0  # no block comes first
             for chosen in itertools.product((False, True), repeat=len(part) - 1):
                 inside = [part[0], *itertools.compress(part[1:], chosen)]
                 rest = [i for i in part if i not in inside]
-                if rest and not any(self.distance[i, j] >= 0 for i in rest for j in inside):
+                if rest and (self.distance[np.ix_(rest, inside)] < 0).all():
                     least = min(least, int(self.memory[inside, device].sum()))
-        if least <= 0:
-            return None
-        return int(self.problem.capacity[device]) // least + 1
+        return 0 if least <= 0 else int(self.problem.capacity[device]) // least + 1
 
     def _parts_on(self, device: int) -> list[list[int]]:
         """Blocks of a device by connected part, in topological order."""
@@ -182,22 +178,16 @@ class DeviceTree:
         if factorial(n - 1) * comb(idle + n - 1, n - 1) > limit:
             return None
         starts = self._cyclic_orders(here, idle)
-        column = {i: at for at, i in enumerate(here)}
-        turns = self.turns[device]
-        assert turns is not None
         finished: list[int] = []
         for part in self._parts_on(device):
-            for done, i in enumerate(part[1:], 1):
-                soonest = np.max(
-                    [starts[:, column[j]] + self.distance[j, i] for j in part[:done]], axis=0
-                )
-                at = column[i]
+            columns = [here.index(i) for i in part]
+            for done in range(1, len(part)):
+                before, at = columns[:done], columns[done]
+                soonest = (starts[:, before] + self.distance[part[:done], part[done]]).max(axis=1)
                 starts[:, at] += -(-(soonest - starts[:, at]) // period) * period
                 # Not beyond the turns that memory allows; of those, every one.
-                left = (
-                    starts[:, column[part[0]]] + turns * period - 1 - starts[:, at]
-                ) // period + 1
-                left = np.maximum(left, 0)
+                end = starts[:, before[0]] + self.turns[device] * period
+                left = np.maximum((end - 1 - starts[:, at]) // period + 1, 0)
                 if left.sum() > limit:
                     return None
                 later = np.arange(left.sum()) - np.repeat(np.cumsum(left) - left, left)
@@ -205,15 +195,14 @@ class DeviceTree:
                 starts[:, at] += later * period
             # No part ever holds less than nothing, so what the finished ones hold together must
             # fit.
-            finished += [column[i] for i in part]
-            starts = starts[
-                self._fit(starts[:, finished], [here[at] for at in finished], device, period)
-            ]
+            finished += columns
+            starts = starts[self._fit(starts, finished, device, period)]
         return starts
 
-    def _fit(self, starts: Ints, blocks: list[int], device: int, period: int) -> Flags:
-        """Whether the blocks in these columns stay within the device's capacity, for each row."""
-        delta, fits = self.memory[blocks, device], np.ones(len(starts), np.bool_)
+    def _fit(self, starts: Ints, columns: list[int], device: int, period: int) -> Flags:
+        """Whether the blocks in some columns stay within the device's capacity, for each row."""
+        delta = self.memory[np.array(self.blocks[device])[columns], device]
+        starts, fits = starts[:, columns], np.ones(len(starts), np.bool_)
         for c in np.flatnonzero(delta > 0).tolist():
             begun = (starts[:, c : c + 1] - starts) // period + 1
             fits &= begun @ delta <= self.problem.capacity[device]
@@ -235,18 +224,27 @@ class DeviceTree:
     # --- the walk from the leaves to the roots
     # --------------------------------------------------------------
 
-    def decide(self, period: int, seconds: float = 10.0) -> tuple[bool, Repetend | None] | None:
+    def decide(
+        self,
+        period: int,
+        seconds: float = 10.0,
+        *,
+        patterns_per_second: int = 500_000,
+        pairs_per_second: int = 100_000_000,
+    ) -> tuple[bool, Repetend | None] | None:
         """Return (feasible, pattern), or None where the method does not apply or needs far more
         than `seconds`.
 
         What "far more" means is counted, not timed: the answer does not depend on the machine.
+
+        Parameters
+        ----------
+        patterns_per_second, pairs_per_second : local patterns of all devices that are listed, and
+        pairs of them that are compared, for each second allowed.
         """
         if not self.applies:
             return None
-        rows, pairs = (
-            min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)),
-            seconds * PAIRS_PER_SECOND,
-        )
+        rows = min(MAX_PATTERNS, int(seconds * patterns_per_second))
         patterns: dict[int, Ints] = {}
         for device in self.leaves_first:
             listed = self.local_patterns(device, period, rows)
@@ -256,6 +254,15 @@ class DeviceTree:
                 return False, None
             patterns[device] = listed
             rows -= len(listed)
+        return self._walk(patterns, period, seconds * pairs_per_second)
+
+    def _walk(
+        self, patterns: dict[int, Ints], period: int, pairs: float
+    ) -> tuple[bool, Repetend | None] | None:
+        """Keep the patterns that agree with one of every child, from the leaves to the roots.
+
+        Return what `decide` does; None if more than `pairs` of patterns are to be compared.
+        """
         partner: dict[int, tuple[Ints, Ints]] = {}
         for device in self.leaves_first:
             above = self.parent.get(device)
@@ -268,13 +275,12 @@ class DeviceTree:
                 return None
             which, shift = agree(patterns[above], patterns[device][best], links, period)
             alive = which >= 0
-            which = best[which]
             if not alive.any():
                 return False, None
             patterns[above] = patterns[above][alive]
             for child in (x for x in partner if self.parent[x] == above):
                 partner[child] = (partner[child][0][alive], partner[child][1][alive])
-            partner[device] = (which[alive], shift[alive])
+            partner[device] = (best[which[alive]], shift[alive])
         return True, self._assemble(patterns, partner, period)
 
     def _links(self, above: int, below: int) -> Ints:
@@ -283,17 +289,14 @@ class DeviceTree:
         """
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
-        parts = {
-            c: at
-            for at, c in enumerate(sorted(set(self.part[list(top)]) & set(self.part[list(bottom)])))
-        }
+        parts = np.intersect1d(self.part[list(top)], self.part[list(bottom)]).tolist()
         rows = [
-            (parts[self.part[u]], top[u], bottom[v], 0, self.span[u] + lag)
+            (parts.index(self.part[u]), top[u], bottom[v], 0, self.span[u] + lag)
             for u, v, lag in self.edges
             if u in top and v in bottom
         ]
         rows += [
-            (parts[self.part[u]], top[v], bottom[u], 1, self.span[u] + lag)
+            (parts.index(self.part[u]), top[v], bottom[u], 1, self.span[u] + lag)
             for u, v, lag in self.edges
             if u in bottom and v in top
         ]

@@ -27,9 +27,10 @@ from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.cuts import SHAPES, Cut, cut_model, first_devices
+from placeopt.schedules.cuts import SHAPES, Cut, cut_model, first_devices, with_memory
 from placeopt.schedules.from_model import join_passes, least_work
 from placeopt.schedules.model_cut import ModelCut
+from placeopt.schedules.shapes import check_mode
 from placeopt.schedules.solve import schedule_result
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class JointOptions:
                 f"batch, micro_batches: expected at least 1, received {self.batch} and "
                 f"{list(self.micro_batches)}"
             )
-        if self.mode not in ("train", "infer"):
-            raise InputError(f"mode: expected train or infer, received '{self.mode}'")
+        check_mode(self.mode)
         if not self.solvers:
             raise InputError("solvers: expected at least one, received none")
         for name in self.shapes:
@@ -253,9 +253,7 @@ def choose_pipeline(
         ) from error
     devices = cluster if isinstance(cluster, Cluster) else make_cluster(cluster)
     if chosen.memory is not None:
-        devices = replace(
-            devices, devices=tuple(replace(x, memory=chosen.memory) for x in devices.devices)
-        )
+        devices = with_memory(devices, [chosen.memory] * devices.num_devices)
     search = _Search(model, devices, chosen, {} if cuts is None else cuts)
     scales = callable(model) or str(model).startswith("gen:")
     for size, shape in itertools.product(chosen.micro_batches if scales else [1], chosen.shapes):
@@ -378,16 +376,9 @@ class _Search:
         done: list[Choice] = []
         skipped: list[Choice] = []
         for choice in sorted(self.waiting, key=lambda choice: choice.cut_bound):
-            if self.interrupted:
-                skipped.append(replace(choice, reason="interrupted before its turn"))
-                continue
-            steps = sorted(other.step for other in done if other.step is not None)
-            if len(steps) > 1 and choice.cut_bound >= steps[1]:
-                reason = (
-                    f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms "
-                    "per step: it has lost"
-                )
-                skipped.append(replace(choice, reason=reason))
+            needless = self._needless(choice, done)
+            if needless:
+                skipped.append(replace(choice, reason=needless))
                 continue
             tried = self._schedule(choice)
             (done if tried.step is not None else self.finished).append(tried)
@@ -395,8 +386,8 @@ class _Search:
             why = self.finished[0].reason if self.finished else "there is no candidate"
             raise InputError(f"no pipeline of this model fits: {why}")
         done.sort(key=lambda choice: choice.step or 0.0)
-        best, runner_up = done[0], done[1] if len(done) > 1 else None
-        best = done[0] = replace(best, cut=self._told(best))
+        best = done[0] = replace(done[0], cut=self._told(done[0]))
+        runner_up = done[1] if len(done) > 1 else None
         return JointResult(
             best,
             runner_up,
@@ -406,6 +397,18 @@ class _Search:
             step_bound=min(self.work.values()),
             cut_bound=min(choice.cut_bound for choice in (*done, *skipped)),
         )
+
+    def _needless(self, choice: Choice, done: Sequence[Choice]) -> str:
+        """Say why a candidate is not scheduled, "" if it may still win or come second."""
+        if self.interrupted:
+            return "interrupted before its turn"
+        steps = sorted(other.step for other in done if other.step is not None)
+        if len(steps) > 1 and choice.cut_bound >= steps[1]:
+            return (
+                f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms "
+                "per step: it has lost"
+            )
+        return ""
 
     def _told(self, choice: Choice) -> ModelCut:
         """Return the cut of a choice, with the graph as it was read."""
@@ -475,10 +478,9 @@ def _why(best: Choice, other: Choice | None, unfit: Sequence[Choice]) -> str:
 
 def _work(choice: Choice) -> float:
     """Seconds of a step in which the busiest device works."""
-    assert choice.problem is not None
-    return (
-        int(choice.problem.work.max()) * choice.problem.micro_batches * choice.problem.tick_seconds
-    )
+    problem = choice.problem
+    assert problem is not None
+    return int(problem.work.max()) * problem.micro_batches * problem.tick_seconds
 
 
 def _idle(choice: Choice) -> float:
@@ -489,12 +491,11 @@ def _idle(choice: Choice) -> float:
 
 def _memory_binds(choice: Choice) -> bool:
     """Whether memory alone keeps the period above the load of the busiest device."""
-    assert choice.problem is not None
+    problem, schedule = choice.problem, choice.schedule
+    assert problem is not None
+    busiest = problem.work.max()
     return (
-        choice.schedule is not None
-        and choice.schedule.period > choice.problem.work.max()
-        and (
-            best_bound(choice.problem)[0] > choice.problem.work.max()
-            or bool(choice.problem.limited.any())
-        )
+        schedule is not None
+        and schedule.period > busiest
+        and (best_bound(problem)[0] > busiest or bool(problem.limited.any()))
     )

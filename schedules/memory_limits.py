@@ -12,19 +12,20 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
-MOST_SECONDS = 20.0
-"""Most seconds spent on the proof that a limit is too small."""
 
-
-def memory_shortage(problem: PipelineProblem, seconds: float = MOST_SECONDS) -> str:
+def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: float = 20.0) -> str:
     """Return why the memory limits admit no schedule and the smallest that do, "" unless that is
     proved in time.
 
     The memory of a micro-batch is never negative, so if one alone does not fit, none does.
+
+    Parameters
+    ----------
+    most_seconds : spent on the proof that a limit is too small, however many `seconds` are left.
     """
     if not problem.limited.any() or one_fits(problem):
         return ""
-    excess = smallest_excess(problem, min(seconds, MOST_SECONDS))
+    excess = smallest_excess(problem, min(seconds, most_seconds))
     if excess is None or excess <= 0:
         return ""
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))

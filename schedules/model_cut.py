@@ -8,7 +8,7 @@ cuts by.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +19,16 @@ from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.placement import Placement
-from placeopt.schedules.cuts import SHAPES, Cut, cut_model
+from placeopt.schedules.cuts import SHAPES, Cut, cut_model, with_memory
 from placeopt.schedules.from_model import join_passes, stage_of_ops
 from placeopt.schedules.placed_model import ALL
+from placeopt.schedules.shapes import check_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from placeopt.model.cluster import Cluster
     from placeopt.model.problem import PlacementProblem
 
 
@@ -160,8 +162,7 @@ def cut_source(
     InputError
         If the model has no such shape, or does not fit.
     """
-    if mode not in ("train", "infer"):
-        raise InputError(f"mode: expected train or infer, received '{mode}'")
+    check_mode(mode)
     check_choice("shapes", shape, SHAPES)
     graph, bundled = load_graph(source, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
@@ -171,22 +172,20 @@ def cut_source(
             "clusters')"
         )
     if memory is not None:
-        if len(memory) not in (1, devices.num_devices):
-            raise InputError(
-                f"memory: expected one number of bytes, or one for each of {devices.num_devices} "
-                "devices, "
-                f"received {len(memory)}"
-            )
-        sizes = list(memory) * (devices.num_devices if len(memory) == 1 else 1)
-        devices = replace(
-            devices,
-            devices=tuple(
-                replace(x, memory=size) for x, size in zip(devices.devices, sizes, strict=True)
-            ),
-        )
+        devices = with_memory(devices, _for_each(devices, memory))
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)
     whole = training_graph(graph) if mode == "train" and not graph.backward.any() else graph
     cut = cut_model(shape, devices.num_devices, join_passes(whole), devices, mode, seconds)
     return ModelCut(cut, load(graph, devices, objective="period"), words)
+
+
+def _for_each(devices: Cluster, memory: Sequence[int]) -> list[int]:
+    """Return the bytes of each device, from one number for all or one for each."""
+    if len(memory) not in (1, devices.num_devices):
+        raise InputError(
+            f"memory: expected one number of bytes, or one for each of {devices.num_devices} "
+            f"devices, received {len(memory)}"
+        )
+    return list(memory) * (devices.num_devices if len(memory) == 1 else 1)

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
 
-FIRST_ROUND_SHARE = 1 / 6
-"""Most of the time left for one period in the first round."""
-
 
 class PeriodSearch:
     """Finds the least period of patterns of one size.
@@ -66,9 +63,15 @@ class PeriodSearch:
             None  # how far to climb from the bound while the device tree decides
         )
 
-    def is_better(self, other: PeriodSearch) -> bool:
-        """Whether this search found a pattern, and one that is shorter than the other's."""
+    def is_better(self, other: PeriodSearch | None) -> bool:
+        """Whether there is no other, or this search found a pattern that is shorter than its."""
+        if other is None:
+            return True
         return self.value is not None and (other.value is None or self.value < other.value)
+
+    def reaches(self, bound: Fraction) -> bool:
+        """Whether a pattern was found whose period per micro-batch is not above a bound."""
+        return self.value is not None and self.value <= bound
 
     @property
     def value(self) -> Fraction | None:
@@ -80,7 +83,13 @@ class PeriodSearch:
         """Seconds left of this search's share of the time."""
         return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
 
-    def run(self, known: Iterable[Repetend] = ()) -> None:
+    def run(
+        self,
+        known: Iterable[Repetend | None],
+        *,
+        first_seconds: float = 2.0,
+        first_share: float = 1 / 6,
+    ) -> None:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time
         is up.
 
@@ -88,17 +97,16 @@ class PeriodSearch:
         gets good early, and the rest of the time goes into the proof. `known` are patterns of this
         or fewer micro-batches; repeated as often as it takes, one is a pattern of this size if its
         own divides it.
+
+        Parameters
+        ----------
+        first_seconds, first_share : most seconds, and most of the time left, for one period before
+        others are tried; later rounds have 4 times as long each.
         """
         self._offer(greedy_pattern(self.problem, self.size))
-        for other in known:
-            if self.size % other.size == 0:
-                self._offer(
-                    Repetend(other.period * (self.size // other.size), other.unroll(self.size))
-                )
-        # Most seconds for one period before others are tried; later rounds have 4 times as long
-        # each
-        first_round_seconds = 2.0
-        first = min(first_round_seconds, FIRST_ROUND_SHARE * self.seconds_left)
+        for pattern in known:
+            self._offer_repeated(pattern)
+        first = min(first_seconds, first_share * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low
@@ -116,6 +124,12 @@ class PeriodSearch:
                     break
                 wanted = self._next(floor)
             seconds, wanted = seconds * 4, self._next(self.low)
+
+    def _offer_repeated(self, pattern: Repetend | None) -> None:
+        """Offer a pattern as often as it takes to one of this size, if its own divides it."""
+        if pattern is not None and self.size % pattern.size == 0:
+            times = self.size // pattern.size
+            self._offer(Repetend(pattern.period * times, pattern.unroll(self.size)))
 
     def _next(self, floor: int) -> int:
         """Return the period to try: half-way, or one less than the pattern's where only the proof
@@ -186,10 +200,9 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     then.
     """
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
-    backward_first = np.array([kind == "F" for kind in problem.kind], np.int64) * size
     candidates = [
         dispatch(problem, rank),
-        dispatch(problem, rank + backward_first[None, :]),
+        dispatch(problem, rank + problem.forward * size),
         _serial(problem, size),
     ]
     found = [relaunch(problem, np.sort(start, axis=0)) for start in candidates if start is not None]

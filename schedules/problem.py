@@ -230,6 +230,10 @@ class PipelineProblem(ArrayHolder):
         """Return the devices that `block` occupies."""
         return self.device[self.device_ptr[block] : self.device_ptr[block + 1]]
 
+    def home_of(self, block: int) -> int:
+        """Return the only device of `block`, or the first one."""
+        return int(self.device[self.device_ptr[block]])
+
     def predecessors_of(self, block: int) -> list[tuple[int, int]]:
         """Return (predecessor, lag in ticks) pairs of `block`."""
         low, high = self.pred_ptr[block], self.pred_ptr[block + 1]
@@ -241,6 +245,18 @@ class PipelineProblem(ArrayHolder):
         return tuple(
             (u, v, lag) for v in range(self.num_blocks) for u, lag in self.predecessors_of(v)
         )
+
+    def edges_of(self, micro_batches: int) -> list[tuple[int, int, int]]:
+        """Return the edges of several micro-batches; block b of the q-th is q * num_blocks + b."""
+        b = self.num_blocks
+        return [
+            (q * b + u, q * b + v, lag) for q in range(micro_batches) for u, v, lag in self.edges
+        ]
+
+    def instances_on(self, device: int, micro_batches: int) -> list[int]:
+        """Return the instances of several micro-batches on a device, numbered as in `edges_of`."""
+        b = self.num_blocks
+        return [q * b + i for q in range(micro_batches) for i in self.on_device[device]]
 
     @cached_property
     def topological_order(self) -> Ints:
@@ -271,12 +287,9 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def work(self) -> Ints:
         """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
-        owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
-        return frozen(
-            np.bincount(self.device, weights=self.span[owner], minlength=self.num_devices).astype(
-                np.int64
-            )
-        )
+        spans = np.repeat(self.span, np.diff(self.device_ptr))
+        ticks = np.bincount(self.device, weights=spans, minlength=self.num_devices)
+        return frozen(ticks.astype(np.int64))
 
     @cached_property
     def on_device(self) -> tuple[tuple[int, ...], ...]:
@@ -299,6 +312,11 @@ class PipelineProblem(ArrayHolder):
             for u, lag in self.predecessors_of(v):
                 head[v] = max(head[v], head[u] + self.span[u] + lag)
         return frozen(head)
+
+    @cached_property
+    def forward(self) -> Ints:
+        """1 for every F block, else 0, shape (num_blocks,)."""
+        return frozen(np.array([kind == "F" for kind in self.kind], np.int64))
 
     @cached_property
     def limited(self) -> Flags:
@@ -329,17 +347,7 @@ class PipelineProblem(ArrayHolder):
         """Return a copy with another memory capacity: one value for every device, or one per
         device.
         """
-        if capacity is None:
-            values = np.full(self.num_devices, UNLIMITED, np.int64)
-        elif isinstance(capacity, int | np.integer):
-            values = np.full(self.num_devices, capacity, np.int64)
-        else:
-            values = np.asarray(capacity)
-            if values.shape != (self.num_devices,):
-                raise InputError(
-                    f"capacity: expected 1 or {self.num_devices} values, received {values.size}"
-                )
-        return replace(self, capacity=values)
+        return self.replace(capacity=_limits(capacity, self.num_devices))
 
     # --- constructors
     # --------------------------------------------------------------------------------
@@ -363,51 +371,49 @@ class PipelineProblem(ArrayHolder):
             If a predecessor or device is unknown, predecessors form a cycle, the memory of one
             micro-batch does not return to zero, or a block alone exceeds a capacity.
         """
-        index = {block.name: i for i, block in enumerate(blocks)}
-        d = len(device_names)
-        memory = np.zeros((len(blocks), d), np.int64)
+
+        def column(field: str) -> list[Any]:
+            return [getattr(block, field) for block in blocks]
+
+        index = {name: i for i, name in enumerate(column("name"))}
+        memory = np.zeros((len(blocks), len(device_names)), np.int64)
         for i, block in enumerate(blocks):
             _check_block(block, device_names, index)
             memory[i, list(block.devices)] = block.memory or 0
-        device_ptr, device = csr([sorted(block.devices) for block in blocks])
-        pred_ptr, pred = csr([[index[before] for before, _ in block.after] for block in blocks])
+        device_ptr, device = csr([sorted(devices) for devices in column("devices")])
+        pred_ptr, pred = csr([[index[before] for before, _ in after] for after in column("after")])
         return cls(
             name=name,
-            block_names=tuple(block.name for block in blocks),
-            kind=tuple(block.kind for block in blocks),
-            span=np.array([block.span for block in blocks]),
+            block_names=tuple(column("name")),
+            kind=tuple(column("kind")),
+            span=np.array(column("span")),
             device_ptr=device_ptr,
             device=device,
             memory=memory,
             pred_ptr=pred_ptr,
             pred=pred,
-            lag=np.array([lag for block in blocks for _, lag in block.after], np.int64),
-            capacity=_limits(capacity, d),  # type: ignore[arg-type]
+            lag=np.array([lag for after in column("after") for _, lag in after], np.int64),
+            capacity=_limits(capacity, len(device_names)),  # type: ignore[arg-type]
             micro_batches=micro_batches,
-            stage=np.array([block.stage for block in blocks]),
+            stage=np.array(column("stage")),
             device_names=tuple(device_names),
             tick_seconds=tick_seconds,
         )
 
     def blocks(self) -> list[Block]:
         """Return the blocks as records: the inverse of `from_blocks`."""
-        found = []
-        for i, name in enumerate(self.block_names):
-            devices = tuple(self.devices_of(i).tolist())
-            after = tuple((self.block_names[u], lag) for u, lag in self.predecessors_of(i))
-            memory = tuple(int(self.memory[i, d]) for d in devices)
-            found.append(
-                Block(
-                    name,
-                    self.kind[i],
-                    devices,
-                    int(self.span[i]),
-                    memory,
-                    after,
-                    int(self.stage[i]),
-                )
+        return [
+            Block(
+                name,
+                self.kind[i],
+                tuple(self.devices_of(i).tolist()),
+                int(self.span[i]),
+                tuple(self.memory[i, self.devices_of(i)].tolist()),
+                tuple((self.block_names[u], lag) for u, lag in self.predecessors_of(i)),
+                int(self.stage[i]),
             )
-        return found
+            for i, name in enumerate(self.block_names)
+        ]
 
 
 def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, int] | None:

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.solving.tracker import Tracker
 
-FIRST_SIZE_SHARE = 1 / 4
-"""Share of the time for one micro-batch per pattern where more are asked for."""
-
 
 @dataclass(frozen=True)
 class RepetendSolver(SearchSolver):
@@ -109,22 +106,27 @@ class RepetendSolver(SearchSolver):
         """
         overall = best_bound(problem)[0]
         known = None if tracker.solution is None else tracker.solution.repetend
-        sizes = list(range(1, self.max_size + 1)) if self.size == 0 else sorted({1, self.size})
         best: PeriodSearch | None = None
-        for at, size in enumerate(sizes):
-            share = 1 if size == self.size else FIRST_SIZE_SHARE
-            if self.size == 0:
-                share = 1 / (len(sizes) - at)
+        for size, share in self._shares().items():
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
-            starts = (known, None if best is None else best.pattern)
-            search.run([pattern for pattern in starts if pattern is not None])
-            if best is None or size == self.size or search.is_better(best):
+            search.run([known, best and best.pattern])
+            if size == self.size or search.is_better(best):
                 best = search
-            proved = best.value is not None and best.value <= overall
-            if self.size == 0 and (proved or tracker.stop()):
+            if self.size == 0 and (search.reaches(overall) or tracker.stop()):
                 break
         assert best is not None
         return best
+
+    def _shares(self, first: float = 1 / 4) -> dict[int, float]:
+        """Return the sizes to search, each with its share of the time that is then left.
+
+        Parameters
+        ----------
+        first : share for one micro-batch per pattern where more are asked for.
+        """
+        if self.size == 0:
+            return {size: 1 / (self.max_size + 1 - size) for size in range(1, self.max_size + 1)}
+        return {1: first, self.size: 1}
 
     def _shorten(
         self,

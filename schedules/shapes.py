@@ -27,7 +27,7 @@ Schedule Search", HPCA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODES = ("train", "infer")
-MAX_DEVICES = 256
 
 
 @dataclass(frozen=True)
 class ShapeOptions:
     """What a shape is made of; times are ticks."""
 
-    devices: int = option(4, low=1, high=MAX_DEVICES, meaning="number of devices")
+    devices: int = option(4, low=1, high=256, meaning="number of devices")
     forward: int = option(1, low=1, meaning="span of a forward block")
     backward: int = option(3, low=1, meaning="span of a backward block")
     tensor: int = option(1, low=1, meaning="span of a tensor-parallel block")
@@ -140,6 +139,12 @@ class _Chain:
         return self.add(
             name, kind, tuple(range(self.options.devices)), self.options.tensor, memory, after
         )
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that is neither training nor inference."""
+    if mode not in MODES:
+        raise InputError(f"mode: expected train or infer, received '{mode}'")
 
 
 def _v(chain: _Chain) -> None:
@@ -267,14 +272,10 @@ def only_forward(blocks: list[Block]) -> list[Block]:
     if not forward:
         raise InputError("mode infer: the table has no block of kind F")
     return [
-        Block(
-            block.name,
-            block.kind,
-            block.devices,
-            block.span,
-            (0,) * len(block.devices),
-            tuple((before, lag) for before, lag in block.after if before in forward),
-            block.stage,
+        replace(
+            block,
+            memory=(0,) * len(block.devices),
+            after=tuple((before, lag) for before, lag in block.after if before in forward),
         )
         for block in blocks
         if block.kind == "F"

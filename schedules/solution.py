@@ -196,12 +196,14 @@ class PipelineSchedule(ArrayHolder):
 
     def device_order(self, device: int) -> list[tuple[int, int]]:
         """Return the (micro-batch, block) pairs that run on `device`, in order."""
-        found = [
-            (int(self.start[j, i]), j, i)
-            for j in range(self.micro_batches)
-            for i in self.problem.on_device[device]
-        ]
-        return [(j, i) for _, j, i in sorted(found)]
+        return order_on(self.problem, self.start, device)
+
+
+def order_on(problem: PipelineProblem, start: Ints, device: int) -> list[tuple[int, int]]:
+    """Return the (micro-batch, block) pairs that run on a device, in order of their starts."""
+    blocks = problem.on_device[device]
+    runs = sorted((int(start[j, i]), j, i) for j in range(len(start)) for i in blocks)
+    return [(j, i) for _, j, i in runs]
 
 
 def relaunch(problem: PipelineProblem, start: Ints) -> Repetend:

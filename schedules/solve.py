@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.solver import OnProgress
 
-DEFAULT_SECONDS = 60.0
-
 
 def schedule_result(
     problem: PipelineProblem,
@@ -31,7 +29,7 @@ def schedule_result(
     *,
     micro_batches: int | None = None,
     memory: Any = None,
-    seconds: float = DEFAULT_SECONDS,
+    seconds: float = 60.0,
     seed: int = 0,
     initial: PipelineSchedule | None = None,
     on_progress: OnProgress | None = None,

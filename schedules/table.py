@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import csv
 import io
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -33,10 +34,10 @@ from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, read_text, read_toml
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.schedules.shapes import MODES, only_forward
+from placeopt.schedules.shapes import check_mode, only_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MAX_DEVICES = 100_000
 
@@ -66,8 +67,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
             "block table"
         )
     mode = given.get("mode", "train")
-    if mode not in MODES:
-        raise InputError(f"mode: expected train or infer, received '{mode}'")
+    check_mode(mode)
     if path.suffix == ".csv":
         name, blocks, devices = _read_csv(path, given.get("shape"), mode)
         fields: dict[str, Any] = {}
@@ -138,17 +138,14 @@ def _from_object(
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
     blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]
-    fields: dict[str, Any] = {}
-    if "capacity" in table:
-        fields["capacity"] = _numbers(table["capacity"])
-    if "micro_batches" in table:
-        fields["micro_batches"] = _number(table["micro_batches"], "micro_batches")
-    if "tick_seconds" in table:
-        value = table["tick_seconds"]
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InputError(f"tick_seconds: expected a number, received {value!r}")
-        fields["tick_seconds"] = float(value)
+    fields = {key: read(table[key]) for key, read in _FIELDS.items() if key in table}
     return str(table.get("name", name)), blocks, devices, fields
+
+
+def _tick_seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputError(f"tick_seconds: expected a number, received {value!r}")
+    return float(value)
 
 
 def _device_names(devices: Any, name: str) -> list[str]:
@@ -263,32 +260,37 @@ def _lines_of_table(
     """Return the lines of one table of a file, and its name."""
     if "shape" not in rows[0]:
         return rows, shape or path.stem
-    names = list(dict.fromkeys(row["shape"] for row in rows))
-    if shape is None and len(names) > 1:
+    tables: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        tables.setdefault(row["shape"], []).append(row)
+    if shape is None and len(tables) > 1:
         raise InputError(
-            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}"
+            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(tables)}"
         )
-    shape = shape or names[0]
-    if shape not in names:
-        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(names)}")
-    rows = [row for row in rows if row["shape"] == shape]
-    if "mode" in rows[0] and any(row["mode"] == mode for row in rows):
-        rows = [row for row in rows if row["mode"] == mode]
-    return rows, shape
+    shape = shape or next(iter(tables))
+    if shape not in tables:
+        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(tables)}")
+    rows = tables[shape]
+    return [row for row in rows if row.get("mode") == mode] or rows, shape
 
 
 def _number(value: Any, what: str) -> int:
     text = value.strip() if isinstance(value, str) else value
-    plain = (
-        isinstance(text, str) and text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20
-    )
-    whole = isinstance(text, float) and text.is_integer()
-    if not (plain or whole or (isinstance(text, int) and not isinstance(text, bool))):
+    if not _is_whole(text):
         raise InputError(f"{what}: expected a whole number, received {value!r:.60}")
     number = int(text)
     if abs(number) >= 2**63:
         raise InputError(f"{what}: expected a number of at most 63 bits, received {value!r:.60}")
     return number
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, or the digits of one."""
+    if isinstance(value, str):
+        return value.isascii() and value.lstrip("+-").isdigit() and len(value) <= 20
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _numbers(value: Any) -> int | list[int]:
@@ -297,3 +299,11 @@ def _numbers(value: Any) -> int | list[int]:
     if isinstance(value, list | tuple):
         return [_number(part, "memory") for part in value]
     return _number(value, "memory")
+
+
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "capacity": _numbers,
+    "micro_batches": partial(_number, what="micro_batches"),
+    "tick_seconds": _tick_seconds,
+}
+"""How the optional fields of a problem are read, in this order."""

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
-INSTANCES_PER_SECOND, PAIRS_PER_SECOND = 4000, 50_000
-"""Instances (times devices), and pairs of changes of a device's memory, that CP-SAT reads in a
-second."""
-
 EXACT_FLOAT = 2.0**53
 """Below it the bound of CP-SAT, a whole number of ticks given as a float, is exact."""
 
@@ -64,22 +60,15 @@ class TimeOptimalSolver(SearchSolver):
         """
         if not prove_first(problem, tracker):
             return
-        n = problem.micro_batches
-        best = (
-            _greedy(problem, n, tracker.seconds_left)
-            if tracker.solution is None
-            else tracker.solution.start
-        )
-        bound = makespan_bound(problem, n)
+        n, bound = problem.micro_batches, makespan_bound(problem, problem.micro_batches)
+        horizon = n * int(problem.span.sum() + problem.lag.sum())
+        known = tracker.solution
+        best = _greedy(problem, n, tracker.seconds_left) if known is None else known.start
         if best is not None:
+            horizon = makespan(problem, best)
             _offer_shorter(tracker, PipelineSchedule(problem, best))
         fits = _model_seconds(problem, n) <= tracker.seconds_left
-        if fits and (best is None or makespan(problem, best) > bound):
-            horizon = (
-                n * int(problem.span.sum() + problem.lag.sum())
-                if best is None
-                else makespan(problem, best)
-            )
+        if fits and (best is None or horizon > bound):
             model = _MakespanModel(problem, horizon, bound, best)
             bound = max(bound, model.solve(tracker, self.num_workers))
         found = tracker.solution
@@ -103,11 +92,23 @@ def _offer_shorter(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedul
     offer_schedule(tracker, schedule)
 
 
-def _model_seconds(problem: PipelineProblem, micro_batches: int) -> float:
-    """Estimate the seconds until CP-SAT begins its search; it does not look at the clock before."""
+def _model_seconds(
+    problem: PipelineProblem,
+    micro_batches: int,
+    *,
+    instances_per_second: int = 4000,
+    pairs_per_second: int = 50_000,
+) -> float:
+    """Estimate the seconds until CP-SAT begins its search; it does not look at the clock before.
+
+    Parameters
+    ----------
+    instances_per_second, pairs_per_second : instances (times devices), and pairs of changes of a
+    device's memory, that CP-SAT reads in a second.
+    """
     changes = (problem.memory != 0).sum(axis=0)[problem.limited] * micro_batches
     pairs = int((changes[changes > 2 * micro_batches] ** 2).sum())
-    return micro_batches * len(problem.device) / INSTANCES_PER_SECOND + pairs / PAIRS_PER_SECOND
+    return micro_batches * len(problem.device) / instances_per_second + pairs / pairs_per_second
 
 
 def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> Ints | None:
@@ -117,11 +118,10 @@ def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> Int
     pattern = greedy_pattern(problem, 1)
     if affordable_passes(problem, micro_batches, seconds) < 14:
         return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
-    forward = np.array([kind == "F" for kind in problem.kind], np.int64) * micro_batches
     rank = np.arange(micro_batches, dtype=np.int64)[:, None]
     found = [
-        dispatch(problem, rank + forward[None, :]),
-        dispatch(problem, rank + 0 * forward[None, :]),
+        dispatch(problem, rank + problem.forward * micro_batches),
+        dispatch(problem, rank + 0 * problem.forward),
     ]
     if pattern is not None:
         found.append(compact(problem, pattern.unroll(micro_batches)))
@@ -166,9 +166,7 @@ class _MakespanModel:
                 self._add_memory(device)
         self.model.minimize(self.end)
         if hint is not None:
-            for variable, value in zip(
-                self.start.ravel().tolist(), hint.ravel().tolist(), strict=True
-            ):
+            for variable, value in zip(self.start.flat, hint.ravel().tolist(), strict=True):
                 self.model.add_hint(variable, value)
 
     def _add_precedences(self) -> None:
@@ -216,7 +214,7 @@ class _MakespanModel:
 
     def decode(self, value: Callable[[Any], int]) -> PipelineSchedule:
         """Return the schedule of a solution, given as the value of every variable."""
-        values = np.array([value(v) for v in self.start.ravel().tolist()]).reshape(self.start.shape)
+        values = np.array([value(v) for v in self.start.flat]).reshape(self.start.shape)
         return PipelineSchedule(self.problem, compact(self.problem, values))
 
     def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:

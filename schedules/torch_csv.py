@@ -8,6 +8,7 @@ each `<stage><action><micro-batch>` with the actions F, B (whole backward), I (i
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,16 +115,20 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
             passes[key] = passes.get(key, "") + match[2]
     if not passes:
         raise InputError(f"{where}: expected one line per rank, received an empty file")
-    for stage in range(1 + max(home)):
-        for micro_batch in range(1 + max(j for _, j in passes)):
-            found = passes.get((stage, micro_batch), "")
-            if found not in ("FB", "FI", "FIW"):
-                raise InputError(
-                    f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or "
-                    "I and W, "
-                    f"received '{found}'"
-                )
+    _check_passes(passes, where)
     return rows
+
+
+def _check_passes(passes: dict[tuple[int, int], str], where: str) -> None:
+    """Refuse a (stage, micro-batch) that misses a pass, or has passes out of order."""
+    stages, micro_batches = (1 + max(numbers) for numbers in zip(*passes, strict=True))
+    for key in itertools.product(range(stages), range(micro_batches)):
+        found = passes.get(key, "")
+        if found not in ("FB", "FI", "FIW"):
+            raise InputError(
+                f"{where}: stage {key[0]}, micro-batch {key[1]}: expected F and then B, or I and "
+                f"W, received '{found}'"
+            )
 
 
 def ranks_of_stages(rows: Sequence[Sequence[str]]) -> list[int]:

@@ -25,6 +25,7 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from placeopt.model.errors import check_choice
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CHANNEL, BLOCKING = "channel", "blocking"
 MODES = ("lag", CHANNEL, BLOCKING)
@@ -79,9 +83,7 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
         if mode == CHANNEL:
             if ends not in channel:
                 channel[ends] = len(devices)
-                devices.append(
-                    ">".join("+".join(problem.device_names[d] for d in end) for end in ends)
-                )
+                devices.append(">".join(_joined(problem, end) for end in ends))
             occupied = (channel[ends],)
         span = dict(blocks[v].after)[blocks[u].name]
         sent.append(
@@ -101,6 +103,11 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
         micro_batches=problem.micro_batches,
         tick_seconds=problem.tick_seconds,
     )
+
+
+def _joined(problem: PipelineProblem, devices: Iterable[int]) -> str:
+    """Return the names of devices as one."""
+    return "+".join(problem.device_names[d] for d in devices)
 
 
 def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:

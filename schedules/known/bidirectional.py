@@ -129,45 +129,32 @@ class _DualPipeDevice:
         self.order.append((self.forwards[phase], self.chains[phase].forward[self.stage[phase]]))
         self.forwards[phase] += 1
 
-    def backward(self, phase: int, split: bool = False) -> None:
+    def backward(self, phase: int, *, split: bool) -> None:
         whole = self.chains[phase].whole_backward(self.backwards[phase], self.stage[phase])
         self.backwards[phase] += 1
         self.order += whole[:1] if split else whole
         if split:
             self.late += whole[1:]
 
-    def weight(self) -> None:
-        self.order.append(self.late.pop(0))
+    def alternate(self, times: int, *passes: str) -> None:
+        """Run passes in turn: F, B or I with its phase, and W for the one that waits longest."""
+        for name in passes * times:
+            if name == "W":
+                self.order.append(self.late.pop(0))
+            elif name[0] == "F":
+                self.forward(int(name[1]))
+            else:
+                self.backward(int(name[1]), split=name[0] == "I")
 
     def run(self, half_rank: int) -> None:
         half = self.chains[0].num_stages // 2
         far = half - half_rank - 1  # devices between this one and the middle
-        for _ in range(2 * far):
-            self.forward(0)
-        for _ in range(half_rank + 1):
-            self.forward(0)
-            self.forward(1)
-        for _ in range(far):
-            self.backward(1, split=True)
-            self.weight()
-            self.forward(1)
-        for _ in range(self.micro_batches - 2 * half + half_rank + 1):
-            self.forward(0)
-            self.backward(1)
-            self.forward(1)
-            self.backward(0)
-        for _ in range(far):
-            self.backward(1)
-            self.forward(1)
-            self.backward(0)
-        split = False
-        for step in range(half_rank + 1):
-            split = split or (step == (half_rank + 1) // 2 and half_rank % 2 == 1)
-            self.backward(1, split=split)
-            split = split or (step == (half_rank + 1) // 2 and half_rank % 2 == 0)
-            self.backward(0, split=split)
-        for _ in range(far):
-            self.weight()
-            self.backward(0, split=True)
-        for _ in range(half_rank + 1):
-            self.weight()
+        self.alternate(2 * far, "F0")
+        self.alternate(half_rank + 1, "F0", "F1")
+        self.alternate(far, "I1", "W", "F1")
+        self.alternate(self.micro_batches - 2 * half + half_rank + 1, "F0", "B1", "F1", "B0")
+        self.alternate(far, "B1", "F1", "B0")
+        for step in range(2 * (half_rank + 1)):  # both directions in turn, the second half split
+            self.backward(1 - step % 2, split=step > half_rank)
+        self.alternate(far, "W", "I0")
+        self.alternate(half_rank + 1, "W")

@@ -96,9 +96,9 @@ def _parts(problem: PipelineProblem) -> list[list[int]]:
 
 
 def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
-    forward = [i for i in part if problem.kind[i] == "F"]
-    backward = [i for i in part if problem.kind[i] in ("B", "I")]
-    weights = [i for i in part if problem.kind[i] == "W"]
+    forward, backward, weights = (
+        [i for i in part if problem.kind[i] in kinds] for kinds in (("F",), ("B", "I"), ("W",))
+    )
     if len(backward) != len(forward):
         raise InputError(
             f"'{problem.name}': expected a backward block for each of the {len(forward)} forward "
@@ -113,31 +113,41 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
                 f"'{problem.block_names[u]}'; expected one chain of stages"
             )
     backward = backward[::-1]
-    device = [int(problem.devices_of(i)[0]) for i in forward]
-    for stage, block in enumerate(backward):
-        if int(problem.devices_of(block)[0]) != device[stage]:
+    for first, second in zip(forward, backward, strict=True):
+        if problem.home_of(first) != problem.home_of(second):
             raise InputError(
-                f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its "
-                "forward "
-                f"block '{problem.block_names[forward[stage]]}'"
+                f"'{problem.name}': '{problem.block_names[second]}' runs on another device than "
+                f"its forward block '{problem.block_names[first]}'"
             )
-    of_block = {block: [w for w in weights if (block, w) in edges] for block in backward}
-    weight = [_weight_block(problem, block, of_block[block]) for block in backward]
-    lost = sorted(set(weights) - set(weight))
+    device = tuple(problem.home_of(i) for i in forward)
+    return Chain(
+        device, tuple(forward), tuple(backward), _weight_blocks(problem, backward, weights)
+    )
+
+
+def _weight_blocks(
+    problem: PipelineProblem, backward: list[int], weights: list[int]
+) -> tuple[int, ...]:
+    """Return the W block of every backward block, -1 where it has none; refuse others."""
+    after = problem.successors
+    found = tuple(
+        _weight_block(problem, block, [w for w in weights if w in after[block]])
+        for block in backward
+    )
+    lost = sorted(set(weights) - set(found))
     if lost:
         raise InputError(
             f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its "
             "device"
         )
-    return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
+    return found
 
 
 def _weight_block(problem: PipelineProblem, block: int, weights: list[int]) -> int:
     """Return the W block of a backward block, on its device; -1 where it has none, as an I without
     weights of its own.
     """
-    here = int(problem.devices_of(block)[0])
-    mine = [w for w in weights if int(problem.devices_of(w)[0]) == here]
+    mine = [w for w in weights if problem.home_of(w) == problem.home_of(block)]
     if len(mine) > (problem.kind[block] == "I"):
         raise InputError(
             f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "

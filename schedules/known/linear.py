@@ -47,6 +47,7 @@ from placeopt.model.arrays import UNLIMITED
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.known.base import KnownSchedule, OneStagePerDevice, one_chain
+from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain, Instance
@@ -162,22 +163,15 @@ class Hanayo(KnownSchedule):
     ) -> list[list[Instance]]:
         """Return the orders of the greedy execution backwards in time."""
         free = problem.with_capacity(UNLIMITED)
-        forward = np.array([kind == "F" for kind in problem.kind], np.int64)
         scale = 1 + int(problem.heads.max())
         turn = np.arange(micro_batches, dtype=np.int64)[:, None] * scale
-        first = dispatch(
-            free, (forward * micro_batches * scale)[None, :] + turn - problem.heads[None, :]
-        )
+        first = dispatch(free, problem.forward * micro_batches * scale + turn - problem.heads)
         assert first is not None  # without a memory limit nothing can block
         backwards = time_reversed(free)
         mirrored = dispatch(backwards, makespan(free, first) - (first + free.span))
         assert mirrored is not None
         end = makespan(backwards, mirrored) - mirrored
-        orders: list[list[Instance]] = []
-        for blocks in problem.on_device:
-            runs = sorted((int(end[j, i]), j, i) for j in range(micro_batches) for i in blocks)
-            orders.append([(j, i) for _, j, i in runs])
-        return orders
+        return [order_on(problem, end, device) for device in range(problem.num_devices)]
 
 
 @dataclass(frozen=True)

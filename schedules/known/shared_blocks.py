@@ -34,6 +34,7 @@ from placeopt.model.errors import Refused
 from placeopt.schedules.evaluate import compact, dispatch
 from placeopt.schedules.known.base import KnownSchedule
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -60,15 +61,7 @@ class OneForwardOneBackwardPlus(KnownSchedule):
     ) -> list[list[Instance]]:
         """Return the order of every device."""
         start = self.starts(problem, micro_batches)
-        return [
-            [
-                (j, i)
-                for _, j, i in sorted(
-                    (int(start[j, i]), j, i) for j in range(micro_batches) for i in blocks
-                )
-            ]
-            for blocks in problem.on_device
-        ]
+        return [order_on(problem, start, device) for device in range(problem.num_devices)]
 
     def group(self, problem: PipelineProblem) -> int:
         """Micro-batches follow each other one by one."""
@@ -90,7 +83,7 @@ class OneForwardOneBackwardPlus(KnownSchedule):
     def _check_stages(self, problem: PipelineProblem, own: list[int]) -> None:
         """Refuse devices without exactly one forward block and a backward pass of their own."""
         for d, name in enumerate(problem.device_names):
-            kinds = sorted(problem.kind[i] for i in own if problem.devices_of(i)[0] == d)
+            kinds = sorted(problem.kind[i] for i in own if problem.home_of(i) == d)
             if kinds not in (["B", "F"], ["F", "I", "W"], ["F", "I"]):
                 raise Refused(
                     f"{self.name} is made for {self.shape}; '{name}' of '{problem.name}' has "
@@ -124,7 +117,7 @@ def stages_left(problem: PipelineProblem, own: list[int], waits: list[Waits]) ->
                 left[u] = max(left[u], left[i] + 1)
     found = [1] * problem.num_devices
     for i, stages in left.items():
-        found[int(problem.devices_of(i)[0])] = stages
+        found[problem.home_of(i)] = stages
     return found
 
 
@@ -132,11 +125,11 @@ def reduced(
     problem: PipelineProblem, own: list[int], waits: list[Waits], admitted: list[int]
 ) -> PipelineProblem:
     """Return the problem of the blocks on single devices, its memory counting micro-batches."""
-    last = {int(problem.devices_of(i)[0]): i for i in own if problem.kind[i] in ("B", "I")}
-    last |= {int(problem.devices_of(i)[0]): i for i in own if problem.kind[i] == "W"}
+    last = {problem.home_of(i): i for i in own if problem.kind[i] in ("B", "I")}
+    last |= {problem.home_of(i): i for i in own if problem.kind[i] == "W"}
     blocks = []
     for i in own:
-        device = int(problem.devices_of(i)[0])
+        device = problem.home_of(i)
         change = (problem.kind[i] == "F") - (last[device] == i)
         after = tuple((problem.block_names[u], lag) for u, lag in waits[i].items())
         blocks.append(
@@ -156,8 +149,8 @@ def reduced(
 
 def ranks(problem: PipelineProblem, micro_batches: int) -> Ints:
     """Return the priorities of 1F1B: backward passes first, then the oldest micro-batch."""
-    forward = np.array([kind == "F" for kind in problem.kind], np.int64)
-    return forward[None, :] * micro_batches + np.arange(micro_batches, dtype=np.int64)[:, None]
+    turn = np.arange(micro_batches, dtype=np.int64)[:, None]
+    return problem.forward * micro_batches + turn
 
 
 def with_shared(problem: PipelineProblem, own: set[int], start: Ints) -> Ints:
