@@ -15,6 +15,8 @@ from placeopt.solving.tracker import Tracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placeopt.model.objective import Objective
+
 LEAST_SECONDS = 1.0
 """Time below which no tactics are begun: models take parts of a second to build."""
 
@@ -44,14 +46,8 @@ def bound(
     objective = objective_of(problem)
     ensure(kernels_of(objective, bounds=True))  # compiling does not count
     started = time.perf_counter()
-    prover: Any = make_solver(objective.prover, objective.kind) if objective.prover else None
-    ours: Any = type(prover) if is_ours(prover) else None  # nobody else's word is a proof
-    if (
-        not hasattr(ours, "prove")
-        or not ours.proves_objective(prover, objective.name)
-        or methods is not None
-        or seconds < LEAST_SECONDS
-    ):
+    prover = _prover_of(objective)
+    if prover is None or methods is not None or seconds < LEAST_SECONDS:
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))
     quick = objective.bounds(problem, 0.0, upper=upper)
@@ -60,9 +56,19 @@ def bound(
     if not quick.infeasible:
         tracker.raise_bound(quick.value, quick.method)
         if not tracker.stop():
-            ours.prove(prover, problem, tracker)
+            type(prover).prove(prover, problem, tracker)
     reason = quick.infeasible or tracker.reason
     return BoundReport.of({} if reason else tracker.found, started, reason)
+
+
+def _prover_of(objective: Objective) -> Any:
+    """Return a solver whose tactics prove bounds of an objective; None without one of ours, since
+    nobody else's word is a proof.
+    """
+    prover: Any = make_solver(objective.prover, objective.kind) if objective.prover else None
+    ours: Any = type(prover) if is_ours(prover) else None
+    proves = hasattr(ours, "prove") and ours.proves_objective(prover, objective.name)
+    return prover if proves else None
 
 
 class BoundTracker(Tracker[Any]):

@@ -171,16 +171,6 @@ GROUPS = {
 """In the order in which they are compiled: first what takes longest, or what another one's first
 run calls."""
 
-WORKER_SECONDS = 3.0
-"""Compiling that takes less than this is done here: another process would take that long to
-start."""
-
-WORTH_AN_EARLY_START = 20.0
-"""Seconds of compiling above which a search begins before all of it is done."""
-
-LOW_PRIORITY = 19
-"""Of processes that compile beside a search (0 is usual, 19 the least)."""
-
 _ready: set[str] = set()
 _elsewhere: set[str] = set()
 """Groups that other processes compile while this one goes on."""
@@ -218,6 +208,7 @@ def ensure(
     *,
     say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
+    worker_seconds: float = 3.0,
 ) -> None:
     """Compile what is not compiled yet and load it, before the time of a search begins.
 
@@ -228,6 +219,8 @@ def ensure(
         line on the standard error stream.
     meanwhile : called while other processes compile, with kernels interpreted; not at all where
     nothing has to be compiled.
+    worker_seconds : compiling that takes less is done here: another process would take that long to
+    start.
 
     Raises
     ------
@@ -236,8 +229,8 @@ def ensure(
     """
     wanted = _wanted(names)
     cold = _cold(wanted)
-    if sum(group.seconds for group in cold) >= WORKER_SECONDS:
-        with _compiling(cold, cold, _say_on_stderr if say is None else say, meanwhile):
+    if sum(group.seconds for group in cold) >= worker_seconds:
+        with _compiling(cold, cold, say or _say_on_stderr, meanwhile):
             pass
     for group in wanted:
         run_first(group)
@@ -250,9 +243,10 @@ def early_start(
     *,
     say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
+    worth_seconds: float = 20.0,
 ) -> Iterator[None]:
-    """Do in a block what `ensure` would do before it, where that takes long: begin with the groups
-    `needed`.
+    """Do in a block what `ensure` would do before it, where that takes more than `worth_seconds`:
+    begin with the groups `needed`.
 
     In the block kernels of the others are interpreted until they are compiled, at low priority
     (`ready` tells). At its end the compiling ends, too.
@@ -262,13 +256,13 @@ def early_start(
     first = [group for group in cold if group.name in at_once]
     if (
         len(first) == len(cold)
-        or sum(group.seconds for group in cold) / _num_workers(cold) < WORTH_AN_EARLY_START
+        or sum(group.seconds for group in cold) / _num_workers(cold) < worth_seconds
     ):
         ensure(names, say=say, meanwhile=meanwhile)
         yield
         return
-    order = first + [group for group in cold if group not in first]
-    tell = _say_on_stderr if say is None else say
+    order = sorted(cold, key=lambda group: group.name not in at_once)
+    tell = say or _say_on_stderr
     with _compiling(order, first, tell, meanwhile):
         for group in wanted:
             if ready([group.name]):
@@ -472,11 +466,13 @@ class _Workers:
                 left = [other for other in left or () if other is not group]
             time.sleep(0.05)
 
-    def step_back(self) -> None:
-        """Leave the processor to this process as far as it has work for it."""
+    def step_back(self, priority: int = 19) -> None:
+        """Leave the processor to this process as far as it has work for it: 0 is usual, 19 the
+        least.
+        """
         for process in self._processes:
             with contextlib.suppress(OSError, AttributeError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
+                os.setpriority(os.PRIO_PROCESS, process.pid, priority)
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
         """Hand a process one group after the other; one that fails is left to whoever calls its

@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
 
-JUDGING_SECONDS, HASHING_SECONDS = 1.6e-6, 3e-9
-"""Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per op
-and device, about."""
-
-MOST_RESERVED = 0.4
-"""Share of the time that is kept for judging at most."""
-
-PATIENCE = 0.5
-"""Seconds for which an interrupted search is waited for: it hands over what it has found."""
-
-LAST_WAIT = 30.0
-"""Seconds for which the end of the process waits for searches left behind: they are inside compiled
-code."""
-
 _left_behind: list[BackgroundCall[object]] = []
 
 
@@ -43,23 +29,39 @@ def is_large(problem: Any, least: int = LARGE) -> bool:
     return bool(getattr(problem, "num_ops", 0) * getattr(problem, "num_devices", 0) >= least)
 
 
-def reserve(problem: Any, seconds: float | None) -> float:
-    """Return the seconds of a limit that are kept for judging what was found."""
+def reserve(
+    problem: Any,
+    seconds: float | None,
+    *,
+    judging: float = 1.6e-6,
+    hashing: float = 3e-9,
+    most: float = 0.4,
+) -> float:
+    """Return the seconds of a limit that are kept for judging what was found.
+
+    Parameters
+    ----------
+    judging, hashing : seconds that valuing and judging an answer takes per op and edge, and the
+    problem's hash per op and device, about.
+    most : share of the time that is kept at most.
+    """
     if seconds is None or not is_large(problem):
         return 0.0
-    judging = JUDGING_SECONDS * (problem.num_ops + getattr(problem, "num_edges", 0))
-    return min(
-        MOST_RESERVED * seconds, judging + HASHING_SECONDS * problem.num_ops * problem.num_devices
-    )
+    needed = judging * (problem.num_ops + getattr(problem, "num_edges", 0))
+    return min(most * seconds, needed + hashing * problem.num_ops * problem.num_devices)
 
 
-def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE) -> None:
+def search_within(
+    search: Callable[[], object], tracker: Any, least: int = LARGE, *, patience: float = 0.5
+) -> None:
     """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker
     is over.
 
     Parameters
     ----------
     least : ops times devices from which the search is watched.
+    patience : seconds for which an interrupted search is waited for: it hands over what it has
+    found.
     """
     if tracker.budget.seconds is None or not is_large(tracker.problem, least):
         search()
@@ -71,7 +73,7 @@ def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE
             pass
     except KeyboardInterrupt:
         tracker.interrupt()
-        call.ended(PATIENCE)
+        call.ended(patience)
         raise
     finally:
         if not call.ended():
@@ -88,11 +90,11 @@ def left_behind() -> bool:
     return bool(_left_behind)
 
 
-def wait_for_left_behind() -> None:
-    """Wait for searches left behind: the interpreter's end would take compiled code away under
-    them.
+def wait_for_left_behind(most_seconds: float = 30.0) -> None:
+    """Wait for searches left behind, which are inside compiled code: the interpreter's end would
+    take it away under them.
     """
-    end = time.monotonic() + LAST_WAIT
+    end = time.monotonic() + most_seconds
     while left_behind() and time.monotonic() < end:
         time.sleep(0.05)
 

@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 0.3
-"""Seconds for which the end of a side is waited for; one that takes longer ends by itself, at the
-latest with the process."""
-
 
 class Side(Protocol):
     """What the exchange asks of a tracker."""
@@ -92,9 +88,11 @@ class Exchange:
         finally:
             self._stops.remove(stop)
 
-    def end(self, thread: threading.Thread) -> None:
-        """End a side that helps."""
-        until = time.perf_counter() + PATIENCE
+    def end(self, thread: threading.Thread, patience: float = 0.3) -> None:
+        """End a side that helps, and wait so many seconds for its end; one that takes longer ends
+        by itself, at the latest with the process.
+        """
+        until = time.perf_counter() + patience
         while thread.is_alive() and time.perf_counter() < until:
             for stop in list(self._stops):
                 stop()  # again and again: the call may not have begun when it is first told to stop

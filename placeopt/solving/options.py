@@ -55,16 +55,17 @@ class Option:
         """Whether a value of the right type is allowed."""
         if self.choices is not None:
             return value in self.choices
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if math.isnan(value):
-                return False
-            if self.above is not None and not value > self.above:
-                return False
-            if self.low is not None and value < self.low:
-                return False
-            if self.high is not None and value > self.high:
-                return False
-        return True
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return not number or self._in_range(value)
+
+    def _in_range(self, value: float) -> bool:
+        """Whether a number keeps the limits, which not-a-number never does."""
+        return (
+            not math.isnan(value)
+            and (self.above is None or value > self.above)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+        )
 
 
 def option(
@@ -148,11 +149,18 @@ def _wrong_type(default: Any, value: Any) -> str:
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, int):
-        whole = hasattr(value, "__index__") and not isinstance(value, bool)
-        return "" if whole else "a whole number"
+        return "" if _is_whole(value) else "a whole number"
     if isinstance(default, float):
-        number = isinstance(value, int | float) or hasattr(value, "__float__")
-        return "" if number and not isinstance(value, bool | str) else "a number"
+        return "" if _is_number(value) else "a number"
     if isinstance(default, str):
         return "" if isinstance(value, str) else "a text"
     return ""
+
+
+def _is_whole(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) or hasattr(value, "__float__")
+    return number and not isinstance(value, bool | str)

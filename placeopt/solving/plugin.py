@@ -376,8 +376,7 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
 def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
     """The same of an array, a collection, or an object of another kind."""
     if isinstance(value, np.ndarray):
-        keep = value.flags.writeable or value.dtype.hasobject
-        return value.copy() if keep else frozen_copy(value)
+        return _lent_array(value)
     if isinstance(value, tuple):
         parts = [_lent(part, known) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -389,6 +388,11 @@ def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
         return copy.deepcopy(value)
     except Exception:  # a lock, say: no copy can be made, and nothing that is solved holds one
         return value
+
+
+def _lent_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    keep = value.flags.writeable or value.dtype.hasobject
+    return value.copy() if keep else frozen_copy(value)
 
 
 def restated(solution: Any, problem: Any, objective: Any) -> Any:
@@ -421,13 +425,18 @@ def _restated(value: Any, problem: Any) -> Any:
         raise TypeError(
             f"expected a solution of classes of this package, received {type(value).__name__}"
         )
+    return cls(**_restated_fields(cls, value, problem))
+
+
+def _restated_fields(cls: type, value: Any, problem: Any) -> dict[str, Any]:
+    """Return what the fields of a class are in `value`, but its problem and what it claims."""
     read: dict[str, Any] = {}
     for field in fields(cls):
         if field.name == "problem":
             read["problem"] = problem
         elif field.init and field.name not in getattr(cls, "claims", ()):
             read[field.name] = _restated(getattr(value, field.name), problem)
-    return cls(**read)
+    return read
 
 
 def _array(value: Any) -> Any:

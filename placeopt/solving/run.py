@@ -286,11 +286,8 @@ def best_so_far() -> Result[Any] | None:
         return None
     best = min(found, key=lambda t: t.value)  # type: ignore[arg-type,return-value]
     copy: Tracker[Any] = Tracker(outer.solver, outer.problem, outer.budget, seed=outer.seed)
-    copy.started, copy.evaluations, copy.stop_reason = (
-        outer.started,
-        outer.evaluations,
-        "interrupted",
-    )
+    copy.started, copy.evaluations = outer.started, outer.evaluations
+    copy.stop_reason = "interrupted"
     copy.raise_bound(outer.lower_bound, outer.bound_method)
     copy.offer(best.value, best.solution)
     copy.verdict = best.verdict
@@ -354,27 +351,33 @@ def _search(
             type(solver).search(solver, tracker.problem, tracker)
         else:
             _search_outside(solver, PluginTracker(tracker, objective), initial)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, InputError):
         raise
-    except (InputError, SolverError) as error:
-        if isinstance(error, InputError):
-            raise
+    except SolverError as error:
         partial = _partial(tracker, objective, measured)
         if not ours:
             raise SolverError(brief(str(error)), partial) from error
-        same = error.partial is not None and error.partial.given is tracker.problem
-        error.partial = partial or (error.partial if same else None)
+        error.partial = partial or _partial_of(error, tracker.problem)
         raise
     except BaseException as error:
-        if isinstance(
-            error.__cause__ or error.__context__, KeyboardInterrupt
-        ):  # Ctrl-C inside compiled code
+        if _is_interrupt(error):
             raise KeyboardInterrupt from error
         if ours and not isinstance(error, Exception | SystemExit):
             raise
         words = one_line(f"{type(error).__name__}: {error}", 160)
         partial = _partial(tracker, objective, measured)
         raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C inside compiled code is what has become this error."""
+    return isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)
+
+
+def _partial_of(error: SolverError, problem: Any) -> Result[Any] | None:
+    """Return what an error says was found before it, if it is of this problem."""
+    known = error.partial
+    return known if known is not None and known.given is problem else None
 
 
 def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
@@ -426,7 +429,7 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return _without_solution(tracker)
     finished = _finish(tracker, objective, solution, measured)
     start, first = tracker.initial or (None, None)
-    if finished.value is not None and start is not None and finished.value > start:
+    if _exceeds(finished.value, start):
         solution = first  # a solver that is wrong about its values is still never worse
         finished = _finish(tracker, objective, solution, measured)
     value = _checked(tracker, finished)
@@ -438,6 +441,11 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         objective=value,
         objective_name="measured" if measured else objective.name,
     )
+
+
+def _exceeds(value: Any, other: Any) -> bool:
+    """Whether both values are known and the first is above the second."""
+    return value is not None and other is not None and value > other
 
 
 def _without_solution(tracker: Tracker[Any]) -> Result[Any]:

@@ -158,14 +158,12 @@ class Lane:
         """Do so, and yield who had a turn after each piece of work."""
         waiting: set[Turn] = set()  # since the last piece of work
         last = False  # whether the looks since then can be the last ones
-        while open_ := [turn for turn in self.turns if not turn.over]:
+        while not all(turn.over for turn in self.turns):
             # asked before the tracker meets what the other lane found last
-            alone = self.other is None or self.other.idle
+            alone = self._alone
             if self.tracker.stop():
                 break
-            # what nobody can say yet, infinity, is waited for
-            costs = {turn: turn.cost for turn in open_ if turn not in waiting}
-            if ready := {turn: cost for turn, cost in costs.items() if cost < math.inf}:
+            if ready := self._ready(waiting):
                 turn = self._next(ready)
                 if self._begin(turn, ready[turn]) and self._advance(turn):
                     waiting.add(turn)
@@ -187,6 +185,19 @@ class Lane:
 
     def _read(self) -> float:
         return float(self.tracker.evaluations) if self._counted else self.tracker.elapsed
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no other lane is at work."""
+        return self.other is None or self.other.idle
+
+    def _ready(self, waiting: set[Turn]) -> dict[Turn, float]:
+        """Return the tactics that can have a turn, and what their next doublings cost; where nobody
+        can say yet, it is infinity, and is waited for.
+        """
+        open_ = (turn for turn in self.turns if not turn.over and turn not in waiting)
+        costs = {turn: turn.cost for turn in open_}
+        return {turn: cost for turn, cost in costs.items() if cost < math.inf}
 
     def _next(self, ready: dict[Turn, float]) -> Turn:
         """Return who may bring most for what it costs (see the module)."""

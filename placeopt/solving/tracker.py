@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from placeopt.solving.exchange import Exchange
 
 
+def _plain(value: Any) -> Any:
+    """Return an integer of numpy as one of Python, anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
 class Tracker(Generic[SolutionT]):
     """Keeps the incumbent, the bound, the clock and the trace of one run.
 
@@ -154,10 +159,7 @@ class Tracker(Generic[SolutionT]):
         if self.closed or (self.value is not None and value >= self.value):
             return False
         before = self.value
-        self.value, self.solution = (
-            (int(value) if isinstance(value, np.integer) else value),
-            solution,
-        )
+        self.value, self.solution = _plain(value), solution
         part = 1.0 if not before else float((before - self.value) / before)
         self.gained = self.gained[0] + part, self.gained[1]
         self._note()
@@ -168,10 +170,7 @@ class Tracker(Generic[SolutionT]):
         if self.closed or value <= self.lower_bound:
             return False
         before = self.lower_bound
-        self.lower_bound, self.bound_method = (
-            (int(value) if isinstance(value, np.integer) else value),
-            method,
-        )
+        self.lower_bound, self.bound_method = _plain(value), method
         part = float((self.lower_bound - before) / (self.value or self.lower_bound))
         self.gained = self.gained[0], self.gained[1] + part
         self._note()
@@ -254,22 +253,20 @@ class Tracker(Generic[SolutionT]):
             return True
         if self.exchange is not None:
             self.exchange.meet(self)
-        reason = None
-        if self.value is not None and self.value <= self.lower_bound:
-            reason = "proved"
-        elif (
-            self.value is not None
-            and self.budget.target is not None
-            and self.value <= self.budget.target
-        ):
-            reason = "target"
-        elif self.evaluations_left == 0:
-            reason = "evaluations"
-        elif self.seconds_left == 0.0:
-            reason = "time"
+        reason = self._reason_to_stop()
         if reason is not None:
             self.stop_reason, self.stopped = reason, True
         return self.stopped
+
+    def _reason_to_stop(self) -> str | None:
+        if self.value is not None:
+            if self.value <= self.lower_bound:
+                return "proved"
+            if self.budget.target is not None and self.value <= self.budget.target:
+                return "target"
+        if self.evaluations_left == 0:
+            return "evaluations"
+        return "time" if self.seconds_left == 0.0 else None
 
     def result(
         self,
@@ -292,16 +289,11 @@ class Tracker(Generic[SolutionT]):
         if solution is None:
             solution, objective = self.solution, self.value
         if objective is not None and objective == self.lower_bound:
-            status, self.stop_reason = (
-                "optimal",
-                "proved" if self.stop_reason != "interrupted" else "interrupted",
-            )
+            status = "optimal"
+            if self.stop_reason != "interrupted":
+                self.stop_reason = "proved"
         elif status is None:
             status = "unknown" if solution is None else "feasible"
-        said: dict[str, list[str]] = {}
-        for (name, _), words in self.claims.items():
-            said.setdefault(name, []).extend([words] if words else [])
-        claims = [f"solver '{name}' {', '.join(words)}" for name, words in said.items() if words]
         return Result(
             problem=self.problem.name,
             solver=self.solver,
@@ -315,7 +307,7 @@ class Tracker(Generic[SolutionT]):
             runtime=self.elapsed,
             seed=self.seed,
             queue=queue,
-            message="; ".join([*claims, *filter(None, [message or self.message])]),
+            message="; ".join(filter(None, [*self._claimed(), message or self.message])),
             tick_seconds=getattr(self.problem, "tick_seconds", 1e-9),
             objective_name=objective_name or str(getattr(self.problem, "objective", "")),
             problem_hash=str(getattr(self.problem, "hash", "")),
@@ -324,15 +316,22 @@ class Tracker(Generic[SolutionT]):
             given=self.problem,
         )
 
+    def _claimed(self) -> list[str]:
+        """Say in words what each solver of another package claims."""
+        said: dict[str, list[str]] = {}
+        for (name, _), words in self.claims.items():
+            said.setdefault(name, []).append(words)
+        return [
+            f"solver '{name}' {', '.join(filter(None, words))}"
+            for name, words in said.items()
+            if any(words)
+        ]
+
     def _note(self) -> None:
         value, bound = self.value, self.lower_bound
-        if (
-            self.trace and self.trace[-1].incumbent is not None
-        ):  # what a part found may be in the trace already
-            value = min(
-                self.trace[-1].incumbent, self.trace[-1].incumbent if value is None else value
-            )
-        bound = max([bound, *(point.lower_bound for point in self.trace[-1:])])
+        for last in self.trace[-1:]:  # what a part found may be in the trace already
+            value = min((x for x in (last.incumbent, value) if x is not None), default=None)
+            bound = max(bound, last.lower_bound)
         self.trace.append(TracePoint(self.elapsed, self.evaluations, value, bound))
         self._report(force=True)
 

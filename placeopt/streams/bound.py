@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 METHODS = ("lp", "cp-sat", "exact")
-PRICE_SHIFT = 40
-"""Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62
-bits."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,15 +166,19 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floa
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
 
-def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Floats) -> int:
+def completed_at_prices(
+    problem: JobStreamProblem, options: Options, prices: Floats, *, shift: int = 40
+) -> int:
     """Return the upper bound on the completed jobs that prices prove, in integers, rounded down.
 
     Parameters
     ----------
     prices : of a server at every arrival; any will do, those outside 0..1 are taken for 0 or 1.
+    shift : prices are rounded down to multiples of 2^-shift, a coarser grid where sums could pass
+    62 bits.
     """
     size, servers = problem.num_jobs, problem.jobs.topology.num_servers
-    shift = min(PRICE_SHIFT, 61 - (size * servers).bit_length())
+    shift = min(shift, 61 - (size * servers).bit_length())
     one = 1 << shift
     price = np.floor(np.clip(np.nan_to_num(prices), 0.0, 1.0) * one).astype(np.int64)
     paid = np.concatenate([[0], np.cumsum(price)])
@@ -200,41 +201,47 @@ def _integer(
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    servers, size = problem.jobs.topology.num_servers, problem.num_jobs
-    table = problem.jobs.topology.blocks
-    literals: list[cp_model.IntVar] = []
-    chosen: list[list[cp_model.IntVar]] = [[] for _ in range(size)]
+    size = problem.num_jobs
+    taken: list[cp_model.IntVar] = []
+    held: list[Held] = [{} for _ in range(size)]
+    for k in range(len(options.job)):
+        taken.append(model.new_bool_var(f"x{k}"))
+        if blocks:
+            _add_blocks(model, problem, options, k, taken[k], held)
+    for job in range(size):
+        model.add_at_most_one([taken[k] for k in np.flatnonzero(options.job == job).tolist()])
     # Written as linear rows, not intervals: their linear relaxation is what proves the bound.
-    load: list[list[tuple[int, cp_model.IntVar]]] = [[] for _ in range(size)]
-    on_server: list[dict[int, list[cp_model.IntVar]]] = [{} for _ in range(size)]
-    for k, job in enumerate(options.job.tolist()):
-        literal = model.new_bool_var(f"x{k}")
-        literals.append(literal)
-        chosen[job].append(literal)
-        seen = range(job, int(options.last[k]))
-        width = int(options.width[k])
-        for arrival in seen:
-            load[arrival].append((width, literal))
-        if not blocks:
-            continue
-        rows = range(int(table.size_ptr[width]), int(table.size_ptr[width + 1]))
-        places = [model.new_bool_var(f"b{k}_{row}") for row in rows]
-        for row, here in zip(rows, places, strict=True):
-            servers_of_row = table.server[table.server_ptr[row] : table.server_ptr[row + 1]]
-            for server, arrival in itertools.product(servers_of_row.tolist(), seen):
-                on_server[arrival].setdefault(server, []).append(here)
-        model.add(sum(places) == literal)
-    for literals_of_job in chosen:
-        model.add_at_most_one(literals_of_job)
-    for row_of_arrival in load:
-        model.add(sum(width * literal for width, literal in row_of_arrival) <= servers)
-    for held in on_server:
-        for literals_of_server in held.values():
-            model.add_at_most_one(literals_of_server)
-    model.maximize(sum(literals))
+    for arrival in range(size):
+        running = np.flatnonzero((options.job <= arrival) & (arrival < options.last)).tolist()
+        load = sum(int(options.width[k]) * taken[k] for k in running)
+        model.add(load <= problem.jobs.topology.num_servers)
+    for literals in itertools.chain.from_iterable(servers.values() for servers in held):
+        model.add_at_most_one(literals)
+    model.maximize(sum(taken))
     solver = cp_solver(workers=num_workers, seconds=seconds, seed=seed)
     status = solve_interruptibly(solver, model)
     bound = -int(
         solver.response_proto.inner_objective_lower_bound
     )  # the model minimises minus the completed jobs
     return min(problem.num_jobs, bound), status == cp_model.OPTIMAL
+
+
+Held = dict[int, list[Any]]
+"""Server -> the literals of the blocks that hold it while one arrival is seen."""
+
+
+def _add_blocks(
+    model: Any, problem: JobStreamProblem, options: Options, k: int, taken: Any, held: list[Held]
+) -> None:
+    """Let the k-th option hold one block of its size if it is taken; note by arrival in `held`
+    which servers that takes.
+    """
+    table, width = problem.jobs.topology.blocks, int(options.width[k])
+    rows = range(int(table.size_ptr[width]), int(table.size_ptr[width + 1]))
+    seen = range(int(options.job[k]), int(options.last[k]))
+    places = [model.new_bool_var(f"b{k}_{row}") for row in rows]
+    for row, here in zip(rows, places, strict=True):
+        servers = table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist()
+        for server, arrival in itertools.product(servers, seen):
+            held[arrival].setdefault(server, []).append(here)
+    model.add(sum(places) == taken)

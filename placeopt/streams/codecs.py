@@ -22,6 +22,7 @@ from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
     from placeopt.io.body import Body
+    from placeopt.model.arrays import Flags
 
 _STREAM = ("name", "seed", "horizon", "arrival", "model", "deadline")
 _TABLE = ("steps", "contention", "tick_seconds")
@@ -71,7 +72,7 @@ def _encode_episode(episode: Episode) -> dict[str, Any]:
 
 def _decode_episode(body: Body) -> Episode:
     problem = _decode_stream(body.body("problem"))
-    size, num_servers = problem.num_jobs, problem.jobs.topology.num_servers
+    size = problem.num_jobs
     rows = body.items("servers")
     columns = {key: body.integers(key) for key in _EPISODE_ARRAYS}
     if len(rows) not in (0, size) or any(len(column) != size for column in columns.values()):
@@ -81,13 +82,7 @@ def _decode_episode(body: Body) -> Episode:
         )
     if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
         raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")
-    servers = np.zeros((len(rows), num_servers), np.bool_)
-    for job, row in enumerate(rows):
-        if not isinstance(row, list) or any(
-            type(s) is not int or not 0 <= s < num_servers for s in row
-        ):
-            raise body.wrong(f"servers[{job}]", f"servers in 0..{num_servers - 1}", row)
-        servers[job, row] = True
+    servers = _decode_servers(body, rows, problem.jobs.topology.num_servers)
     return Episode(
         problem,
         _made(DegreePolicy, body.body("policy")),
@@ -98,6 +93,18 @@ def _decode_episode(body: Body) -> Episode:
         servers.sum(axis=1).astype(np.int16) if len(rows) else np.zeros(size, np.int16),
         servers,
     )
+
+
+def _decode_servers(body: Body, rows: list[Any], num_servers: int) -> Flags:
+    """Return which servers each job holds, from the lists of their numbers."""
+    servers = np.zeros((len(rows), num_servers), np.bool_)
+    for job, row in enumerate(rows):
+        if not isinstance(row, list) or any(
+            type(s) is not int or not 0 <= s < num_servers for s in row
+        ):
+            raise body.wrong(f"servers[{job}]", f"servers in 0..{num_servers - 1}", row)
+        servers[job, row] = True
+    return servers
 
 
 register(Codec("job-stream", JobStreamProblem, _encode_stream, _decode_stream))

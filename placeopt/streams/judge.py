@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from placeopt.streams.split import split_counts
@@ -22,18 +22,16 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem, JobTable
     from placeopt.streams.simulator import Episode
 
-MAX_VIOLATIONS = 20
 
-
-def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
-    """Return what is wrong with an episode on this problem, in words; at most twenty lines."""
+def judge_episode(problem: JobStreamProblem, episode: Episode, most: int = 20) -> list[str]:
+    """Return what is wrong with an episode on this problem, in words; at most `most` lines."""
     wrong = _malformed(problem, episode)
     if wrong:
         return wrong
     table, layout = problem.jobs, _Layout(problem.jobs)
     free_at = [-1] * table.topology.num_servers
     for job, servers in enumerate(held_servers(episode)):
-        if len(wrong) >= MAX_VIOLATIONS:
+        if len(wrong) >= most:
             break
         model, degree = int(problem.model[job]), int(episode.degree[job])
         name, jct = f"job {job} ({table.models[model]})", int(episode.jct[job])
@@ -52,7 +50,7 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
             wrong += [name + reason for reason in reasons]
             for server in servers:
                 free_at[server] = end
-    return wrong[:MAX_VIOLATIONS]
+    return wrong[:most]
 
 
 def _wrong_servers(
@@ -150,6 +148,11 @@ def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
     return []
 
 
+def _servers_of(mask: int) -> list[int]:
+    """Return the servers of a bit mask, ascending."""
+    return [server for server in range(mask.bit_length()) if mask >> server & 1]
+
+
 class _Layout:
     """Where jobs may lie on the grid."""
 
@@ -189,7 +192,7 @@ class _Layout:
             # servers if there is
             # a parent with as many, else on the first idle block of its size.
             found = [
-                next((b for b in self.masks(size) if b & idle == b), None)
+                next(self._idle_blocks(size, idle), None)
                 for size in self.fresh_sizes(model, degree)
             ]
             return None if None in found else functools.reduce(operator.or_, found)  # type: ignore[arg-type]
@@ -204,16 +207,10 @@ class _Layout:
         for op in profile.order:
             count, need = splits[op], float(profile.memory[op])
             known = (of_op[parent] for parent in profile.parents[op] if len(of_op[parent]) == count)
-            found = next(
-                (servers for servers in known if sum(left[s] for s in servers) >= need), None
-            )
-            if found is None:
-                inside = (block for block in self.masks(count) if block & idle == block)
-                fresh = ([s for s in range(len(left)) if block >> s & 1] for block in inside)
-                found = next(
-                    (servers for servers in fresh if all(left[s] >= need / count for s in servers)),
-                    None,
-                )
+            roomy = (servers for servers in known if sum(left[s] for s in servers) >= need)
+            idle_blocks = map(_servers_of, self._idle_blocks(count, idle))
+            fresh = (block for block in idle_blocks if all(left[s] >= need / count for s in block))
+            found = next(chain(roomy, fresh), None)
             if found is None:
                 return None
             for server in found:
@@ -221,6 +218,10 @@ class _Layout:
                 held |= 1 << server
             of_op[op] = found
         return held
+
+    def _idle_blocks(self, size: int, idle: int) -> Iterator[int]:
+        """Yield the blocks of a size that lie among the idle servers, in the order of first fit."""
+        return (block for block in self.masks(size) if block & idle == block)
 
     def split(self, model: int, degree: int) -> tuple[int, ...]:
         """Return how many ways each op of a job is split."""

@@ -51,18 +51,7 @@ class JobProfile(ArrayHolder):
         if size == 0:
             raise InputError(f"job type '{self.name}': expected at least one op, received none")
         for key in ("forward", "backward", "memory"):
-            array = np.array(getattr(self, key), np.float64)
-            if array.shape != (size,):
-                raise InputError(
-                    f"job type '{self.name}': {key} must have {size} values, received {array.shape}"
-                )
-            if not np.isfinite(array).all() or (array < 0).any():
-                bad = int(np.argmax(~np.isfinite(array) | (array < 0)))
-                raise InputError(
-                    f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received "
-                    f"{array[bad]}"
-                )
-            object.__setattr__(self, key, frozen(array))
+            object.__setattr__(self, key, self._amounts(key, size))
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         if edges.size and (edges.min() < 0 or edges.max() >= size):
             raise InputError(f"job type '{self.name}': an edge names an op outside 0..{size - 1}")
@@ -79,6 +68,21 @@ class JobProfile(ArrayHolder):
             )
         if len(self.order) != size:
             raise InputError(f"job type '{self.name}': the edges form a cycle")
+
+    def _amounts(self, key: str, size: int) -> Floats:
+        """Return a column of times or bytes, checked and read-only."""
+        array = np.array(getattr(self, key), np.float64)
+        if array.shape != (size,):
+            raise InputError(
+                f"job type '{self.name}': {key} must have {size} values, received {array.shape}"
+            )
+        wrong = ~np.isfinite(array) | (array < 0)
+        if wrong.any():
+            bad = int(np.argmax(wrong))
+            raise InputError(
+                f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received {array[bad]}"
+            )
+        return frozen(array)
 
     @property
     def num_ops(self) -> int:
@@ -196,19 +200,7 @@ class JobProfile(ArrayHolder):
                 f"{backward_ratio}"
             )
         keep = np.flatnonzero(~graph.backward)
-        if device is not None:
-            from placeopt.model.cost_model import op_ticks
-
-            times, where = op_ticks(graph, device)[keep], device.kind
-        elif (graph.measured[keep] > 0).any():
-            times, where = graph.measured[keep, 0], graph.measured_kinds[0]
-        else:
-            raise InputError(
-                f"job type '{name}': the graph has no measured times; name a device, such as A100"
-            )
-        if (times < 0).any():
-            op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
-            raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
+        times = _op_ticks(graph, keep, device, name)
         position = np.full(len(graph.op_names), -1, np.int64)
         position[keep] = np.arange(len(keep))
         memory = graph.resident[keep].astype(np.float64)
@@ -226,6 +218,26 @@ class JobProfile(ArrayHolder):
         forward = times.astype(np.float64) * graph.tick_seconds
         edges = np.array(list(pairs), np.int64).reshape(-1, 2)
         return cls(name, forward, forward * backward_ratio, memory, edges)
+
+
+def _op_ticks(graph: OpGraph, ops: Ints, device: Device | None, name: str) -> Ints:
+    """Return the ticks of some ops on a device; without one, those of the first that was
+    measured.
+    """
+    if device is not None:
+        from placeopt.model.cost_model import op_ticks
+
+        times, where = op_ticks(graph, device)[ops], device.kind
+    elif (graph.measured[ops] > 0).any():
+        times, where = graph.measured[ops, 0], graph.measured_kinds[0]
+    else:
+        raise InputError(
+            f"job type '{name}': the graph has no measured times; name a device, such as A100"
+        )
+    if (times < 0).any():
+        op = graph.op_names[int(ops[int(np.argmax(times < 0))])]
+        raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
+    return times
 
 
 def load_profiles(

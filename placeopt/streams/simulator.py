@@ -51,6 +51,14 @@ POLICY_KINDS = {
 }
 
 
+NEEDS = {
+    "feasible-first": ("order", "an order of degrees per model"),
+    "rollout": ("order", "an order of degrees per model"),
+    "policy-degree": ("weights", "the weights of its network"),
+}
+"""Fields without which a policy cannot be run, and what they are."""
+
+
 @dataclass(frozen=True, eq=False)
 class DegreePolicy:
     """A rule that chooses a degree for each arriving job; a value that the simulator can run.
@@ -83,10 +91,9 @@ class DegreePolicy:
 
     def __post_init__(self) -> None:
         check_choice("degree policy", self.name, POLICY_KINDS)
-        if self.name in ("feasible-first", "rollout") and self.order is None:
-            raise InputError(f"degree policy '{self.name}' needs an order of degrees per model")
-        if self.name == "policy-degree" and self.weights is None:
-            raise InputError("degree policy 'policy-degree' needs the weights of its network")
+        key, what = NEEDS.get(self.name, ("name", ""))
+        if getattr(self, key) is None:
+            raise InputError(f"degree policy '{self.name}' needs {what}")
         if self.order is not None:
             object.__setattr__(self, "order", frozen(np.asarray(self.order, np.int64)))
         if self.weights is not None:

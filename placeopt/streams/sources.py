@@ -34,7 +34,7 @@ from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 BETAS = ("A", "B", "C", "D")
@@ -246,9 +246,8 @@ _FLAT: dict[str, str] = {
     **{f.name: "config" for f in fields(LookaheadConfig)},
     **{f.name: "topology" for f in fields(RampTopology)},
     **dict.fromkeys(("steps", "contention"), "table"),
-    **dict.fromkeys(
-        ("zero_input", "seed", "profiles", "trace", "device", "backward_ratio"), "other"
-    ),
+    **dict.fromkeys(("zero_input", "device", "backward_ratio"), "profiles"),
+    **dict.fromkeys(("seed", "profiles", "trace"), "other"),
 }
 _INTS = ("jobs", "groups", "racks", "servers", "memory", "max_degree", "steps", "seed")
 _FLOATS = (
@@ -264,19 +263,20 @@ _FLOATS = (
 )
 
 
-def _convert(key: str, value: Any) -> Any:
-    """Return the value of an option in its type."""
-    if key in _INTS or key in _FLOATS:
-        return _number(key, value)
-    if key in ("zero_input", "redraw"):
-        if str(value).lower() not in ("true", "false", "1", "0"):
-            raise _expected(key, "true or false", value)
-        return str(value).lower() in ("true", "1")
-    if key == "models":
-        names = value.split(",") if isinstance(value, str) else value
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise _expected(key, "a list of names", value)
-        return tuple(names)
+def _flag(key: str, value: Any) -> bool:
+    if str(value).lower() not in ("true", "false", "1", "0"):
+        raise _expected(key, "true or false", value)
+    return str(value).lower() in ("true", "1")
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise _expected(key, "a list of names", value)
+    return tuple(names)
+
+
+def _text(key: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _expected(key, "a text", value)
     return str(value)
@@ -298,6 +298,14 @@ def _expected(key: str, kind: str, value: Any) -> InputError:
     return InputError(f"stream option {key}: expected {kind}, received '{value}'")
 
 
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys((*_INTS, *_FLOATS), _number),
+    **dict.fromkeys(("zero_input", "redraw"), _flag),
+    "models": _names,
+}
+"""How an option is read that is not a text."""
+
+
 def _build(
     options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None
 ) -> JobStreamProblem:
@@ -309,12 +317,8 @@ def _build(
     trace = _read_trace(folder / other["trace"]) if "trace" in other else None
     if trace is not None and "models" not in parts["spec"]:
         spec = replace(spec, models=tuple(dict.fromkeys(row.model for row in trace)))
-    names = ("zero_input", "device", "backward_ratio")
-    types = load_profiles(
-        profiles, spec.models, **{name: other[name] for name in names if name in other}
-    )
     table = JobTable(
-        types,
+        load_profiles(profiles, spec.models, **parts["profiles"]),
         RampTopology(**parts["topology"]),
         LookaheadConfig(**parts["config"]),
         **parts["table"],
@@ -329,9 +333,7 @@ def _build(
 
 def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the options by what they describe; those of a file may be nested."""
-    parts: dict[str, dict[str, Any]] = {
-        key: {} for key in ("spec", "config", "topology", "table", "other")
-    }
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _FLAT.values()}
     flat: dict[str, Any] = {}
     for key, value in options.items():
         nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
@@ -341,7 +343,7 @@ def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
             raise InputError(
                 f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
             )
-        parts[_FLAT[key]][key] = _convert(key, value)
+        parts[_FLAT[key]][key] = _READ.get(key, _text)(key, value)
     return parts
 
 

@@ -13,6 +13,7 @@ reinforcement learning and graph neural networks" (PAC-ML), 2023.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +24,7 @@ from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.errors import check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -94,20 +95,19 @@ def place_on_empty(
     """
     free = [float(topology.memory)] * topology.num_servers
     placed: dict[int, tuple[int, ...]] = {}
-    block = _block(topology, int(topology.blocks.size_ptr[degree])) if rule == "uniform" else ()
+
+    def blocks_of(count: int) -> Iterable[tuple[int, ...]]:
+        if rule == "published":
+            return _blocks(topology, count)
+        block = next(_blocks(topology, degree))
+        return [block] if count == degree else [(server,) for server in block]
+
     for op in profile.order:
         count, need = splits[op], float(profile.memory[op])
-        roomy = (
-            servers
-            for servers in map(placed.__getitem__, profile.parents[op])
-            if len(servers) == count and sum(free[s] for s in servers) >= need
-        )
-        found = next(roomy, None)
-        if found is None and rule == "uniform":
-            options = [block] if count == degree else [(server,) for server in block]
-            found = next((o for o in options if all(free[s] >= need / count for s in o)), None)
-        elif found is None:
-            found = _first_fit(topology, count, need / count, free)
+        parents = map(placed.__getitem__, profile.parents[op])
+        roomy = (p for p in parents if len(p) == count and sum(free[s] for s in p) >= need)
+        fresh = (b for b in blocks_of(count) if all(free[s] >= need / count for s in b))
+        found = next(itertools.chain(roomy, fresh), None)
         if found is None:
             return None
         for server in found:
@@ -116,22 +116,12 @@ def place_on_empty(
     return tuple(placed[op] for op in range(profile.num_ops))
 
 
-def _block(topology: RampTopology, row: int) -> tuple[int, ...]:
+def _blocks(topology: RampTopology, size: int) -> Iterator[tuple[int, ...]]:
+    """Yield the servers of every block of a size, in the order of first fit."""
     blocks = topology.blocks
-    return tuple(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
-
-
-def _first_fit(
-    topology: RampTopology, size: int, need: float, free: list[float]
-) -> tuple[int, ...] | None:
-    rows = topology.blocks.size_ptr
-    if size + 1 >= len(rows):
-        return None
-    for row in range(int(rows[size]), int(rows[size + 1])):
-        block = _block(topology, row)
-        if all(free[server] >= need for server in block):
-            return block
-    return None
+    if size + 1 < len(blocks.size_ptr):
+        for row in range(int(blocks.size_ptr[size]), int(blocks.size_ptr[size + 1])):
+            yield tuple(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
 
 
 def split_job(

@@ -79,21 +79,23 @@ class FeasibleFirst(DegreeSolver):
                 yield candidate
 
     def _candidates(
-        self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
+        self,
+        problem: JobStreamProblem,
+        tracker: Tracker[Episode],
+        found: list[DegreePolicy],
+        weights: tuple[float, ...] = (0.5, 1.0, 2.0),
     ) -> Iterator[DegreePolicy]:
         """Yield the orders worth trying first, neighbours of the best one (the last of `found`),
-        then weights.
+        then weights beside 0.
         """
         rng = tracker.rng()
         for row in starting_orders(problem.jobs.degrees):
             yield replace(found[-1], order=same_order(problem, row))
         for _ in range(self.steps):
             yield replace(found[-1], order=_neighbour(found[-1], rng))
-        # Weights that the search tries at its end
-        fragmentation = (0.0, 0.5, 1.0, 2.0)
         if self.fragmentation is None:
             tuned = found[-1]
-            for weight in fragmentation[1:]:
+            for weight in weights:
                 yield replace(tuned, fragmentation=weight)
 
 
@@ -156,16 +158,21 @@ def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> Ints:
     model = int(rng.integers(len(order)))
     same = [m for m in range(len(order)) if (order[m] == order[model]).all()]
     models = same if rng.random() < 0.5 else [model]
-    row = [d for d in order[model].tolist() if d >= 0]
-    missing = [d for d in range(order.shape[1]) if d not in row]
+    row = _changed([d for d in order[model].tolist() if d >= 0], order.shape[1], rng)
+    order[models] = row + [-1] * (order.shape[1] - len(row))
+    return order
+
+
+def _changed(row: list[int], degrees: int, rng: np.random.Generator) -> list[int]:
+    """Return a row with one of so many degrees inserted, dropped or swapped."""
+    missing = [d for d in range(degrees) if d not in row]
     move = rng.random()
     if (move < 0.4 and missing) or len(row) == 1:
         row.insert(int(rng.integers(len(row) + 1)), int(rng.choice(missing)) if missing else row[0])
-        row = list(dict.fromkeys(row))
-    elif move < 0.65:
+        return list(dict.fromkeys(row))
+    if move < 0.65:
         row.pop(int(rng.integers(len(row))))
     else:
         i, j = rng.choice(len(row), size=2, replace=False)
         row[i], row[j] = row[j], row[i]
-    order[models] = row + [-1] * (order.shape[1] - len(row))
-    return order
+    return row

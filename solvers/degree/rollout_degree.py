@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode
 
-PRICES = (1.0, 0.5)
-"""Prices of work left that are tried."""
-
 
 @dataclass(frozen=True)
 class RolloutDegree(DegreeSolver):
@@ -72,20 +69,28 @@ class RolloutDegree(DegreeSolver):
             tracker.message = f"base {describe(problem, base)}"
             yield base
         options = self._options(problem, tracker, base)
-        seconds = (
-            1.2 * episode_seconds(problem, options[0])
-            if tracker.budget.seconds is not None
-            else 0.0
-        )
+        timed = tracker.budget.seconds is not None
+        seconds = 1.2 * episode_seconds(problem, options[0]) if timed else 0.0
         if tracker.seconds_left < seconds:  # not even the stream itself could be served so
             tracker.stop_reason, tracker.stopped = "time", True
             return
         yield options[0]
-        batch = seconds * (
-            self.training + 1
-        )  # one batch of training streams, and the stream itself
-        if len(options) == 1 or spent(tracker, self.training, batch):
-            return
+        # one batch of training streams, and the stream itself
+        batch = seconds * (self.training + 1)
+        if len(options) > 1 and not spent(tracker, self.training, batch):
+            yield from self._better(problem, tracker, base, options, batch)
+
+    def _better(
+        self,
+        problem: JobStreamProblem,
+        tracker: Tracker[Episode],
+        base: DegreePolicy,
+        options: Sequence[DegreePolicy],
+        batch: float,
+    ) -> Iterator[DegreePolicy]:
+        """Yield the rollouts that block fewer jobs on training streams than all before them, then
+        the base if it is clearly better; each has `batch` seconds.
+        """
         streams = training_streams(problem, self.training, tracker.seed)
         best, fewest = options[0], blocked_per_stream(streams, options[0], tracker, tracker.seed)
         for candidate in options[1:]:
@@ -121,7 +126,8 @@ class RolloutDegree(DegreeSolver):
                 same_order(problem, order_around(problem.jobs.degrees, degree))
                 for degree in list(rates)[:2]
             ]
-        prices = PRICES if self.terminal is None else (self.terminal,)
+        # prices of the work left that are tried
+        prices = (1.0, 0.5) if self.terminal is None else (self.terminal,)
         rollout = DegreePolicy(self.name, order=base.order, samples=self.samples, depth=self.depth)
         return [
             replace(rollout, order=order, terminal=price) for order in bases for price in prices

@@ -17,6 +17,7 @@ Bipartitioning of Process and Architecture Graphs", HPCN 1996.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 IMBALANCES = (30, 100, 300, 1000)
 """Allowed imbalances, in thousandths, that are tried."""
-
-LARGEST_WEIGHT = 100_000
-"""Weights are scaled to whole numbers up to this, far from where sums of 32 bits overflow."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +113,15 @@ def parts_of(
     if parts == 1 or len(work) == 1:
         yield np.zeros(len(work), np.int64)
         return
-    for imbalance in IMBALANCES:
-        for start in range(starts):
-            _, part = partitioner.part_graph(
-                parts,
-                partitioner.CSRAdjacency(graph.pointer, graph.neighbour),
-                vweights=scaled(work),
-                eweights=graph.weight,
-                options=partitioner.Options(ufactor=imbalance, seed=seed + start),
-            )
-            yield np.asarray(part, np.int64)
+    for imbalance, start in itertools.product(IMBALANCES, range(starts)):
+        _, part = partitioner.part_graph(
+            parts,
+            partitioner.CSRAdjacency(graph.pointer, graph.neighbour),
+            vweights=scaled(work),
+            eweights=graph.weight,
+            options=partitioner.Options(ufactor=imbalance, seed=seed + start),
+        )
+        yield np.asarray(part, np.int64)
 
 
 def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
@@ -152,7 +149,12 @@ def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> Weigh
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 
-def scaled(ticks: Ints) -> list[int]:
-    """Return positive whole weights in proportion to ticks."""
+def scaled(ticks: Ints, largest_weight: int = 100_000) -> list[int]:
+    """Return positive whole weights in proportion to ticks.
+
+    Parameters
+    ----------
+    largest_weight : far from where sums of 32 bits overflow.
+    """
     largest = max(int(ticks.max()), 1) if len(ticks) else 1
-    return [max(1, round(int(x) * min(1.0, LARGEST_WEIGHT / largest))) for x in ticks]
+    return [max(1, round(int(x) * min(1.0, largest_weight / largest))) for x in ticks]
