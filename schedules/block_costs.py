@@ -186,9 +186,8 @@ def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
         if left < 0:
             raise InputError(
                 f"'{problem.device_names[d]}' has {int(problem.capacity[d])} bytes, but its stage "
-                f"needs {held} for "
-                f"weights and {int(reserve[d])} for recomputation; use more devices or smaller "
-                "micro-batches"
+                f"needs {held} for weights and {int(reserve[d])} for recomputation; use more "
+                "devices or smaller micro-batches"
             )
         found.append(left)
     return found

@@ -183,7 +183,6 @@ def _overlaps_modulo(
         if after < at + span:
             yield (
                 f"the pattern of period {period} runs '{problem.block_names[second]}' of "
-                f"micro-batch {k} on device "
-                f"'{problem.device_names[device]}' while '{problem.block_names[first]}' of "
-                f"micro-batch {q} still runs"
+                f"micro-batch {k} on device '{problem.device_names[device]}' while "
+                f"'{problem.block_names[first]}' of micro-batch {q} still runs"
             )

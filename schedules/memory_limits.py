@@ -31,8 +31,7 @@ def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: f
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))
     return (
         f"memory limit {_limits(problem, problem.capacity)} of '{problem.name}' is proved "
-        "infeasible: not even one "
-        f"micro-batch fits; the smallest feasible limit is {least}"
+        f"infeasible: not even one micro-batch fits; the smallest feasible limit is {least}"
     )
 
 

@@ -180,8 +180,7 @@ class PipelineProblem(ArrayHolder):
         if elsewhere.size:
             raise InputError(
                 f"block '{name}': changes the memory of device "
-                f"'{self.device_names[elsewhere[0]]}', "
-                "which it does not occupy"
+                f"'{self.device_names[elsewhere[0]]}', which it does not occupy"
             )
 
     def _check_memory(self) -> None:
@@ -191,8 +190,7 @@ class PipelineProblem(ArrayHolder):
             at = int(np.flatnonzero(left)[0])
             raise InputError(
                 f"memory of device '{self.device_names[at]}' never returns to zero: one "
-                "micro-batch leaves "
-                f"{left[at]:+d}; make the deltas of its blocks add up to 0"
+                f"micro-batch leaves {left[at]:+d}; make the deltas of its blocks add up to 0"
             )
         early = freed_too_early(self.memory, self.ancestors)
         if early is not None:
@@ -208,9 +206,8 @@ class PipelineProblem(ArrayHolder):
             at = int(np.flatnonzero(self.memory[i] > self.capacity)[0])
             raise InputError(
                 f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the "
-                f"{self.memory[i, at]} "
-                f"that block '{self.block_names[i]}' alone needs; raise it to at least "
-                f"{self.memory[i, at]}"
+                f"{self.memory[i, at]} that block '{self.block_names[i]}' alone needs; raise it to "
+                f"at least {self.memory[i, at]}"
             )
 
     # --- sizes and structure
@@ -328,8 +325,7 @@ class PipelineProblem(ArrayHolder):
     def __repr__(self) -> str:
         return (
             f"<PipelineProblem '{self.name}': {self.num_blocks} blocks, {self.micro_batches} "
-            "micro-batches on "
-            f"{self.num_devices} devices>"
+            f"micro-batches on {self.num_devices} devices>"
         )
 
     @cached_property

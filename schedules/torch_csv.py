@@ -63,8 +63,7 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
         if len(problem.devices_of(i)) > 1:
             raise InputError(
                 f"{refusal}: block '{name}' runs on {len(problem.devices_of(i))} ranks at once, "
-                "and a stage "
-                "lives on one rank"
+                "and a stage lives on one rank"
             )
     try:
         chains = chains_of(problem)
@@ -73,8 +72,7 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
     if len(chains) > 1:
         raise InputError(
             f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime "
-            "runs one; "
-            "export each direction alone"
+            "runs one; export each direction alone"
         )
     return chains[0]
 
@@ -103,8 +101,7 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
             if match is None:
                 raise InputError(
                     f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or "
-                    "W, micro-batch), "
-                    f"received '{cell[:20]}'"
+                    f"W, micro-batch), received '{cell[:20]}'"
                 )
             stage, key = int(match[1]), (int(match[1]), int(match[3]))
             if home.setdefault(stage, rank) != rank:

@@ -468,9 +468,8 @@ def _checked(tracker: Tracker[Any], finished: Finished) -> Any:
     if finished.value < tracker.lower_bound:
         raise SolverError(
             f"solver '{tracker.solver}' on '{tracker.problem.name}': the lower bound "
-            f"{tracker.lower_bound} "
-            f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one "
-            "of them is wrong"
+            f"{tracker.lower_bound} ({tracker.bound_method}) exceeds the value {finished.value} of "
+            "a valid solution: one of them is wrong"
         )
     return finished.value
 

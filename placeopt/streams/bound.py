@@ -108,8 +108,7 @@ def offline_bound(
     ):
         raise InputError(
             f"offline bound: 'exact' takes at most {max_exact_jobs} jobs under the uniform rule, "
-            "received "
-            f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
+            f"received {problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
     completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
     # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is

@@ -137,8 +137,7 @@ def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
     if episode.servers.shape != (size, problem.jobs.topology.num_servers):
         return [
             f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} "
-            "servers, the problem "
-            f"of {size} jobs on {problem.jobs.topology.num_servers}"
+            f"servers, the problem of {size} jobs on {problem.jobs.topology.num_servers}"
         ]
     for key in ("cause", "degree", "jct"):
         if len(getattr(episode, key)) != size:

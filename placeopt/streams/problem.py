@@ -401,8 +401,7 @@ def contended_step_time(
         if config.rule != "uniform" or len(set(servers)) != degree:
             raise InputError(
                 f"contended step: a block needs the uniform rule and {degree} distinct servers, "
-                "received "
-                f"{len(set(servers))} under '{config.rule}'"
+                f"received {len(set(servers))} under '{config.rule}'"
             )
         if min(servers) < 0 or max(servers) >= topology.num_servers:
             raise InputError(

@@ -208,8 +208,7 @@ class Episode(ArrayHolder):
 
     def __repr__(self) -> str:
         return (
-            f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} "
-            "jobs "
+            f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} jobs "
             "blocked>"
         )
 

@@ -363,8 +363,7 @@ def _read_trace(path: Path) -> list[_Row]:
             if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
                 raise InputError(
                     f"trace '{path}': expected the header arrival,model,deadline or "
-                    "arrival,model,beta, "
-                    f"received '{','.join(header)}'"
+                    f"arrival,model,beta, received '{','.join(header)}'"
                 )
             reader.fieldnames = header
             rows = [

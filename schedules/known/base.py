@@ -88,8 +88,7 @@ class KnownSchedule(SearchSolver):
             d = over[0]
             tracker.message = (
                 f"{self.name} holds {peaks[d]} on '{problem.device_names[d]}', whose capacity is "
-                f"{problem.capacity[d]}; "
-                "raise it or use the solver repetend"
+                f"{problem.capacity[d]}; raise it or use the solver repetend"
             )
             return
         whole = PipelineSchedule(problem, start)

@@ -67,8 +67,7 @@ def chains_of(problem: PipelineProblem) -> list[Chain]:
         if len(problem.devices_of(i)) != 1:
             raise InputError(
                 f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices "
-                "at once; "
-                "expected stages on one device each"
+                "at once; expected stages on one device each"
             )
         if problem.kind[i] == "other":
             raise InputError(
@@ -102,8 +101,7 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
     if len(backward) != len(forward):
         raise InputError(
             f"'{problem.name}': expected a backward block for each of the {len(forward)} forward "
-            "blocks, "
-            f"received {len(backward)} (a forward-only pipeline has no such schedule)"
+            f"blocks, received {len(backward)} (a forward-only pipeline has no such schedule)"
         )
     edges = {(u, v) for u, v, _ in problem.edges}
     for u, v in itertools.pairwise(forward + backward):
@@ -151,8 +149,7 @@ def _weight_block(problem: PipelineProblem, block: int, weights: list[int]) -> i
     if len(mine) > (problem.kind[block] == "I"):
         raise InputError(
             f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
-            "device; "
-            "expected at most one for an I, none for a B"
+            "device; expected at most one for an I, none for a B"
         )
     return mine[0] if mine else -1
 
