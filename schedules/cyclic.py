@@ -286,8 +286,7 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
     Each pair alone is a symmetry of the whole problem; parts with one first and one last block
     only.
     """
-    graph = nx.DiGraph((u, v) for u, v, _ in problem.edges)
-    graph.add_nodes_from(range(problem.num_blocks))
+    graph = problem.graph()
     parts = [sorted(part) for part in nx.weakly_connected_components(graph)]
     found = []
     for one, other in itertools.pairwise(parts):

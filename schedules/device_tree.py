@@ -108,11 +108,8 @@ class DeviceTree:
 
     def _parts(self) -> Ints:
         """Number the parts of the blocks that edges connect, shape (num_instances,)."""
-        count = len(self.span)
-        graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
-        graph.add_nodes_from(range(count))
-        number = np.zeros(count, np.int64)
-        for c, part in enumerate(nx.weakly_connected_components(graph)):
+        number = np.zeros(len(self.span), np.int64)
+        for c, part in enumerate(nx.weakly_connected_components(self.problem.graph(self.size))):
             number[sorted(part)] = c
         return number
 

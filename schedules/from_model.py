@@ -10,9 +10,11 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 
 from placeopt.schedules.block_costs import activations, capacities, lags, spans
@@ -59,24 +61,16 @@ def join_passes(graph: OpGraph) -> OpGraph:
     """
     if not graph.backward.any():
         return graph
-    family = families(graph)
-    leader = np.arange(graph.num_ops)
-
-    def find(v: int) -> int:
-        while leader[v] != v:
-            leader[v] = leader[leader[v]]
-            v = int(leader[v])
-        return v
-
+    ties = nx.Graph(enumerate(families(graph).tolist()))
     first: dict[int, int] = {}
     for v, group in enumerate(graph.colocation.tolist()):
-        pair = first.setdefault(group, v) if group >= 0 else v
-        for other in (pair, int(family[v])):
-            a, b = find(v), find(other)
-            leader[max(a, b)] = min(a, b)
-    root = np.array([find(v) for v in range(graph.num_ops)])
-    size = np.bincount(root, minlength=graph.num_ops)
-    return replace(graph, colocation=np.where(size[root] > 1, root, -1))
+        if group >= 0:
+            ties.add_edge(v, first.setdefault(group, v))
+    colocation = np.full(graph.num_ops, -1)
+    for together in nx.connected_components(ties):
+        if len(together) > 1:
+            colocation[list(together)] = min(together)
+    return replace(graph, colocation=colocation)
 
 
 def least_work(problem: PlacementProblem, mode: str) -> int:
@@ -119,16 +113,14 @@ def pipeline_of_placement(
         If weights do not fit, an op cannot run on its device, or recomputation would need a stage
         in pieces.
     """
-    where = np.asarray(device, np.int64)
-    apart = where if parts is None else np.asarray(parts, np.int64)
-    model = PlacedModel(problem, where, apart, split, recompute, mode)
+    model = _placed(problem, device, parts, mode, split=split, recompute=recompute)
     pieces = pieces_of(model)
     edges = lags(model, pieces)
     rank = ranks(pieces, edges)
     memory, reserve = activations(model, pieces, rank)
     span, names, stage = spans(model, pieces), _names(model, pieces, rank), _stages(pieces, rank)
     blocks = []
-    for index in sorted(range(len(pieces)), key=lambda i: rank[i]):
+    for index in np.argsort(rank).tolist():
         piece = pieces[index]
         devices = model.devices(piece.place)
         after = tuple((names[u], lag) for (u, v), lag in sorted(edges.items()) if v == index)
@@ -162,22 +154,31 @@ def stage_of_ops(
 
     A backward op has the stage of its forward op. -1 is an op that belongs to no stage.
     """
-    where = np.asarray(device, np.int64)
-    apart = where if parts is None else np.asarray(parts, np.int64)
-    model = PlacedModel(
-        problem, where, apart, False, False, "train" if problem.backward.any() else "infer"
-    )
+    model = _placed(problem, device, parts, "train" if problem.backward.any() else "infer")
     pieces = pieces_of(model)
     rank = ranks(pieces, lags(model, pieces))
-    ordered = sorted(
-        (i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i]
-    )
+    ordered = [i for i in np.argsort(rank).tolist() if pieces[i].role == FORWARD]
     stage = np.full(problem.num_ops, -1, np.int64)
     for number, i in enumerate(ordered):
         stage[pieces[i].ops] = number
     for op in np.flatnonzero(problem.backward).tolist():
         stage[op] = stage[model.base(op)]
     return stage, [pieces[i].place for i in ordered]
+
+
+def _placed(
+    problem: PlacementProblem,
+    device: ArrayLike,
+    parts: ArrayLike | None,
+    mode: str,
+    *,
+    split: bool = False,
+    recompute: bool = False,
+) -> PlacedModel:
+    """Return the model with its devices, which are the stages, too, where `parts` says none."""
+    where = np.asarray(device, np.int64)
+    apart = where if parts is None else np.asarray(parts, np.int64)
+    return PlacedModel(problem, where, apart, split, recompute, mode)
 
 
 def _letter(model: PlacedModel, role: int) -> str:
@@ -190,25 +191,21 @@ def _names(model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]) -> 
     device by rank.
     """
     names = [""] * len(pieces)
-    count: dict[tuple[int, int], int] = {}
-    total: dict[tuple[int, int], int] = {}
-    for piece in pieces:
-        key = (piece.place, piece.role)
-        total[key] = total.get(key, 0) + 1
-    for i in sorted(range(len(pieces)), key=lambda i: rank[i]):
-        key = (pieces[i].place, pieces[i].role)
-        number = count.get(key, 0)
-        count[key] = number + 1
-        letter = _letter(model, key[1])
-        stem = f"T{letter}" if key[0] == ALL else f"{letter}{key[0]}"
-        names[i] = f"{stem}.{number}" if total[key] > 1 else stem
+    total = Counter((piece.place, piece.role) for piece in pieces)
+    count: Counter[tuple[int, int]] = Counter()
+    for i in np.argsort(rank).tolist():
+        place, role = key = pieces[i].place, pieces[i].role
+        letter = _letter(model, role)
+        stem = f"T{letter}" if place == ALL else f"{letter}{place}"
+        names[i] = f"{stem}.{count[key]}" if total[key] > 1 else stem
+        count[key] += 1
     return names
 
 
 def _stages(pieces: Sequence[Piece], rank: Sequence[int]) -> list[int]:
     """Number the forward pieces by rank; a device's backward pieces count from the end."""
     stage = [-1] * len(pieces)
-    ordered = sorted(range(len(pieces)), key=lambda i: rank[i])
+    ordered = np.argsort(rank).tolist()
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, i in enumerate(i for i in ordered if pieces[i].role == FORWARD):
         stage[i] = number

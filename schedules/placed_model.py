@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 
 from placeopt.model.errors import InputError
@@ -144,7 +144,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
     for v in order:
         groups.setdefault(model.group(v), []).append(v)
     whole = [Piece(*group, ops) for group, ops in sorted(groups.items())]
-    if len(_topological(len(whole), quotient(model, whole), [0] * len(whole))) == len(whole):
+    if nx.is_directed_acyclic_graph(nx.DiGraph(list(quotient(model, whole)))):
         return whole
     # Cut at every change of group along a path: always acyclic. Then merge back greedily.
     level = np.zeros(model.problem.num_ops, np.int64)
@@ -174,14 +174,13 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
     source, target = at[model.problem.producer[tensor]], at[model.problem.consumer]
     keep = (source >= 0) & (target >= 0) & (source != target)
     pairs = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
-    inputs: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[int, int, int], list[int]] = {}
     for index, piece in enumerate(pieces):
-        if piece.role == INPUTS:
-            inputs.setdefault((piece.place, piece.part), []).append(index)
-    for index, piece in enumerate(pieces):
-        before = inputs.get((piece.place, piece.part), [])
-        if piece.role == WEIGHTS and len(before) == 1:
-            pairs.add((before[0], index))
+        groups.setdefault(piece.group, []).append(index)
+    for (place, part, role), after in groups.items():
+        before = groups.get((place, part, INPUTS), [])
+        if role == WEIGHTS and len(before) == 1:
+            pairs |= {(before[0], index) for index in after}
     return pairs
 
 
@@ -189,33 +188,11 @@ def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[i
     """Return the topological rank of every piece; forward pieces first where nothing else
     decides.
     """
-    order = _topological(len(pieces), pairs, [piece.role for piece in pieces])
-    rank = [0] * len(pieces)
-    for position, i in enumerate(order):
-        rank[i] = position
-    return rank
-
-
-def _topological(
-    count: int, pairs: Collection[tuple[int, int]], urgency: Sequence[int]
-) -> list[int]:
-    """Return an order of as many nodes as have one: all of them if the graph has no cycle."""
-    waiting = [0] * count
-    after: list[list[int]] = [[] for _ in range(count)]
-    for u, v in sorted(pairs):
-        waiting[v] += 1
-        after[u].append(v)
-    ready = [(urgency[i], i) for i in range(count) if waiting[i] == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        _, i = heappop(ready)
-        order.append(i)
-        for v in after[i]:
-            waiting[v] -= 1
-            if waiting[v] == 0:
-                heappush(ready, (urgency[v], v))
-    return order
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(pieces)))
+    graph.add_edges_from(pairs)
+    order = nx.lexicographical_topological_sort(graph, key=lambda i: pieces[i].role)
+    return np.argsort(list(order)).tolist()
 
 
 class _Merge:

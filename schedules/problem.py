@@ -50,6 +50,8 @@ from placeopt.model.graph import topological_order
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import networkx as nx
+
 
 KINDS = ("F", "B", "I", "W", "other")
 """Forward, full backward, backward of the inputs only, of the weights only, anything else."""
@@ -249,6 +251,14 @@ class PipelineProblem(ArrayHolder):
         return [
             (q * b + u, q * b + v, lag) for q in range(micro_batches) for u, v, lag in self.edges
         ]
+
+    def graph(self, micro_batches: int = 1) -> nx.DiGraph:
+        """Return the graph of the instances of several micro-batches and their edges."""
+        import networkx as nx
+
+        graph = nx.DiGraph((u, v) for u, v, _ in self.edges_of(micro_batches))
+        graph.add_nodes_from(range(micro_batches * self.num_blocks))
+        return graph
 
     def instances_on(self, device: int, micro_batches: int) -> list[int]:
         """Return the instances of several micro-batches on a device, numbered as in `edges_of`."""

@@ -88,6 +88,7 @@ class _Chain:
 
     def __init__(self, options: ShapeOptions) -> None:
         self.options = options
+        self.places = list(range(options.devices))
         self.blocks: list[Block] = []
         self.place: dict[str, tuple[int, ...]] = {}
 
@@ -136,9 +137,11 @@ class _Chain:
 
     def everywhere(self, name: str, kind: str, after: list[str], memory: int = 0) -> list[str]:
         """Add a tensor-parallel block on all devices."""
-        return self.add(
-            name, kind, tuple(range(self.options.devices)), self.options.tensor, memory, after
-        )
+        return self.add(name, kind, tuple(self.places), self.options.tensor, memory, after)
+
+    def there_and_back(self, places: list[int], after: list[str], tag: str = "") -> list[str]:
+        """Add the F blocks of the stages on the devices `places`, then their backward blocks."""
+        return self.backward(places, self.forward(places, after, tag=tag), tag=tag)
 
 
 def check_mode(mode: str) -> None:
@@ -148,27 +151,23 @@ def check_mode(mode: str) -> None:
 
 
 def _v(chain: _Chain) -> None:
-    places = list(range(chain.options.devices))
-    chain.backward(places, chain.forward(places, []))
+    chain.there_and_back(chain.places, [])
 
 
 def _x(chain: _Chain) -> None:
-    down = list(range(chain.options.devices))
-    up = down[::-1]
-    chain.backward(down, chain.forward(down, [], tag="a"), tag="a")
-    chain.backward(up, chain.forward(up, [], tag="b"), tag="b")
+    chain.there_and_back(chain.places, [], tag="a")
+    chain.there_and_back(chain.places[::-1], [], tag="b")
 
 
 def _m(chain: _Chain) -> None:
-    places = list(range(chain.options.devices))
     after = chain.everywhere("TF", "F", [])
-    after = chain.backward(places, chain.forward(places, after))
+    after = chain.there_and_back(chain.places, after)
     chain.everywhere("TB", "B", after)
 
 
 def _nn(chain: _Chain) -> None:
     half = _half(chain)
-    low, high = list(range(half)), list(range(half, chain.options.devices))
+    low, high = chain.places[:half], chain.places[half:]
     after = chain.everywhere("TF0", "F", [])
     after = chain.forward(low, after)
     after = chain.everywhere("TF1", "F", after)
@@ -181,7 +180,7 @@ def _nn(chain: _Chain) -> None:
 
 def _k(chain: _Chain) -> None:
     half = _half(chain)
-    left, right = list(range(half)), list(range(half, chain.options.devices))
+    left, right = chain.places[:half], chain.places[half:]
     after = chain.forward(left, [], tag="a") + chain.forward(right, [], tag="b")
     after = chain.everywhere("TF", "F", after, memory=1)
     after = chain.everywhere("TB", "B", after, memory=-1)
@@ -190,14 +189,11 @@ def _k(chain: _Chain) -> None:
 
 
 def _interleaved(chain: _Chain) -> None:
-    places = list(range(chain.options.devices)) * chain.options.chunks
-    chain.backward(places, chain.forward(places, []))
+    chain.there_and_back(chain.places * chain.options.chunks, [])
 
 
 def _wave(chain: _Chain) -> None:
-    down = list(range(chain.options.devices))
-    places = (down + down[::-1]) * chain.options.waves
-    chain.backward(places, chain.forward(places, []))
+    chain.there_and_back((chain.places + chain.places[::-1]) * chain.options.waves, [])
 
 
 def _half(chain: _Chain) -> int:

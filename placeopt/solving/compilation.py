@@ -49,7 +49,13 @@ class KernelGroup:
     objectives: tuple[str, ...] = ()
 
 
-_FIRST = "placeopt.solvers.first_runs:"
+def _kernels(
+    name: str, modules: tuple[str, ...], seconds: float, objectives: tuple[str, ...] = ()
+) -> KernelGroup:
+    """Return a group of kernels whose first run is the function of its name."""
+    first_run = f"placeopt.solvers.first_runs:{name.replace('-', '_')}"
+    return KernelGroup(name, modules, first_run, seconds, objectives)
+
 
 _MAKESPAN, _PERIOD, _LATENCY = ("makespan",), ("period",), ("latency",)
 
@@ -59,90 +65,48 @@ GROUPS = {
         KernelGroup(
             "evaluator", ("makespan.simulator",), "placeopt.makespan.evaluate:warm_up", 12.0
         ),
-        KernelGroup("ranks", ("solvers.heuristics.ranks",), _FIRST + "ranks", 4.0),
-        KernelGroup(
-            "lists", ("solvers.heuristics.insertion_kernels",), _FIRST + "lists", 6.0, _MAKESPAN
+        _kernels("ranks", ("solvers.heuristics.ranks",), 4.0),
+        _kernels("lists", ("solvers.heuristics.insertion_kernels",), 6.0, _MAKESPAN),
+        _kernels("lists-by-time", ("solvers.heuristics.time_kernels",), 8.0, _MAKESPAN),
+        _kernels("clusterings", ("solvers.heuristics.clustering_kernels",), 7.0, _MAKESPAN),
+        _kernels("walks", ("solvers.search.walk_kernels",), 9.0, _MAKESPAN),
+        _kernels(
+            "populations", ("solvers.search.population_kernels", "solvers.search.edge_merging"), 7.0
         ),
-        KernelGroup(
-            "lists-by-time",
-            ("solvers.heuristics.time_kernels",),
-            _FIRST + "lists_by_time",
-            8.0,
-            _MAKESPAN,
-        ),
-        KernelGroup(
-            "clusterings",
-            ("solvers.heuristics.clustering_kernels",),
-            _FIRST + "clusterings",
-            7.0,
-            _MAKESPAN,
-        ),
-        KernelGroup("walks", ("solvers.search.walk_kernels",), _FIRST + "walks", 9.0, _MAKESPAN),
-        KernelGroup(
-            "populations",
-            ("solvers.search.population_kernels", "solvers.search.edge_merging"),
-            _FIRST + "populations",
-            7.0,
-        ),
-        KernelGroup(
+        _kernels(
             "bounds",
-            tuple(
-                f"makespan.bounds.{name}"
-                for name in ("communication", "energy", "head_tail", "critical_path")
+            (
+                "makespan.bounds.communication",
+                "makespan.bounds.energy",
+                "makespan.bounds.head_tail",
+                "makespan.bounds.critical_path",
             ),
-            _FIRST + "bounds",
             7.0,
             _MAKESPAN,
         ),
-        KernelGroup(
+        _kernels(
             "policies",
-            tuple(
-                f"solvers.policy.{name}"
-                for name in ("group_and_place", "select_and_place", "guides", "message_passing")
+            (
+                "solvers.policy.group_and_place",
+                "solvers.policy.select_and_place",
+                "solvers.policy.guides",
+                "solvers.policy.message_passing",
             ),
-            _FIRST + "policies",
             30.0,
             _MAKESPAN,
         ),
-        KernelGroup(
-            "learned-lists",
-            ("solvers.policy.list_kernels",),
-            _FIRST + "learned_lists",
-            6.0,
-            _MAKESPAN,
-        ),
-        KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
-        KernelGroup(
-            "period-dp",
-            ("solvers.exact.ideal_program", "model.ideals"),
-            _FIRST + "period_dp",
-            6.0,
-            _PERIOD,
-        ),
-        KernelGroup(
-            "period-search",
-            ("solvers.exact.period_local_search",),
-            _FIRST + "period_search",
-            6.0,
-            _PERIOD,
-        ),
-        KernelGroup(
+        _kernels("learned-lists", ("solvers.policy.list_kernels",), 6.0, _MAKESPAN),
+        _kernels("period", ("period.loads",), 5.0, _PERIOD),
+        _kernels("period-dp", ("solvers.exact.ideal_program", "model.ideals"), 6.0, _PERIOD),
+        _kernels("period-search", ("solvers.exact.period_local_search",), 6.0, _PERIOD),
+        _kernels(
             "period-columns",
-            tuple(
-                f"period.bounds.{name}" for name in ("set_prices", "set_tables", "disjoint_sets")
-            ),
-            _FIRST + "period_columns",
+            ("period.bounds.set_prices", "period.bounds.set_tables", "period.bounds.disjoint_sets"),
             12.0,
             _PERIOD,
         ),
-        KernelGroup(
-            "latency",
-            ("latency.slots", "latency.bounds.slot_program"),
-            _FIRST + "latency",
-            10.0,
-            _LATENCY,
-        ),
-        KernelGroup(
+        _kernels("latency", ("latency.slots", "latency.bounds.slot_program"), 10.0, _LATENCY),
+        _kernels(
             "sharding",
             (
                 "solvers.sharding.tree_moves",
@@ -153,13 +117,12 @@ GROUPS = {
                 "sharding.bounds.exact_pass",
                 "sharding.bounds.stars",
             ),
-            _FIRST + "sharding",
             20.0,
         ),
-        KernelGroup("plan-ideals", ("solvers.planning.ideal_plans",), _FIRST + "plan_ideals", 9.0),
-        KernelGroup("plan-stages", ("solvers.planning.step_search",), _FIRST + "plan_stages", 4.0),
-        KernelGroup("replicas", ("solvers.exact.split_search",), _FIRST + "replicas", 4.0, _PERIOD),
-        KernelGroup("streams", ("streams.episode_loop",), _FIRST + "streams", 9.0),
+        _kernels("plan-ideals", ("solvers.planning.ideal_plans",), 9.0),
+        _kernels("plan-stages", ("solvers.planning.step_search",), 4.0),
+        _kernels("replicas", ("solvers.exact.split_search",), 4.0, _PERIOD),
+        _kernels("streams", ("streams.episode_loop",), 9.0),
         KernelGroup(
             "pipelines",
             ("schedules.evaluate", "schedules.device_tree"),

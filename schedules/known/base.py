@@ -48,11 +48,19 @@ class KnownSchedule(SearchSolver):
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Raise Refused if the problem has another placement than the schedule is made for."""
 
-    @abstractmethod
     def orders(
         self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
     ) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
+        used = {device for chain in chains for device in chain.device}
+        return [
+            self.order(chains, device, micro_batches) if device in used else []
+            for device in range(problem.num_devices)
+        ]
+
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
+        """Return those of a device that has stages."""
+        raise NotImplementedError
 
     def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
@@ -150,14 +158,9 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
-        """Return the order of the stage that each device has."""
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for stage, device in enumerate(chains[0].device):
-            orders[device] = self.stage_order(chains[0], stage, micro_batches)
-        return orders
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
+        """Return the order of the stage on the device."""
+        return self.stage_order(chains[0], chains[0].device.index(device), micro_batches)
 
     def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
         """Return the (micro-batch, block) pairs of one stage in execution order."""

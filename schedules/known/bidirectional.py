@@ -20,6 +20,7 @@ arXiv:2412.19437, 2024 (DualPipe).
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,29 +59,23 @@ class Chimera(_TwoDirections):
         """D/2 micro-batches of each direction."""
         return chains[0].num_stages // 2
 
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D
         units of time.
         """
         size = self.unit(chains)
         stages = chains[0].num_stages
-        orders: list[list[Instance]] = []
-        for device in range(problem.num_devices):
-            runs: list[tuple[int, list[Instance]]] = []
-            for chain in chains if device in chains[0].device else ():
-                stage = chain.device.index(device)
-                for j in range(micro_batches):
-                    unit, inside = divmod(j, size)
-                    # Stage s of one direction and S - 1 - s of the other are of opposite parity: no
-                    # two meet.
-                    base = 2 * stages * unit + 2 * inside
-                    runs.append((base + stage, [(j, chain.forward[stage])]))
-                    runs.append((base + 2 * stages - 1 - stage, chain.whole_backward(j, stage)))
-            runs.sort(key=lambda run: run[0])
-            orders.append([instance for _, piece in runs for instance in piece])
-        return orders
+        runs: list[tuple[int, list[Instance]]] = []
+        for chain, j in itertools.product(chains, range(micro_batches)):
+            stage = chain.device.index(device)
+            unit, inside = divmod(j, size)
+            # Stage s of one direction and S - 1 - s of the other are of opposite parity: no two
+            # meet.
+            base = 2 * stages * unit + 2 * inside
+            runs.append((base + stage, [(j, chain.forward[stage])]))
+            runs.append((base + 2 * stages - 1 - stage, chain.whole_backward(j, stage)))
+        runs.sort(key=lambda run: run[0])
+        return [instance for _, piece in runs for instance in piece]
 
 
 @dataclass(frozen=True)
@@ -98,31 +93,28 @@ class DualPipe(_TwoDirections):
     def orders(
         self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
     ) -> list[list[Instance]]:
-        """Eight phases per device; the second half of the devices mirrors the first."""
+        """Refuse fewer micro-batches than stages."""
         stages = chains[0].num_stages
         if micro_batches < stages:
             raise self.refuse(
                 problem, f"has {micro_batches} micro-batches; it needs at least {stages}"
             )
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for rank in range(stages):
-            mine, other = chains if rank < stages // 2 else chains[::-1]
-            device = chains[0].device[rank]
-            _DualPipeDevice((mine, other), device, micro_batches, orders[device]).run(
-                min(rank, stages - 1 - rank)
-            )
-        return orders
+        return super().orders(problem, chains, micro_batches)
+
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
+        """Eight phases per device; the second half of the devices mirrors the first."""
+        nearest = sorted(chains, key=lambda chain: chain.device.index(device))
+        return _DualPipeDevice(nearest, device, micro_batches).run()
 
 
 class _DualPipeDevice:
     """Orders one device; phase 0 is the direction that enters at the nearer end."""
 
-    def __init__(
-        self, chains: tuple[Chain, Chain], device: int, micro_batches: int, order: list[Instance]
-    ) -> None:
-        self.chains, self.order, self.micro_batches = chains, order, micro_batches
+    def __init__(self, chains: list[Chain], device: int, micro_batches: int) -> None:
+        self.chains, self.micro_batches = chains, micro_batches
         self.stage = [chain.device.index(device) for chain in chains]
         self.forwards, self.backwards = [0, 0], [0, 0]
+        self.order: list[Instance] = []
         self.late: list[Instance] = []  # W's that wait for a gap
 
     def forward(self, phase: int) -> None:
@@ -146,8 +138,8 @@ class _DualPipeDevice:
             else:
                 self.backward(int(name[1]), split=name[0] == "I")
 
-    def run(self, half_rank: int) -> None:
-        half = self.chains[0].num_stages // 2
+    def run(self) -> list[Instance]:
+        half, half_rank = self.chains[0].num_stages // 2, self.stage[0]
         far = half - half_rank - 1  # devices between this one and the middle
         self.alternate(2 * far, "F0")
         self.alternate(half_rank + 1, "F0", "F1")
@@ -158,3 +150,4 @@ class _DualPipeDevice:
             self.backward(1 - step % 2, split=step > half_rank)
         self.alternate(far, "W", "I0")
         self.alternate(half_rank + 1, "W")
+        return self.order

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import numpy as np
 
 from placeopt.model.errors import InputError
@@ -78,20 +79,9 @@ def chains_of(problem: PipelineProblem) -> list[Chain]:
 
 def _parts(problem: PipelineProblem) -> list[list[int]]:
     """Weakly connected components in topological order of their blocks."""
-    root = list(range(problem.num_blocks))
-
-    def find(x: int) -> int:
-        while root[x] != x:
-            x = root[x]
-        return x
-
-    for u, v, _ in problem.edges:
-        a, b = find(u), find(v)
-        root[max(a, b)] = min(a, b)
-    parts: dict[int, list[int]] = {}
-    for block in problem.topological_order.tolist():
-        parts.setdefault(find(block), []).append(block)
-    return [parts[key] for key in sorted(parts)]
+    order = problem.topological_order.tolist()
+    parts = sorted(nx.weakly_connected_components(problem.graph()), key=min)
+    return [[block for block in order if block in part] for part in parts]
 
 
 def _chain(problem: PipelineProblem, part: list[int]) -> Chain:

@@ -107,35 +107,31 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
         ):
             raise self.refuse(problem, "has its stages elsewhere")
 
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
-        count = self.unit(chains)
+        count, rank = self.unit(chains), chain.device.index(device)
         chunks = chain.num_stages // count
         total = micro_batches * chunks
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for rank in range(count):
-            order = orders[chain.device[rank]]
+        order: list[Instance] = []
 
-            def step(k: int, backward: bool, rank: int = rank) -> list[Instance]:
-                group, inside = divmod(k, count * chunks)
-                chunk, member = divmod(inside, count)
-                stage = (chunks - 1 - chunk if backward else chunk) * count + rank
-                j = group * count + member
-                return chain.whole_backward(j, stage) if backward else [(j, chain.forward[stage])]
+        def step(k: int, backward: bool) -> list[Instance]:
+            group, inside = divmod(k, count * chunks)
+            chunk, member = divmod(inside, count)
+            stage = (chunks - 1 - chunk if backward else chunk) * count + rank
+            j = group * count + member
+            return chain.whole_backward(j, stage) if backward else [(j, chain.forward[stage])]
 
-            # The last device may run its first backward pass right after the first forward pass of
-            # its last stage.
-            warm = min(total, 2 * (count - 1 - rank) + (chunks - 1) * count)
-            for k in range(warm):
-                order += step(k, backward=False)
-            for k in range(total):
-                if k + warm < total:
-                    order += step(k + warm, backward=False)
-                order += step(k, backward=True)
-        return orders
+        # The last device may run its first backward pass right after the first forward pass of its
+        # last stage.
+        warm = min(total, 2 * (count - 1 - rank) + (chunks - 1) * count)
+        for k in range(warm):
+            order += step(k, backward=False)
+        for k in range(total):
+            if k + warm < total:
+                order += step(k + warm, backward=False)
+            order += step(k, backward=True)
+        return order
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain, Instance
     from placeopt.schedules.problem import PipelineProblem
 
+Offsets = tuple[list[int], list[int], list[int], list[int]]
+"""Times of F0, F1, I1 and I0 on each device, in units of one pass."""
+
 
 @dataclass(frozen=True)
 class _VShape(KnownSchedule):
@@ -54,38 +57,35 @@ class ZeroBubbleV(_VShape):
 
     name: ClassVar[str] = "zb-v"
 
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Fill, turn around, alternate between the two stages, drain with the W's that are left."""
         chain = chains[0]
-        count = chain.num_stages // 2
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for rank in range(count):
-            queue = _Queue(
-                chain, (rank, 2 * count - 1 - rank), micro_batches, orders[chain.device[rank]]
-            )
-            queue.run("F0", 2 * (count - rank) - 1)
-            queue.alternate(rank, "F1", "F0")
-            queue.alternate(count - rank, "F1", "I1", "W1")
-            while queue.left("F0") or queue.done("F1") < queue.done("F0"):
-                queue.alternate(1, "F0", "I0", "W0", "F1", "I1", "W1")
-            queue.alternate(rank, "I0", "I1")
-            queue.alternate(count - rank, "I0", "W0")
-            for name in ("I1", "I0", "W1", "W0"):
-                queue.run(name, micro_batches)
-        return orders
+        count, rank = chain.num_stages // 2, chain.device.index(device)
+        queue = _Queue(chain, (rank, 2 * count - 1 - rank), micro_batches)
+        queue.run("F0", 2 * (count - rank) - 1)
+        queue.alternate(rank, "F1", "F0")
+        queue.alternate(count - rank, "F1", "I1", "W1")
+        while queue.left("F0") or queue.count["F1"] < queue.count["F0"]:
+            queue.alternate(1, "F0", "I0", "W0", "F1", "I1", "W1")
+        queue.alternate(rank, "I0", "I1")
+        queue.alternate(count - rank, "I0", "W0")
+        for name in ("I1", "I0", "W1", "W0"):
+            queue.run(name, micro_batches)
+        return queue.order
 
 
 class _Queue:
     """The passes of one device: `run` appends the next micro-batch of a pass, if any may still run
     here.
+
+    Attributes
+    ----------
+    count : micro-batches whose pass has been ordered, by pass.
     """
 
-    def __init__(
-        self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]
-    ) -> None:
-        self.micro_batches, self.order = micro_batches, order
+    def __init__(self, chain: Chain, stages: tuple[int, int], micro_batches: int) -> None:
+        self.micro_batches = micro_batches
+        self.order: list[Instance] = []
         self.block: dict[str, int] = {}
         for half, stage in enumerate(stages):
             self.block |= {
@@ -94,10 +94,6 @@ class _Queue:
                 f"W{half}": chain.weight[stage],
             }
         self.count = dict.fromkeys(self.block, 0)
-
-    def done(self, name: str) -> int:
-        """Micro-batches whose pass `name` has been ordered."""
-        return self.count[name]
 
     def left(self, name: str) -> bool:
         """Whether a micro-batch is left for the pass `name`."""
@@ -124,7 +120,7 @@ class _Queue:
 class _BuildingBlock(_VShape):
     """Repeats a building block every six units and closes the gaps."""
 
-    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    def offsets(self, count: int) -> Offsets:
         """Return the times of F0, F1, I1 and I0 on each device, in units of one pass."""
         raise NotImplementedError
 
@@ -134,47 +130,37 @@ class _BuildingBlock(_VShape):
         peak = max(peak_memory(problem, plain))
         return justify(problem.with_capacity(peak or None), plain, rounds=4)
 
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
+    def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Order of the repeated building block; each W takes the first free unit after its I."""
         chain = chains[0]
-        count = chain.num_stages // 2
-        passes = self.offsets(count)
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        count, first = chain.num_stages // 2, chain.device.index(device)
+        second = 2 * count - 1 - first
         # Units between two micro-batches: each device runs six passes for each
         interval = 6
-        for rank in range(count):
-            first, second = rank, 2 * count - 1 - rank
-            times = [at[rank] for at in passes]
-            used = {at % interval for at in times}
-            blocks = [
-                chain.forward[first],
-                chain.forward[second],
-                chain.backward[second],
-                chain.backward[first],
-            ]
-            for at, stage in ((times[2], second), (times[3], first)):
-                w = next(
-                    at + wait
-                    for wait in range(1, interval + 1)
-                    if (at + wait) % interval not in used
-                )
-                used.add(w % interval)
-                times.append(w)
-                blocks.append(chain.weight[stage])
-            runs = sorted(
-                (at + interval * j, j, block)
-                for j in range(micro_batches)
-                for at, block in zip(times, blocks, strict=True)
-            )
-            orders[chain.device[rank]] = [(j, block) for _, j, block in runs]
-        return orders
+        times = [at[first] for at in self.offsets(count)]
+        used = {at % interval for at in times}
+        blocks = [
+            chain.forward[first],
+            chain.forward[second],
+            chain.backward[second],
+            chain.backward[first],
+        ]
+        for at, stage in ((times[2], second), (times[3], first)):
+            w = next(w for w in range(at + 1, at + interval + 1) if w % interval not in used)
+            used.add(w % interval)
+            times.append(w)
+            blocks.append(chain.weight[stage])
+        runs = sorted(
+            (at + interval * j, j, block)
+            for j in range(micro_batches)
+            for at, block in zip(times, blocks, strict=True)
+        )
+        return [(j, block) for _, j, block in runs]
 
 
 def _chain_of_offsets(
     count: int, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
-) -> tuple[list[int], list[int], list[int], list[int]]:
+) -> Offsets:
     """Return F0, F1, I1, I0 times: `steps` per device within a pass, `turns` between two passes."""
     down = [steps[0] * d for d in range(count)]
     up = [down[-1] + turns[0] + steps[1] * (count - 1 - d) for d in range(count)]
@@ -189,7 +175,7 @@ class VMin(_BuildingBlock):
 
     name: ClassVar[str] = "v-min"
 
-    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    def offsets(self, count: int) -> Offsets:
         """One unit per device in every pass; a multiple of three devices needs a pause for the six
         to fit.
         """
@@ -202,7 +188,7 @@ class VHalf(_BuildingBlock):
 
     name: ClassVar[str] = "v-half"
 
-    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    def offsets(self, count: int) -> Offsets:
         """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid
         collisions.
         """

@@ -10,6 +10,8 @@ from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress
     from placeopt.streams.problem import JobStreamProblem
@@ -41,21 +43,28 @@ def solver_options(text: str) -> tuple[str, dict[str, Any]]:
         raise InputError(f"policy '{name}' is not known; known: {', '.join(sorted(known))}")
     if not colon:
         return name, {}
+    if name not in _PARAMETERS:
+        raise InputError(f"policy '{name}' takes no parameter, received '{parameter}'")
+    option, read, form = _PARAMETERS[name]
     try:
-        if name == "constant-degree":
-            return name, {"degree": int(parameter)}
-        if name in ("feasible-first", "rollout"):
-            return name, {"order": tuple(int(part) for part in parameter.split("-"))}
-        if name == "policy-degree":
-            return name, {"iterations": int(parameter)}
+        return name, {option: read(parameter)}
     except ValueError:
-        form = {"constant-degree": "a degree", "policy-degree": "a number of updates"}.get(
-            name, "degrees like 8-4-16"
-        )
         raise InputError(
             f"policy '{text}': expected {form} after the colon, received '{parameter}'"
         ) from None
-    raise InputError(f"policy '{name}' takes no parameter, received '{parameter}'")
+
+
+def _degrees(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("-")))
+
+
+_PARAMETERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "constant-degree": ("degree", int, "a degree"),
+    "feasible-first": ("order", _degrees, "degrees like 8-4-16"),
+    "rollout": ("order", _degrees, "degrees like 8-4-16"),
+    "policy-degree": ("iterations", int, "a number of updates"),
+}
+"""The option that stands behind the colon, how it is read, and what is expected."""
 
 
 def check_policy(text: str, problem: JobStreamProblem) -> tuple[str, dict[str, Any]]:
