@@ -171,10 +171,8 @@ class PipelineSchedule(ArrayHolder):
         """Idle share of each device between its first start and its last end (0 for an unused
         device).
         """
-        return [
-            idle / max(1, idle + int(work) * self.micro_batches)
-            for idle, work in zip(self.idle_ticks, self.problem.work, strict=True)
-        ]
+        reach = device_reach(self.problem, self.start)
+        return [idle / max(1, ticks) for idle, ticks in zip(self.idle_ticks, reach, strict=True)]
 
     @property
     def idle_ticks(self) -> list[int]:

@@ -191,15 +191,11 @@ def at_once(facts: Any) -> float:
     return 0.0
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A tactic made of functions: `work` is the generator."""
+class _MadeOfFunctions:
+    """A tactic that asks functions when it applies, and what it needs."""
 
-    name: str
-    side: str
-    work: Callable[[State], Iterator[str | None]]
-    when: Callable[[Any], bool] = always
-    needs: Callable[[Any], float] = at_once
+    when: Callable[[Any], bool]
+    needs: Callable[[Any], float]
 
     def applies(self, facts: Any) -> bool:
         """See `Tactic`."""
@@ -209,13 +205,24 @@ class Steps:
         """See `Tactic`."""
         return self.needs(facts)
 
+
+@dataclass(frozen=True)
+class Steps(_MadeOfFunctions):
+    """A tactic made of functions: `work` is the generator."""
+
+    name: str
+    side: str
+    work: Callable[[State], Iterator[str | None]]
+    when: Callable[[Any], bool] = always
+    needs: Callable[[Any], float] = at_once
+
     def steps(self, state: State) -> Iterator[str | None]:
         """See `Tactic`."""
         return self.work(state)
 
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(_MadeOfFunctions):
     """A tactic that cannot be gone on with: runs of doubling length, each from the incumbent and
     the bound of the last.
 
@@ -232,14 +239,6 @@ class Runs:
     needs: Callable[[Any], float] = at_once
     prior: float = 0.0
     slow: bool = False
-
-    def applies(self, facts: Any) -> bool:
-        """See `Tactic`."""
-        return self.when(facts)
-
-    def least(self, facts: Any) -> float:
-        """See `Tactic`."""
-        return self.needs(facts)
 
     def steps(self, state: State) -> Iterator[None]:
         """See `Tactic`."""

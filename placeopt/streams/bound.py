@@ -157,7 +157,7 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floa
     row = np.arange(len(column)) - np.repeat(np.cumsum(spans) - spans, spans) + options.job[column]
     capacity = csr_matrix((options.width[column].astype(float), (row, column)), shape=(size, count))
     once = csr_matrix((np.ones(count), (options.job, np.arange(count))), shape=(size, count))
-    servers = problem.jobs.topology.num_servers
+    servers = problem.num_servers
     right = np.concatenate([np.full(size, float(servers)), np.ones(size)])
     answer = linear_program(
         -np.ones(count), below=(vstack([capacity, once]), right), seconds=max(0.1, seconds)
@@ -176,7 +176,7 @@ def completed_at_prices(
     shift : prices are rounded down to multiples of 2^-shift, a coarser grid where sums could pass
     62 bits.
     """
-    size, servers = problem.num_jobs, problem.jobs.topology.num_servers
+    size, servers = problem.num_jobs, problem.num_servers
     shift = min(shift, 61 - (size * servers).bit_length())
     one = 1 << shift
     price = np.floor(np.clip(np.nan_to_num(prices), 0.0, 1.0) * one).astype(np.int64)
@@ -213,7 +213,7 @@ def _integer(
     for arrival in range(size):
         running = np.flatnonzero((options.job <= arrival) & (arrival < options.last)).tolist()
         load = sum(int(options.width[k]) * taken[k] for k in running)
-        model.add(load <= problem.jobs.topology.num_servers)
+        model.add(load <= problem.num_servers)
     for literals in itertools.chain.from_iterable(servers.values() for servers in held):
         model.add_at_most_one(literals)
     model.maximize(sum(taken))

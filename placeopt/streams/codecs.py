@@ -82,7 +82,7 @@ def _decode_episode(body: Body) -> Episode:
         )
     if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
         raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")
-    servers = _decode_servers(body, rows, problem.jobs.topology.num_servers)
+    servers = _decode_servers(body, rows, problem.num_servers)
     return Episode(
         problem,
         _made(DegreePolicy, body.body("policy")),

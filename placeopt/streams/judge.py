@@ -129,15 +129,15 @@ def _completion_time(table: JobTable, model: int, degree: int) -> int:
 def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
     """Say whether the arrays of an episode are not those of this problem."""
     size = problem.num_jobs
-    if episode.servers.shape == (0, problem.jobs.topology.num_servers):
+    if episode.servers.shape == (0, problem.num_servers):
         return [
             "the episode does not say which servers each job held: simulate(..., "
             "record_servers=True)"
         ]
-    if episode.servers.shape != (size, problem.jobs.topology.num_servers):
+    if episode.servers.shape != (size, problem.num_servers):
         return [
             f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} "
-            f"servers, the problem of {size} jobs on {problem.jobs.topology.num_servers}"
+            f"servers, the problem of {size} jobs on {problem.num_servers}"
         ]
     for key in ("cause", "degree", "jct"):
         if len(getattr(episode, key)) != size:

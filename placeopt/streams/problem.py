@@ -251,6 +251,11 @@ class JobStreamProblem(ArrayHolder):
         return len(self.arrival)
 
     @property
+    def num_servers(self) -> int:
+        """Number of servers of the cluster."""
+        return self.jobs.topology.num_servers
+
+    @property
     def tick_seconds(self) -> float:
         """Time units per tick."""
         return self.jobs.tick_seconds
@@ -273,12 +278,11 @@ class JobStreamProblem(ArrayHolder):
         loss.
         """
         work = float(self.jobs.arrays.sequential[self.model].astype(np.float64).sum())
-        return work / (self.num_jobs * self.mean_gap * self.jobs.topology.num_servers)
+        return work / (self.num_jobs * self.mean_gap * self.num_servers)
 
     def __repr__(self) -> str:
         return (
-            f"<JobStreamProblem '{self.name}': {self.num_jobs} jobs on "
-            f"{self.jobs.topology.num_servers} servers>"
+            f"<JobStreamProblem '{self.name}': {self.num_jobs} jobs on {self.num_servers} servers>"
         )
 
     @cached_property

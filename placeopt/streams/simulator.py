@@ -13,7 +13,7 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -233,32 +233,29 @@ class Episode(ArrayHolder):
         return self.cause == COMPLETED
 
     @property
+    def _sequential(self) -> Ints:
+        """Ticks on one server of the completed jobs."""
+        return self.problem.jobs.arrays.sequential[self.problem.model[self._done]]
+
+    @property
     def mean_jct(self) -> float:
         """Mean completion time of the completed jobs in time units (0 if there are none)."""
-        return (
-            float(self.jct[self._done].mean()) * self.problem.tick_seconds
-            if self._done.any()
-            else 0.0
-        )
+        return _mean(self.jct[self._done]) * self.problem.tick_seconds
 
     @property
     def mean_speedup(self) -> float:
         """Mean of sequential time over completion time of the completed jobs."""
-        if not self._done.any():
-            return 0.0
-        sequential = self.problem.jobs.arrays.sequential[self.problem.model[self._done]]
-        return float((sequential / self.jct[self._done]).mean())
+        return _mean(self._sequential / self.jct[self._done])
 
     @property
     def throughput(self) -> float:
         """Offered throughput: sequential time of the completed jobs per time unit of the stream."""
-        sequential = self.problem.jobs.arrays.sequential[self.problem.model[self._done]]
-        return float(sequential.sum()) / self.problem.horizon
+        return float(self._sequential.sum()) / self.problem.horizon
 
     @property
     def mean_degree(self) -> float:
         """Mean degree of the completed jobs."""
-        return float(self.degree[self._done].mean()) if self._done.any() else 0.0
+        return _mean(self.degree[self._done])
 
     @property
     def utilisation(self) -> float:
@@ -266,7 +263,12 @@ class Episode(ArrayHolder):
         started = self.jct > 0
         length = np.minimum(self.jct[started], self.problem.horizon - self.problem.arrival[started])
         held = float((length.astype(np.float64) * self.held[started]).sum())
-        return held / (self.problem.horizon * self.problem.jobs.topology.num_servers)
+        return held / (self.problem.horizon * self.problem.num_servers)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    """Return the mean of some values, 0 of none."""
+    return float(values.mean()) if len(values) else 0.0
 
 
 def simulate(
@@ -279,17 +281,19 @@ def simulate(
     seed : of the policy's own randomness; the stream is fixed by the problem.
     record_servers : keep which servers each job held (pictures, traces).
     """
-    servers = np.zeros(
-        (problem.num_jobs if record_servers else 0, problem.jobs.topology.num_servers), np.bool_
-    )
-    return _run(problem, policy, seed, servers, recorded=0)[0]
+    return _run(problem, policy, seed, servers=record_servers)[0]
 
 
 def _run(
-    problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: Flags, recorded: int
+    problem: JobStreamProblem,
+    policy: DegreePolicy,
+    seed: int,
+    *,
+    servers: bool = False,
+    clusters: bool = False,
 ) -> tuple[Episode, Floats]:
-    """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
-    or none.
+    """Run one episode; record the servers of every job, and the cluster that it leaves, on
+    demand.
     """
     size, degrees = problem.num_jobs, len(problem.jobs.degrees)
     outcome = Outcome(
@@ -297,11 +301,11 @@ def _run(
         np.zeros(size, np.int16),
         np.zeros(size, np.int64),
         np.zeros(size, np.int16),
-        servers,
+        np.zeros((size * servers, problem.num_servers), np.bool_),
     )
-    afterwards = np.zeros((recorded, num_features(degrees)))
+    afterwards = np.zeros((size * clusters, num_features(degrees)))
     jobs, rule = problem.jobs.arrays, policy.arrays(problem, seed)
-    work = make_scratch(jobs, servers.shape[1], len(rule.bias))
+    work = make_scratch(jobs, problem.num_servers, len(rule.bias))
     run_episode(jobs, problem.arrays, rule, random_state(seed), work, outcome, afterwards)
     return Episode(problem, policy, seed, *outcome), afterwards
 
@@ -409,5 +413,4 @@ def record_episode(
     """Run one episode; return it and the features of the cluster that each job leaves behind,
     (jobs, features).
     """
-    servers = np.zeros((0, problem.jobs.topology.num_servers), np.bool_)
-    return _run(problem, policy, seed, servers, recorded=problem.num_jobs)
+    return _run(problem, policy, seed, clusters=True)

@@ -102,12 +102,7 @@ def partitions(
 
 
 def parts_of(
-    partitioner: Any,
-    parts: int,
-    graph: WeightedGraph,
-    work: Ints,
-    seed: int,
-    starts: int,
+    partitioner: Any, parts: int, graph: WeightedGraph, work: Ints, seed: int, starts: int
 ) -> Iterator[Ints]:
     """Yield the part of every node of a graph, for every imbalance and seed."""
     if parts == 1 or len(work) == 1:
