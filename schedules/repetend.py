@@ -109,7 +109,7 @@ class RepetendSolver(SearchSolver):
         best: PeriodSearch | None = None
         for size, share in self._shares().items():
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
-            search.run([known, best and best.pattern])
+            search.run([known, None if best is None else best.pattern])
             if size == self.size or search.is_better(best):
                 best = search
             if self.size == 0 and (search.reaches(overall) or tracker.stop()):

@@ -99,15 +99,12 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
         "tick_seconds": problem.tick_seconds,
         "blocks": [
             {
-                "name": block.name,
-                "kind": block.kind,
+                **vars(block),
                 "devices": [problem.device_names[d] for d in block.devices],
-                "span": block.span,
                 "memory": list(block.memory),
                 "after": [
                     {"block": before, "lag": lag} if lag else before for before, lag in block.after
                 ],
-                "stage": block.stage,
             }
             for block in problem.blocks()
         ],

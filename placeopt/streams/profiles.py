@@ -267,7 +267,8 @@ def load_profiles(
     """
     from placeopt.instances.readers.pipedream import read_pipedream
 
-    if folder is not None and not Path(folder).is_dir():
+    root = None if folder is None else Path(folder)
+    if root is not None and not root.is_dir():
         raise InputError(
             f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by "
             "--profiles"
@@ -275,18 +276,16 @@ def load_profiles(
     found = []
     for model in models:
         if not model.startswith(("gen:", "onnx:")):
-            if folder is None:
+            if root is None:
                 raise InputError(
                     "a job stream needs measured profiles: give their folder by --profiles DIR"
                 )
-            path = Path(folder) / f"{model}.txt"
+            path = root / f"{model}.txt"
             if path.is_file():
                 profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
                 found.append(profile.without_input() if zero_input else profile)
                 continue
-        found.append(
-            _graph_profile(None if folder is None else Path(folder), model, device, backward_ratio)
-        )
+        found.append(_graph_profile(root, model, device, backward_ratio))
     return tuple(found)
 
 

@@ -343,7 +343,8 @@ def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
             raise InputError(
                 f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
             )
-        parts[_FLAT[key]][key] = _READ.get(key, _text)(key, value)
+        read: Callable[[str, Any], Any] = _READ.get(key, _text)
+        parts[_FLAT[key]][key] = read(key, value)
     return parts
 
 
