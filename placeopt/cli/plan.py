@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.cli.plan_launch import plan_launch
+from placeopt.cli.plan_launch import calibration_constants, plan_launch
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from placeopt.planning.planned import Planned
+    from placeopt.plans.plan import TrainingPlan
+    from placeopt.plans.step_price import StepPrice
 
 
 def plan_command(
@@ -142,7 +146,6 @@ def plan_command(
     from placeopt.instances.clusters.gpus import PRECISIONS
     from placeopt.model.errors import InputError, check_choice
     from placeopt.planning.plan_model import plan, plan_problem
-    from placeopt.plans.calibration import is_calibration
 
     if runs is not None:
         predict_runs(runs, out, costs, calibrate=calibrate, json=json)
@@ -162,19 +165,16 @@ def plan_command(
         "mixed": mixed,
         "sharded": sharded,
         "schedules": None if schedules is None else tuple(schedules.split(",")),
-        "forms": None if forms is None else tuple(form for form in forms.split(",") if form),
+        "forms": None if forms is None else tuple(filter(None, forms.split(","))),
     }
     if offers is not None:
         compare_offers(model, offers, batch, seconds, space, json=json)
         return
     given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     check_choice("--precision", precision, PRECISIONS)
-    if cluster is None and all(given[key] for key in ("tp", "pp", "dp")):
-        devices = (tp or 1) * (pp or 1) * (dp or 1) * (cp or 1)
-        cluster = f"{devices}xH100"
     if cluster is None:
-        raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
-    if (costs is None or is_calibration(costs)) and plan_launch(
+        cluster = _devices_of_degrees(given)
+    if plan_launch(
         model,
         cluster,
         batch,
@@ -190,12 +190,7 @@ def plan_command(
         json=json,
     ):
         return
-    named = [key for key, value in given.items() if value is not None]
-    if named:
-        raise InputError(
-            f"plan: {', '.join(named)}: expected a model known by its shape, as llama3-70b or "
-            f"layers=32,hidden=4096,heads=32, on equal devices, received '{model}' on '{cluster}'"
-        )
+    _refuse_degrees(given, model, cluster)
     lost = None if lose is None else parse_hosts(lose)
     problem = plan_problem(model, cluster, batch, **space)
     with common.search_progress(problem, json) as (announce, show):
@@ -203,14 +198,44 @@ def plan_command(
         planned = plan(
             problem, cluster, batch, seconds=seconds, runner_ups=runner_ups, on_progress=show
         )
-    after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)
-    if folder is not None and planned.plan is not None:
-        from placeopt.planning.launch_files import write_launch_files
-        from placeopt.plotting.files import write_figure
-        from placeopt.plotting.plans import plan_figure
+    _report(planned, plan_without(planned, lost, seconds), folder, json=json)
 
-        write_launch_files(planned, folder)
-        write_figure(plan_figure(planned), folder / "plan.png")
+
+def _devices_of_degrees(given: dict[str, int | None]) -> str:
+    """Return the cluster that a plan given by its degrees fills."""
+    from placeopt.model.errors import InputError
+
+    if not (given["tp"] and given["pp"] and given["dp"]):
+        raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
+    return f"{given['tp'] * given['pp'] * given['dp'] * (given['cp'] or 1)}xH100"
+
+
+def _refuse_degrees(given: dict[str, int | None], model: str, cluster: str) -> None:
+    """Refuse degrees of a model or of devices whose plans have none to name."""
+    from placeopt.model.errors import InputError
+
+    named = [key for key, value in given.items() if value is not None]
+    if named:
+        raise InputError(
+            f"plan: {', '.join(named)}: expected a model known by its shape, as llama3-70b or "
+            f"layers=32,hidden=4096,heads=32, on equal devices, received '{model}' on '{cluster}'"
+        )
+
+
+def _write(planned: Planned, folder: Path) -> None:
+    """Write the launch files and the picture."""
+    from placeopt.planning.launch_files import write_launch_files
+    from placeopt.plotting.files import write_figure
+    from placeopt.plotting.plans import plan_figure
+
+    write_launch_files(planned, folder)
+    write_figure(plan_figure(planned), folder / "plan.png")
+
+
+def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, json: bool) -> None:
+    """Write and print the plan, print that after a loss; exit with 1 where there is none."""
+    if folder is not None and planned.plan is not None:
+        _write(planned, folder)
     if json:
         common.print_json(planned.to_json() | ({} if after is None else {"after": after.to_json()}))
     else:
@@ -267,8 +292,6 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
 
 
 def _print(planned: Planned) -> None:
-    from rich.table import Table
-
     from placeopt.model.objective import time_text
 
     say: Any = common.console().print
@@ -290,34 +313,7 @@ def _print(planned: Planned) -> None:
             f"price per hour {planned.price_per_hour:.4g}, per million samples "
             f"{planned.price_per_million:.4g}"
         )
-    view = Table(
-        "layers",
-        "replicas",
-        "recompute",
-        "period",
-        "memory",
-        "weights, gradients, optimizer",
-        "activations, rest",
-        "in flight",
-        box=None,
-        pad_edge=False,
-    )
-    for i, (stage, priced) in enumerate(
-        zip(planned.plan.stages, planned.price.stages, strict=True)
-    ):
-        state = _state(planned, i)
-        groups = " + ".join(group.text() for group in stage.replicas)
-        view.add_row(
-            f"{stage.layers[0]}-{stage.layers[-1]}",
-            groups,
-            "yes" if stage.recompute else "no",
-            common.time_text(priced.period, planned.problem.tick_seconds),
-            f"{common.gib_text(priced.memory)} GiB",
-            "-" if state is None else f"{common.gib_text(state)} GiB",
-            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB",
-            str(priced.flight),
-        )
-    say(view)
+    say(_stage_table(planned, planned.plan, planned.price))
     say("memory is that of the fullest device of a stage")
     states = ", sharded optimizer states" if planned.plan.sharded else ""
     say(
@@ -332,6 +328,37 @@ def _print(planned: Planned) -> None:
         say(f"with {runner.what}: {time_text(runner.step_seconds)}; {runner.reason}")
 
 
+def _stage_table(planned: Planned, plan: TrainingPlan, price: StepPrice) -> Table:
+    """Return the stages of a plan, one row each."""
+    from rich.table import Table
+
+    view = Table(
+        "layers",
+        "replicas",
+        "recompute",
+        "period",
+        "memory",
+        "weights, gradients, optimizer",
+        "activations, rest",
+        "in flight",
+        box=None,
+        pad_edge=False,
+    )
+    for i, (stage, priced) in enumerate(zip(plan.stages, price.stages, strict=True)):
+        state = _state(planned.problem.costs, plan, price, i)
+        view.add_row(
+            f"{stage.layers[0]}-{stage.layers[-1]}",
+            " + ".join(group.text() for group in stage.replicas),
+            "yes" if stage.recompute else "no",
+            common.time_text(priced.period, planned.problem.tick_seconds),
+            f"{common.gib_text(priced.memory)} GiB",
+            "-" if state is None else f"{common.gib_text(state)} GiB",
+            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB",
+            str(priced.flight),
+        )
+    return view
+
+
 def _why_none(planned: Planned) -> str:
     """Say why there is no plan, and what would give one."""
     if planned.result.status == "infeasible":
@@ -342,14 +369,13 @@ def _why_none(planned: Planned) -> str:
     return f"{planned.result.message or 'none was found in time'}; give more --seconds"
 
 
-def _state(planned: Planned, position: int) -> int | None:
+def _state(costs: Any, plan: TrainingPlan, price: StepPrice, position: int) -> int | None:
     """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage,
     where the costs tell.
     """
     from placeopt.plans.step_price import plan_load
 
-    costs, plan, price = planned.problem.costs, planned.plan, planned.price
-    if plan is None or price is None or not hasattr(costs, "state_bytes"):
+    if not hasattr(costs, "state_bytes"):
         return None
     stage = plan.stages[position]
     load = plan_load(plan, position, price.rounds)
@@ -364,14 +390,13 @@ def predict_runs(
     from placeopt.model.errors import InputError
     from placeopt.planning.fit_runs import fit, usable
     from placeopt.planning.runs_table import predict_table, read_runs
-    from placeopt.plans.calibration import default_calibration, read_calibration
 
     if out is None:
         raise InputError(
             "--runs: expected --out FILE, the table with predictions (predicted.csv) or, with "
             "--calibrate, the calibration (calibration.json)"
         )
-    constants = default_calibration() if costs is None else read_calibration(costs)
+    constants = calibration_constants(costs)
     if calibrate:
         found = usable(read_runs(runs))
         fitted = fit(found, constants, f"fitted to {len(found)} runs of '{runs.name}'")
@@ -397,23 +422,9 @@ def compare_offers(
     """Print the best plan of every offer and pair of offers, and which is the fastest and which the
     cheapest.
     """
-    from pathlib import Path
+    from placeopt.planning.elastic import best_of
 
-    from placeopt.model.errors import InputError
-    from placeopt.planning.elastic import best_of, plan_clusters, plan_offers
-    from placeopt.planning.plan_model import plan_problem
-    from placeopt.plans.pools import parse_pools
-
-    offers = [part.strip() for part in text.split(",") if part.strip()]
-    if space["costs"] is not None and Path(space["costs"]).is_dir():
-        pools = tuple(pool for offer in offers for pool in parse_pools(offer))
-        if len({pool.kind for pool in pools}) < len(pools):
-            raise InputError(f"--offers: expected every kind of device once, received '{text}'")
-        found = plan_offers(plan_problem(model, pools, batch, **space), pools, seconds=seconds)
-    else:
-        found = plan_clusters(model, offers, batch, seconds=seconds, **space)
-    if not found:
-        raise InputError("--offers: no plan fits the memory of any of them")
+    found = _plans_of_offers(model, text, batch, seconds, space)
     best = {key: value for key, value in best_of(found).items() if value is not None}
     rows = [
         {
@@ -442,6 +453,28 @@ def compare_offers(
             + (f" ({what})" if what else "")
             + f"\n  {row['plan']}"
         )
+
+
+def _plans_of_offers(
+    model: str, text: str, batch: int, seconds: float, space: dict[str, Any]
+) -> list[Planned]:
+    """Return the best plan of every offer and pair of offers that a plan fits."""
+    from placeopt.model.errors import InputError
+    from placeopt.planning.elastic import plan_clusters, plan_offers
+    from placeopt.planning.plan_model import plan_problem
+    from placeopt.plans.pools import parse_pools
+
+    offers = [part.strip() for part in text.split(",") if part.strip()]
+    if space["costs"] is not None and space["costs"].is_dir():
+        pools = tuple(pool for offer in offers for pool in parse_pools(offer))
+        if len({pool.kind for pool in pools}) < len(pools):
+            raise InputError(f"--offers: expected every kind of device once, received '{text}'")
+        found = plan_offers(plan_problem(model, pools, batch, **space), pools, seconds=seconds)
+    else:
+        found = plan_clusters(model, offers, batch, seconds=seconds, **space)
+    if not found:
+        raise InputError("--offers: no plan fits the memory of any of them")
+    return found
 
 
 def parse_hosts(text: str) -> dict[str, tuple[int, ...]]:
@@ -489,14 +522,18 @@ class Remainder:
         )
 
 
-def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: float) -> Remainder:
+def plan_without(
+    planned: Planned, lost: dict[str, tuple[int, ...]] | None, seconds: float
+) -> Remainder | None:
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
-    bytes to move.
+    bytes to move; None where no loss is asked about, or nothing was planned.
     """
     from placeopt.model.errors import InputError
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
     from placeopt.plans.tabled_costs import TabledStepCosts
 
+    if lost is None or planned.plan is None:
+        return None
     for kind, numbers in lost.items():
         pool = planned.problem.pool(kind)
         if max(numbers) * pool.per_host >= pool.count:

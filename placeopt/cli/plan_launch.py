@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from placeopt.cli import common
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from placeopt.planning.launch_search import LaunchAnswer
+    from placeopt.plans.calibration import Calibration
+
 DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
-SEQUENCE = 4096
+
+
+def calibration_constants(costs: Path | None) -> Calibration:
+    """Return the constants of a calibration file, by default those that placeopt brings."""
+    from placeopt.plans.calibration import default_calibration, read_calibration
+
+    return default_calibration() if costs is None else read_calibration(costs)
 
 
 def plan_launch(
@@ -29,13 +44,16 @@ def plan_launch(
     folder: Path | None,
     json: bool,
 ) -> bool:
-    """Plan a model by its shape; return False if model or devices are of another kind."""
-    from placeopt.model.sizes import device_limits
-    from placeopt.planning.launch_answer import to_json
-    from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
-    from placeopt.planning.launchers import write_launchers
-    from placeopt.plans.calibration import default_calibration, read_calibration
+    """Plan a model by its shape; return False if model, devices or costs are of another kind.
 
+    Samples have 4096 tokens where `sequence` does not say.
+    """
+    from placeopt.model.sizes import device_limits
+    from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
+    from placeopt.plans.calibration import is_calibration
+
+    if costs is not None and not is_calibration(costs):
+        return False
     shape = read_shape(model)
     machine = read_machine(cluster, None if fabric is None else fabric * 1e9)
     if shape is None or machine is None:
@@ -45,31 +63,36 @@ def plan_launch(
         shape,
         machine,
         batch,
-        sequence or SEQUENCE,
-        default_calibration() if costs is None else read_calibration(costs),
+        sequence or 4096,
+        calibration_constants(costs),
         precision,
         recompute,
         fixed=fixed,
         memory_limit=None if memory_limit is None else device_limits(memory_limit, 1)[0],
     )
-    answer = search(problem, seconds)
+    _report(search(problem, seconds), folder, json=json)
+    return True
+
+
+def _report(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> None:
+    """Write the launch files and print the plan; exit with 1 where there is none."""
+    from placeopt.planning.launch_answer import to_json
+    from placeopt.planning.launchers import write_launchers
+
     body = to_json(answer)
     shown = answer.given or answer.best
     if folder is not None and shown is not None and body["fits"]:
         folder.mkdir(parents=True, exist_ok=True)
-        write_launchers(problem, shown.conf, folder)
+        write_launchers(answer.problem, shown.conf, folder)
     if json:
         common.print_json(body)
     else:
-        _print(body, machine.said)
-    if answer.best is None and answer.given is None:
+        _print(body, answer.problem.machine.said)
+    if shown is None:
         raise typer.Exit(1)
-    return True
 
 
 def _print(body: dict[str, Any], said: str) -> None:
-    from rich.table import Table
-
     from placeopt.model.objective import time_text
 
     say: Any = common.console().print
@@ -97,37 +120,53 @@ def _print(body: dict[str, Any], said: str) -> None:
             f"{body['measured_interval']}"
         )
     if body.get("regret") is not None:
-        say(
-            f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
-            "bootstraps of the runs), against all plans that fit; no bound over all constants"
-        )
-        safest = body["safest"]
-        if safest["plan"] != body["plan"]:
-            say(
-                f"least regret ({safest['plan']}): at most {100 * safest['regret']:.1f} %, in "
-                f"{time_text(safest['step_seconds'])} per step"
-            )
+        _print_regret(body)
     if body["message"]:
         say(body["message"])
-    view = Table("part of the step", "time", "memory of a device", "", box=None, pad_edge=False)
-    times, sizes = list(body["parts_seconds"].items()), list(body["memory_parts_bytes"].items())
-    sizes.append(("all", body["peak_memory_bytes"]))
-    for i in range(max(len(times), len(sizes))):
-        left = (times[i][0], time_text(times[i][1])) if i < len(times) else ("", "")
-        right = (
-            (sizes[i][0], f"{common.gib_text(int(sizes[i][1]))} GiB")
-            if i < len(sizes)
-            else ("", "")
-        )
-        view.add_row(*left, *right)
-    say(view)
-    for name, link in body["links"].items():
-        say(f"{name} ranks: {link}")
-    for line in body["space"]:
+    say(_parts_table(body))
+    for line in _notes(body):
         say(line)
+
+
+def _print_regret(body: dict[str, Any]) -> None:
+    """Say what the plan may lose under other constants, and which plan may lose least."""
+    from placeopt.model.objective import time_text
+
+    say, safest = common.console().print, body["safest"]
+    say(
+        f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
+        "bootstraps of the runs), against all plans that fit; no bound over all constants"
+    )
+    if safest["plan"] != body["plan"]:
+        say(
+            f"least regret ({safest['plan']}): at most {100 * safest['regret']:.1f} %, in "
+            f"{time_text(safest['step_seconds'])} per step"
+        )
+
+
+def _parts_table(body: dict[str, Any]) -> Table:
+    """Return the parts of the time of a step beside those of the memory of a device."""
+    from rich.table import Table
+
+    from placeopt.model.objective import time_text
+
+    view = Table("part of the step", "time", "memory of a device", "", box=None, pad_edge=False)
+    times = [(part, time_text(seconds)) for part, seconds in body["parts_seconds"].items()]
+    sizes = {**body["memory_parts_bytes"], "all": body["peak_memory_bytes"]}
+    held = [(part, f"{common.gib_text(int(size))} GiB") for part, size in sizes.items()]
+    for left, right in zip_longest(times, held, fillvalue=("", "")):
+        view.add_row(*left, *right)
+    return view
+
+
+def _notes(body: dict[str, Any]) -> Iterator[str]:
+    """Say what links the plan takes, what it was chosen from, and where its numbers come from."""
+    for name, link in body["links"].items():
+        yield f"{name} ranks: {link}"
+    yield from body["space"]
     for item in body["sources"]:
-        say(f"  {item['what']}: {item['source']}")
+        yield f"  {item['what']}: {item['source']}"
     for name, what in body.get("launch", {}).items():
-        say(f"{name}: {what}")
+        yield f"{name}: {what}"
     for runner in body["runner_ups"]:
-        say(f"{runner['what']} ({runner['plan']}): {runner['reason']}")
+        yield f"{runner['what']} ({runner['plan']}): {runner['reason']}"
