@@ -39,7 +39,7 @@ from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.model_cut import ModelCut, StageRow
@@ -61,6 +61,11 @@ class _SourceOptions:
     recompute: bool
     reader: dict[str, Any]
     costs: Path | None
+
+    @property
+    def names_model(self) -> bool:
+        """Whether the source can be nothing but a model."""
+        return self.source.startswith(("torch:", "gen:", "onnx:")) or self.source.endswith(".onnx")
 
 
 def schedule_command(
@@ -180,12 +185,7 @@ def schedule_command(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
     )
     if joint:
-        if split or recompute or option or transfers or micro_batches is not None:
-            raise InputError(
-                "--joint chooses for itself: leave out --split, --recompute, --option, --transfers "
-                "and "
-                "--micro-batches"
-            )
+        _refuse_beside_joint(given, option, transfers)
         wanted = {
             "batch": batch,
             "mode": mode or "train",
@@ -203,7 +203,7 @@ def schedule_command(
         with_transfers(
             shown.problem, transfers
         )  # refuses a word that it does not know before anything runs
-    known = None if initial is None else _initial(initial)
+    known = _initial(initial)
     names = _words(solver) or ["repetend"]
     solvers = _solvers(names, repetend_size, common.options(option))
     with common.search_progress(shown.problem, json) as (announce, show):
@@ -219,12 +219,7 @@ def schedule_command(
     if json:
         common.print_json(objects[0] if len(objects) == 1 else {"results": objects, "best": best})
         return
-    if shown.model is not None:
-        print_stages(shown)
-    print_schedules(shown, names, outcomes, best, objects)
-    winner = outcomes[best]
-    if shown.model is not None and isinstance(winner, Result) and winner.solution is not None:
-        print_memory(shown, winner.solution)
+    print_report(shown, names, outcomes, best, objects)
     print_files(files, skipped)
 
 
@@ -304,11 +299,7 @@ def shapes_command(
 
 def _load(given: _SourceOptions) -> ScheduledSource:
     """Return the pipeline problem, of a model with its cut."""
-    if (
-        given.cluster is None
-        and not given.source.startswith(("torch:", "gen:", "onnx:"))
-        and not given.source.endswith(".onnx")
-    ):
+    if given.cluster is None and not given.names_model:
         return ScheduledSource(_table(given))
     if given.cluster is None:
         raise InputError(
@@ -319,12 +310,7 @@ def _load(given: _SourceOptions) -> ScheduledSource:
         raise InputError(
             f"--cluster is for models; '{given.source}' brings its own devices (devices=N)"
         )
-    mode, shape_name = given.mode or "train", given.shapes or "V"
-    if shape_name not in CUT_SHAPES:
-        hint = "; give --joint to try several" if "," in shape_name else ""
-        raise InputError(
-            f"--shape: expected one of {', '.join(CUT_SHAPES)}, received '{shape_name}'{hint}"
-        )
+    mode, shape_name = given.mode or "train", _cut_shape(given)
     memory = None if given.memory is None else common.byte_sizes(given.memory, "--memory-limit")
     model = cut_source(
         given.source,
@@ -341,6 +327,17 @@ def _load(given: _SourceOptions) -> ScheduledSource:
     return ScheduledSource(
         problem, model, tuple(model.rows(mode=mode, recompute=given.recompute, split=given.split))
     )
+
+
+def _cut_shape(given: _SourceOptions) -> str:
+    """Return the one shape that a model is cut for."""
+    name = given.shapes or "V"
+    if name not in CUT_SHAPES:
+        hint = "; give --joint to try several" if "," in name else ""
+        raise InputError(
+            f"--shape: expected one of {', '.join(CUT_SHAPES)}, received '{name}'{hint}"
+        )
+    return name
 
 
 def _table(given: _SourceOptions) -> PipelineProblem:
@@ -399,8 +396,10 @@ def _one_size(memory: str | None) -> int | None:
     return sizes[0]
 
 
-def _initial(path: Path) -> PipelineSchedule:
+def _initial(path: Path | None) -> PipelineSchedule | None:
     """Read a schedule, or that of a result."""
+    if path is None:
+        return None
     found = serialize.load(path)
     found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
@@ -540,6 +539,18 @@ def _write(
     )
 
 
+def _refuse_beside_joint(
+    given: _SourceOptions, option: list[str] | None, transfers: str | None
+) -> None:
+    """Refuse options that say what --joint chooses."""
+    chosen = given.split or given.recompute or given.micro_batches is not None
+    if chosen or option or transfers:
+        raise InputError(
+            "--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
+            "--micro-batches"
+        )
+
+
 def _choose(
     given: _SourceOptions, wanted: dict[str, Any], folder: Path | None, *, json: bool
 ) -> None:
@@ -556,11 +567,8 @@ def _choose(
             "--joint and --costs: times are measured for one micro-batch size; leave out one of "
             "the two"
         )
-    reader = {key: value for key, value in given.reader.items() if value is not None}
-    model = load_graph(given.source, **reader)[0] if reader else given.source
-    chosen = choose_pipeline(
-        model, given.cluster, **{key: value for key, value in wanted.items() if value != ()}
-    )
+    settings = {key: value for key, value in wanted.items() if value != ()}
+    chosen = choose_pipeline(_source_to_cut(given), given.cluster, **settings)
     best = chosen.best
     assert best.result is not None
     assert best.problem is not None
@@ -578,6 +586,12 @@ def _choose(
     if best.result.solution is not None:
         print_memory(shown, best.result.solution)
     print_files(files, skipped)
+
+
+def _source_to_cut(given: _SourceOptions) -> Any:
+    """Return the source, or its graph where options say how it is read."""
+    reader = {key: value for key, value in given.reader.items() if value is not None}
+    return load_graph(given.source, **reader)[0] if reader else given.source
 
 
 @dataclass(frozen=True)
@@ -844,6 +858,22 @@ def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
         )
 
 
+def print_report(
+    shown: ScheduledSource,
+    names: list[str],
+    outcomes: list[Result[PipelineSchedule] | Refused],
+    best: int,
+    objects: list[dict[str, Any]],
+) -> None:
+    """Print the schedules, of a model with its stages and what its devices hold."""
+    if shown.model is not None:
+        print_stages(shown)
+    print_schedules(shown, names, outcomes, best, objects)
+    winner = outcomes[best]
+    if shown.model is not None and isinstance(winner, Result) and winner.solution is not None:
+        print_memory(shown, winner.solution)
+
+
 def print_schedules(
     shown: ScheduledSource,
     names: list[str],
@@ -872,25 +902,39 @@ def print_schedules(
         "time",
     ):
         table.add_column(heading, justify="left" if heading in ("solver", "status") else "right")
-    lines = []
+    lines: list[str] = []
     for i, (name, outcome, data) in enumerate(zip(names, outcomes, objects, strict=True)):
-        if not isinstance(outcome, Result):
-            lines.append(f"skipped {name}: {outcome}")
-            continue
-        if outcome.solution is None:
-            lines.append(f"{name} found none: {data['message'] or data['stop_reason']}")
-            continue
-        star = " *" if i == best and len(outcomes) > 1 else ""
-        cells = _row(shown, outcome.solution, data)
-        table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
-        lines += [f"{name}: {outcome.message}"] if outcome.message else []
-        lines += [f"{name}: {larger_text(shown, data)}"] if "larger_pattern" in data else []
-        lines += (
-            [f"{name}: {transfers_text(shown, data['transfers'])}"] if "transfers" in data else []
-        )
+        lines += _remarks(shown, name, outcome, data)
+        if isinstance(outcome, Result) and outcome.solution is not None:
+            star = " *" if i == best and len(outcomes) > 1 else ""
+            cells = _row(shown, outcome.solution, data)
+            table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
     console.print(table)
     for line in lines:
         console.print(line, markup=False)
+
+
+def _remarks(
+    shown: ScheduledSource,
+    name: str,
+    outcome: Result[PipelineSchedule] | Refused,
+    data: dict[str, Any],
+) -> Iterator[str]:
+    """Say of a solver what the table has no column for: why it found none, and what else is
+    known of what it found.
+    """
+    if not isinstance(outcome, Result):
+        yield f"skipped {name}: {outcome}"
+        return
+    if outcome.solution is None:
+        yield f"{name} found none: {data['message'] or data['stop_reason']}"
+        return
+    if outcome.message:
+        yield f"{name}: {outcome.message}"
+    if "larger_pattern" in data:
+        yield f"{name}: {larger_text(shown, data)}"
+    if "transfers" in data:
+        yield f"{name}: {transfers_text(shown, data['transfers'])}"
 
 
 def _row(shown: ScheduledSource, found: PipelineSchedule, data: dict[str, Any]) -> tuple[str, ...]:
