@@ -13,7 +13,7 @@ from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.experiments.runner import StudySummary
+    from placeopt.experiments.runner import LiveReporter, PlainReporter, StudySummary
 
 
 def bench_command(
@@ -57,7 +57,7 @@ def bench_command(
 
     Example: `placeopt bench results/heuristics/study.toml --jobs 2`
     """
-    from placeopt.experiments.runner import LiveReporter, PlainReporter, run_study
+    from placeopt.experiments.runner import LiveReporter, run_study
     from placeopt.experiments.study import expand, load_study
 
     grid = load_study(study)
@@ -68,7 +68,7 @@ def bench_command(
         else:
             common.console().print(f"{grid.name}: {len(cells)} cells")
         return
-    live = LiveReporter() if sys.stderr.isatty() and not json else None
+    reporter = None if json else _reporter()
     try:
         summary = run_study(
             grid,
@@ -80,17 +80,24 @@ def bench_command(
             again=again,
             minutes=minutes,
             allow_oversubscription=oversubscribe,
-            reporter=live or (None if json else PlainReporter()),
+            reporter=reporter,
         )
     finally:
-        if live is not None:
-            live.close()
+        if isinstance(reporter, LiveReporter):
+            reporter.close()
     _print_summary(summary, grid.name, out / grid.name, json=json)
     if summary.contradiction:
         raise InputError(f"'{out / grid.name}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
+
+
+def _reporter() -> LiveReporter | PlainReporter:
+    """Return what tells how a study goes on: live on a terminal, else in lines."""
+    from placeopt.experiments.runner import LiveReporter, PlainReporter
+
+    return LiveReporter() if sys.stderr.isatty() else PlainReporter()
 
 
 def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool) -> None:

@@ -303,6 +303,14 @@ def gib_text(size: float) -> str:
     return f"{size / 2**30:.3g}" if size < 1000 * 2**30 else f"{size / 2**30:.0f}"
 
 
+def kept_text(weights: float, gradients: float, states: float, *, training: bool) -> str:
+    """Return what a device keeps for as long as it works, in GiB, by what it is."""
+    told = f"weights {gib_text(weights)}"
+    if training:
+        told += f" + gradients {gib_text(gradients)} + optimizer states {gib_text(states)}"
+    return told
+
+
 def byte_sizes(text: str, option: str) -> list[int]:
     """Return numbers of bytes separated by commas: 16GiB, 4e9, 500MB."""
     return parse_bytes(text, option, bare=True)

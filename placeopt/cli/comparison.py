@@ -267,8 +267,7 @@ def _run_one(
             shown = [result for result in comparison.first if result.solver == name]
             if shown and initial is None:
                 return shown[0]
-            if budget.seconds is None or budget.seconds > INTERPRETED_SECONDS:
-                budget = replace(budget, seconds=INTERPRETED_SECONDS)
+            budget = _briefly(budget)
         if initial is None:
             initial = _best_solution(comparison.first)
     try:
@@ -283,6 +282,13 @@ def _run_one(
     except SolverError as error:
         comparison.failures.append(SolverFailure(name, str(error), refused=False))
         return error.partial  # type: ignore[no-any-return]
+
+
+def _briefly(budget: Budget) -> Budget:
+    """Return a budget of as many seconds as an interpreted heuristic has."""
+    if budget.seconds is None or budget.seconds > INTERPRETED_SECONDS:
+        return replace(budget, seconds=INTERPRETED_SECONDS)
+    return budget
 
 
 def _best_solution(results: Sequence[Result[Any]]) -> Any:

@@ -29,9 +29,8 @@ def evaluate_command(
     problem = options.load()
     objective = objective_of(problem)
     given, named, _ = read_solution(problem, options.given(problem, placement))
-    finished = objective.finish(
-        problem, given, queue or named or objective.default_queue(given) or None
-    )
+    queue = queue or named
+    finished = objective.finish(problem, given, queue or objective.default_queue(given) or None)
     if finished.value is None:
         raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")
     data: dict[str, Any] = {
@@ -41,7 +40,7 @@ def evaluate_command(
         "seconds": float(finished.value) * problem.tick_seconds,
         "queue": finished.queue,
     }
-    execution = _execution(problem, given, queue or named) if hasattr(given, "device") else None
+    execution = _execution(problem, given, queue)
     if execution is not None:
         data |= {
             "makespan": execution.makespan,
@@ -53,11 +52,10 @@ def evaluate_command(
         if folder is not None:
             from placeopt.plotting.files import write_pictures
 
-            data["files"] = [
-                str(path) for path in write_pictures(folder, problem, given, execution.queue)
-            ]
+            paths = write_pictures(folder, problem, given, execution.queue)
+            data["files"] = list(map(str, paths))
     data[objective.name] = data["value"]
-    data["warning"] = over_limit(problem, given, queue or named)
+    data["warning"] = over_limit(problem, given, queue)
     if json:
         common.print_json(data)
         return
@@ -70,9 +68,11 @@ def evaluate_command(
 
 
 def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
-    """Return one run of a placement."""
+    """Return one run of a placement, None of a solution that is none."""
     from placeopt.makespan.evaluate import evaluate
 
+    if not hasattr(placement, "device"):
+        return None
     return evaluate(problem, placement, queue or None, check=False)
 
 

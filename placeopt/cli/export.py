@@ -127,8 +127,7 @@ def export_command(
     if json:
         common.print_json({"target": to, "files": files, "notes": list(done.notes)})
         return
-    for line in (*done.notes, *(f"wrote {file}" for file in files)):
-        print(line)
+    print(*done.notes, *(f"wrote {file}" for file in files), sep="\n")
 
 
 def cluster_of(

@@ -127,13 +127,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     view.add_row("depth, width", f"{data['depth']} levels, at most {data['width']} ops in one")
     view.add_row("parameters", common.count_text(data["parameters"]))
     view.add_row("flops", common.count_text(data["flops"]))
-    types = ", ".join(
-        f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8]
-    )
-    view.add_row("op types", types + (", ..." if len(data["op_types"]) > 8 else ""))
-    for note in (control_note(graph), *cost_notes(graph)):
-        if note:
-            view.add_row("costs", note)
+    view.add_row("op types", _types_text(data["op_types"]))
+    for note in filter(None, (control_note(graph), *cost_notes(graph))):
+        view.add_row("costs", note)
     view.add_row(f"on {data['cluster']}", f"{data['devices']} devices")
     view.add_row(
         "work, critical path",
@@ -159,6 +155,12 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     if data["infeasible"]:
         view.add_row("infeasible", data["infeasible"])
     common.console().print(view)
+
+
+def _types_text(counts: dict[str, int], shown: int = 8) -> str:
+    """Return the most frequent types of ops, `shown` of them, which fit into a line or two."""
+    words = [f"{count} {name or '?'}" for name, count in counts.items()]
+    return ", ".join(words[:shown]) + (", ..." if len(words) > shown else "")
 
 
 def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:

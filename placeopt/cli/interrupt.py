@@ -24,18 +24,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from placeopt.model.threads import start_thread
 
-RESCUE = 1.2
-"""Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that
-never comes free."""
-
-PATIENCE = 10.0
-"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once
-may crash."""
+if TYPE_CHECKING:
+    from io import RawIOBase
+    from types import FrameType
 
 WATCHER = "placeopt-signals"
 """Name of the watching thread."""
@@ -189,32 +184,54 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _watch(reader: int, over: threading.Event) -> None:
+def _watch(
+    reader: int,
+    over: threading.Event,
+    *,
+    grace: float = 1.5,
+    patience: float = 10.0,
+    rescue: float = 1.2,
+) -> None:
     """Wait for a signal, then for the main thread to leave the block, which sets `over`, and end
     the process if it does not.
+
+    The main thread has `grace` seconds to react, and once it reacts `patience` seconds for an
+    orderly end: two threads that write and draw at once may crash. What is known has `rescue`
+    seconds to be rescued: evaluating may wait for a lock that never comes free.
     """
     pipe = os.fdopen(
         reader, "rb", buffering=0
     )  # stays open to the end: signals that follow are written to it, too
-    while data := pipe.read(1):
-        if data[0] in _SIGNALS:
-            break
-    else:
+    number = _signal_told(pipe)
+    if number is None:
         pipe.close()
         return
-    number = int(data[0])
-    # Seconds that the main thread has to react
-    grace = 1.5
     end = time.monotonic() + grace
     while time.monotonic() < end and not _SignalState.reacting and not over.wait(0.05):
         if _SignalState.noted:
             _resend(signal.Signals(number))
-    if over.wait(PATIENCE if _SignalState.reacting else 0):
+    if over.wait(patience if _SignalState.reacting else 0):
         return
     _SignalState.received = number
-    guard = threading.Timer(RESCUE, os._exit, (128 + number,))
+    guard = threading.Timer(rescue, os._exit, (128 + number,))
     guard.daemon = True
     guard.start()
+    _tell_what_is_known()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(128 + number)
+
+
+def _signal_told(pipe: RawIOBase) -> int | None:
+    """Wait for the number of a signal in the pipe; None where its other end is closed first."""
+    while data := pipe.read(1):
+        if data[0] in _SIGNALS:
+            return int(data[0])
+    return None
+
+
+def _tell_what_is_known() -> None:
+    """Rescue the best so far, once, and say that the command was interrupted."""
     rescue = _SignalState.rescue
     if rescue is not None and not _SignalState.said.is_set():
         try:
@@ -223,6 +240,3 @@ def _watch(reader: int, over: threading.Event) -> None:
             print(f"placeopt: error: {error}", file=sys.stderr)
     if claim_output():
         print("placeopt: error: interrupted", file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(128 + number)

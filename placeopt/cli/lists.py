@@ -31,22 +31,20 @@ def solvers_command(
     from placeopt.model.errors import InputError, did_you_mean
     from placeopt.solving.registry import specs
 
-    if kind not in (None, *KINDS):
+    if kind is not None and kind not in KINDS:
         raise InputError(
-            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; "
-            f"{did_you_mean(kind or '', KINDS)}"
+            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind, KINDS)}"
         )
     name = name or options
-    table = specs(None if name is not None else kind)
     if name is not None:
-        if name not in table:
-            raise InputError(f"solver '{name}' is not known; {did_you_mean(name, table)}")
-        _explain(table[name], json=json)
+        _explain(_spec(name), json=json)
         return
-    for spec in table.values():
+    usable = []
+    for spec in specs(kind).values():
         if spec.broken:
             print(f"placeopt: solver '{spec.name}' {spec.broken}", file=sys.stderr)
-    usable = [spec for spec in table.values() if not spec.broken]
+        else:
+            usable.append(spec)
     if json:
         common.print_json({"solvers": [_fields(spec) for spec in usable]})
         return
@@ -68,6 +66,17 @@ def _fields(spec: SolverSpec) -> dict[str, Any]:
         "paper": spec.paper,
         "use": spec.use,
     }
+
+
+def _spec(name: str) -> SolverSpec:
+    """Return what the registry says of a solver."""
+    from placeopt.model.errors import InputError, did_you_mean
+    from placeopt.solving.registry import specs
+
+    table = specs()
+    if name not in table:
+        raise InputError(f"solver '{name}' is not known; {did_you_mean(name, table)}")
+    return table[name]
 
 
 def _explain(spec: SolverSpec, *, json: bool) -> None:

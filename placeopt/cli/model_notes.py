@@ -17,6 +17,8 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
@@ -89,14 +91,10 @@ def tied_notes(graph: OpGraph) -> list[str]:
     In a graph that is not grouped yet, two ops that have weights share a device for no other
     reason: the others of a group are views.
     """
-    groups: dict[int, list[int]] = {}
-    for op, group in enumerate(graph.colocation.tolist()):
-        if group >= 0 and graph.op_types[op].lower() in WEIGHTED and not graph.backward[op]:
-            groups.setdefault(group, []).append(op)
     notes = []
-    for ops in groups.values():
-        paths = dict.fromkeys(graph.layer[op] for op in ops) if any(graph.layer) else {}
-        if len(ops) < 2 or len(paths) < 2:
+    for ops in _weighted_groups(graph):
+        paths = dict.fromkeys(graph.layer[op] for op in ops)
+        if len(paths) < 2:
             continue
         shown = [path.replace("/", ".") or graph.op_names[ops[0]] for path in paths]
         notes.append(
@@ -104,6 +102,15 @@ def tied_notes(graph: OpGraph) -> list[str]:
             "them in a chain; --shared copy gives each its copy (a pipeline sums their gradients)"
         )
     return notes
+
+
+def _weighted_groups(graph: OpGraph) -> Collection[list[int]]:
+    """Return the ops that have weights and share a device, group by group."""
+    groups: dict[int, list[int]] = {}
+    for op, group in enumerate(graph.colocation.tolist()):
+        if group >= 0 and graph.op_types[op].lower() in WEIGHTED and not graph.backward[op]:
+            groups.setdefault(group, []).append(op)
+    return groups.values()
 
 
 def control_note(graph: OpGraph) -> str:
@@ -123,19 +130,9 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
     from placeopt.makespan.evaluate import evaluate
 
     cluster = problem.name.rpartition(" on ")[2]
-    if (
-        result is None
-        or result.solution is None
-        or not objective_of(problem).drawn
-        or (problem.channel >= 0).any()
-    ):
+    if result is None or result.solution is None or not result.value:
         return ""
-    if (
-        problem.num_devices < 2
-        or "contention=" in cluster
-        or cluster.startswith("uniform")
-        or not result.value
-    ):
+    if not objective_of(problem).drawn or not _contention_open(problem, cluster):
         return ""
     wanted = f"{cluster}{'&' if '?' in cluster else '?'}contention=hardware"
     try:
@@ -154,6 +151,12 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
         f"{common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
         f'--cluster "{wanted}"'
     )
+
+
+def _contention_open(problem: Any, cluster: str) -> bool:
+    """Whether transfers have to share links of which the cluster's name says nothing."""
+    said = "contention=" in cluster or cluster.startswith("uniform")
+    return problem.num_devices > 1 and not said and not (problem.channel >= 0).any()
 
 
 def memory_note(problem: Any, result: Result[Any] | None) -> str:
@@ -177,32 +180,20 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
         else held
     )
     most = int(peak.argmax())
-    weights, gradients, states = parts[most].tolist()
-    told = f"weights {common.gib_text(weights)}"
-    if problem.backward.any():
-        told += (
-            f" + gradients {common.gib_text(gradients)} + optimizer states "
-            f"{common.gib_text(states)}"
-        )
+    told = common.kept_text(*parts[most].tolist(), training=problem.backward.any())
     told += (
         f" + live tensors {common.gib_text(int(peak[most] - held[most]))} at the peak"
         if timed
         else ""
     )
     room = int(problem.capacity[most])
-    others = [common.gib_text(int(size)) for d, size in enumerate(peak.tolist()) if d != most]
-    rest = (
-        ""
-        if not others
-        else f"; the others hold {', '.join(others)}"
-        if len(others) < 8
-        else "; the others hold less"
-    )
+    others = [common.gib_text(size) for size in np.delete(peak, most).tolist()]
+    rest = f"; the others hold {', '.join(others) if len(others) < 8 else 'less'}"
     limit = f" of {common.gib_text(room)}" if room < UNLIMITED else ""
     return (
         f"memory in GiB: {problem.device_names[most]} "
         f"{common.gib_text(int(peak[most]))}{limit} "
-        f"({told}){rest}"
+        f"({told}){rest if others else ''}"
     )
 
 

@@ -89,7 +89,6 @@ def run_command(
 
     Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
-    from placeopt.instances.sources import limited
     from placeopt.model.errors import ExecutionError
 
     name = runtime_name(runtime, source, scheduler)
@@ -102,13 +101,7 @@ def run_command(
         source, format=format, training=training, dim=dim, trip_count=trip_count
     )
     folder = common.out_folder(out)
-    hosts = bundled
-    if cluster is not None:
-        from placeopt.instances.clusters import make_cluster
-
-        hosts = make_cluster(cluster)
-    elif hosts is None and not placement.startswith("solver:"):
-        hosts = cluster_of_file(Path(placement), graph)
+    hosts = hosts_of(cluster, bundled, placement, graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
         with (
@@ -116,20 +109,15 @@ def run_command(
             if name == "model"
             else open_runtime(name, count, scheduler)
         ) as chosen:
-            simulated_on, warning = played(hosts, chosen)
+            simulated_on, warning = played(hosts, chosen, memory_limit)
             kind = _PartsExecution if hasattr(chosen, "parts") else _Execution
-            simulated_on = simulated_on or chosen.cluster()
-            if memory_limit is not None:
-                simulated_on = limited(simulated_on, memory_limit)
             execution = kind(graph, simulated_on, seed)
             execution.measure(chosen, placement, calibrate, repeat, check)
     except ExecutionError as error:
         print(f"placeopt: error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     simulated = execution.simulated()
-    data = _describe(execution.graph, execution.measurement, simulated, execution.learned)
-    if warning:
-        data["warning"] = warning
+    data = _describe(execution, simulated, warning)
     if folder is not None:
         data["files"] = _write(folder, execution.graph, execution.measurement, simulated, data)
     if json:
@@ -208,11 +196,17 @@ class _PartsExecution(_Execution):
         self.measurement = runtime.run(cut["nominal"], repeat=repeat, check=check)
 
 
-def cluster_of_file(placement: Path, graph: OpGraph) -> Cluster:
-    """Return the cluster that a placement file was made for."""
+def hosts_of(
+    cluster: str | None, bundled: Cluster | None, placement: str, graph: OpGraph
+) -> Cluster | None:
+    """Return the cluster that is named, else the source's own, else the one that the placement
+    file was made for; None for a solver's placement without them.
+    """
     from placeopt.cli.export import cluster_of
 
-    return cluster_of(placement, None, None, graph)
+    if cluster is None and placement.startswith("solver:"):
+        return bundled
+    return cluster_of(Path(placement), cluster, bundled, graph)
 
 
 def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:
@@ -252,12 +246,10 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
 
 
 def _describe(
-    graph: OpGraph,
-    measurement: Measurement,
-    simulated: dict[str, Evaluation],
-    learned: Calibration | None,
+    execution: _Execution, simulated: dict[str, Evaluation], warning: str
 ) -> dict[str, Any]:
     """Return everything for JSON; the timeline is that of the execution nearest to the median."""
+    graph, measurement = execution.graph, execution.measurement
     typical, names = measurement.typical, measurement.device_names
     rows = measurement.transfers[measurement.transfers[:, 0] == typical]
     predictions = {}
@@ -302,8 +294,10 @@ def _describe(
             for _, t, d, start, end in rows.tolist()
         ],
     }
-    if learned is not None:
-        data["calibration"] = learned.summary()
+    if execution.learned is not None:
+        data["calibration"] = execution.learned.summary()
+    if warning:
+        data["warning"] = warning
     return data
 
 
@@ -351,9 +345,8 @@ def _print_run(data: dict[str, Any]) -> None:
 
     say = common.console().print
     measured = data["measured"]
-    whole = (
-        "the unsplit model's" if data["runtime"] in ("module", "onnxruntime") else "the serial ones"
-    )
+    own = data["runtime"] in ("module", "onnxruntime")
+    whole = "the unsplit model's" if own else "the serial ones"
     checked = f", results equal {whole}" if measured["checked"] else ""
     say(
         f"measured {common.time_text(measured['seconds'], 1.0)}  (median of "
@@ -462,13 +455,22 @@ def _torch_devices(count: int) -> tuple[str, ...]:
     return ("cpu",) * count
 
 
-def played(cluster: Cluster | None, runtime: Any) -> tuple[Cluster | None, str]:
-    """Return the cluster to simulate with, and a warning where CPUs play devices of another kind.
+def played(cluster: Cluster | None, runtime: Any, memory_limit: str | None) -> tuple[Cluster, str]:
+    """Return the cluster to simulate with, and a warning where CPUs play others' devices."""
+    from placeopt.instances.sources import limited
 
-    The times of such a cluster say nothing about a run on CPUs: the runtime's own devices are
-    simulated, under its names.
+    if cluster is None:
+        chosen, warning = runtime.cluster(), ""
+    else:
+        chosen, warning = _played_by_cpus(cluster, runtime)
+    return chosen if memory_limit is None else limited(chosen, memory_limit), warning
+
+
+def _played_by_cpus(cluster: Cluster, runtime: Any) -> tuple[Cluster, str]:
+    """Return the runtime's own devices, under the cluster's names, where CPUs play devices of
+    another kind: the times of such a cluster say nothing about a run on CPUs.
     """
-    if cluster is None or any(name.startswith("cuda") for name in getattr(runtime, "devices", ())):
+    if any(name.startswith("cuda") for name in getattr(runtime, "devices", ())):
         return cluster, ""
     others = [device.name for device in cluster.devices if device.family != "cpu"]
     if not others:

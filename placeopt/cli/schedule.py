@@ -841,19 +841,13 @@ def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
     parts = parts + parts[::-1] if cut.shape == "X" else parts
     say("memory per device in GiB:")
     for d, peak in enumerate(schedule.peak_memory):
-        weights, gradients, states = parts[d].tolist()
-        told = f"weights {common.gib_text(weights)}"
-        if gradients or states:
-            told += (
-                f" + gradients {common.gib_text(gradients)} + optimizer states "
-                f"{common.gib_text(states)}"
-            )
+        kept = parts[d].tolist()
+        told = common.kept_text(*kept, training=any(kept[1:]))
         told += f" + activations {common.gib_text(peak)} at the peak" if peak else ""
         limit = int(placed.capacity[d])
         room = f" of {common.gib_text(limit)}" if limit < UNLIMITED else ""
         say(
-            f"  {placed.device_names[d]}: {told} = "
-            f"{common.gib_text(weights + gradients + states + peak)}{room}",
+            f"  {placed.device_names[d]}: {told} = {common.gib_text(sum(kept) + peak)}{room}",
             markup=False,
         )
 

@@ -70,7 +70,7 @@ def shard_command(
     from placeopt.instances.clusters import make_cluster
     from placeopt.programs.torch_program import is_torch_program, torch_program
     from placeopt.sharding.from_model import sharding_model
-    from placeopt.sharding.layout_table import collectives, layout_rows, megatron_layout
+    from placeopt.sharding.layout_table import layout_rows
     from placeopt.sharding.layouts import parse_mesh
 
     if to is not None and (to not in FILES or out is None):
@@ -98,16 +98,8 @@ def shard_command(
     rows, layouts = [], None
     if result.solution is not None:
         rows = layout_rows(model, result.solution)
-        layouts = _parameters(source, model, result.solution, program)
-        if to is not None and layouts is None:
-            raise InputError(
-                f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive "
-                "or an ONNX file"
-            )
-    data = _summary(model, result, megatron_layout(model), rows)
-    data["parameters"] = [row.row() for row in layouts or ()]
-    if result.solution is not None:
-        data["collectives"] = collectives(model, result.solution)
+        layouts = _parameters(source, model, result.solution, program, to)
+    data = _summary(model, result, rows, layouts)
     if folder is not None:
         data["files"] = _write(folder, model, result, rows)
         data["files"] += _write_parameters(folder, model, result, layouts, to, program)
@@ -115,13 +107,15 @@ def shard_command(
         common.print_json(data)
     else:
         _print(model, result, data)
-    raise typer.Exit(0 if result.solution is not None else 1)
+    raise typer.Exit(int(result.solution is None))
 
 
 def _parameters(
-    source: str, model: ShardingModel, solution: Any, given: TorchProgram | None
+    source: str, model: ShardingModel, solution: Any, given: TorchProgram | None, to: str | None
 ) -> list[ParameterLayout] | None:
-    """Return the layout of every parameter by its name, None where the source tells no names."""
+    """Return the layout of every parameter by its name; where the source tells no names, None, or
+    a refusal if a framework's file was asked for.
+    """
     from placeopt.programs.onnx_program import is_onnx_program
 
     if model.calls is not None:
@@ -140,6 +134,11 @@ def _parameters(
 
         found = onnx_program(source)
         return parameter_layouts(model, solution, found.program, stored_sizes(found))
+    if to is not None:
+        raise InputError(
+            f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive "
+            "or an ONNX file"
+        )
     return None
 
 
@@ -172,15 +171,23 @@ def _write_parameters(
 
 
 def _summary(
-    model: ShardingModel, result: Result[Any], reference: Any, rows: list[dict[str, Any]]
+    model: ShardingModel,
+    result: Result[Any],
+    rows: list[dict[str, Any]],
+    layouts: list[ParameterLayout] | None,
 ) -> dict[str, Any]:
     from placeopt.io.serialize import result_fields
     from placeopt.model.objective import objective_of
     from placeopt.sharding.evaluate import total_cost, usage_profile
+    from placeopt.sharding.layout_table import collectives, megatron_layout
 
-    problem = model.problem
+    problem, reference = model.problem, megatron_layout(model)
     objective: Any = objective_of(problem)
-    details = {} if result.solution is None else objective.details(problem, result.solution)
+    details: dict[str, Any] = {}
+    moved: dict[str, Any] = {}
+    if result.solution is not None:
+        details = objective.details(problem, result.solution)
+        moved = {"collectives": collectives(model, result.solution)}
     return {
         **result_fields(result),
         **details,
@@ -191,6 +198,8 @@ def _summary(
             "value": total_cost(problem, reference),
             "usage_peak": usage_profile(problem, reference).peak,
         },
+        "parameters": [row.row() for row in layouts or ()],
+        **moved,
     }
 
 
@@ -243,11 +252,7 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     counts = [f"{count} {kind.replace('_', '-')}" for kind, count in data["collectives"].items()]
     say(f"collectives of a forward pass: {', '.join(counts) or 'none'}")
     other = data["megatron"]
-    fits = (
-        ""
-        if not problem.limited or other["usage_peak"] <= problem.usage_limit
-        else ", which does not fit"
-    )
+    fits = "" if other["usage_peak"] <= problem.usage_limit else ", which does not fit"
     say(
         f"Megatron's layout: {text(problem, other['value'])}, "
         f"{common.bytes_text(other['usage_peak'])} per device{fits}"
