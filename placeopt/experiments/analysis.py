@@ -9,6 +9,7 @@ Mathematical Programming 91, 2002.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -251,14 +252,17 @@ def convergence(
         if end <= start:
             continue
         grid = np.geomspace(start, end, points)
-        values = np.full((len(runs), points), np.nan)
-        for i, run in enumerate(runs):
-            at = np.searchsorted([p[1] for p in run], grid, side="right") - 1
-            values[i, at >= 0] = np.array([p[2] for p in run], np.float64)[at[at >= 0]]
+        values = np.array([_incumbents(run, grid) for run in runs])
         seen = ~np.isnan(values).any(axis=0)
         if seen.any():
             found[name][label] = (grid[seen], np.percentile(values[:, seen], [25, 50, 75], axis=0))
     return found
+
+
+def _incumbents(run: list[list[Any]], grid: Floats) -> Floats:
+    """Return what a run had found after each of these numbers of evaluations, NaN for nothing."""
+    at = np.searchsorted([point[1] for point in run], grid, side="right")
+    return np.array([math.nan, *(point[2] for point in run)], np.float64)[at]
 
 
 def pairwise_tests(table: SolverTable) -> list[tuple[str, str, int, float, float]]:

@@ -61,11 +61,9 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     guard : enforce the hard timeout by ending the process (impossible where cells share one
     process).
     """
-    note = None if running is None else Path(running) / str(os.getpid())
     prepare([cell])  # what a fresh worker imports, compiles and loads is not the solver's time
     started = time.time()
-    if note is not None:
-        note.write_text(json.dumps({"key": cell.key, "started": started}))
+    note = _note(cell, started, running)
     guard = guard and threading.current_thread() is threading.main_thread()
     with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
         try:
@@ -84,6 +82,15 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
             if note is not None:
                 note.unlink(missing_ok=True)
     return row
+
+
+def _note(cell: Cell, started: float, running: str | None) -> Path | None:
+    """Write down in the folder of running cells that this process has started one."""
+    if running is None:
+        return None
+    note = Path(running) / str(os.getpid())
+    note.write_text(json.dumps({"key": cell.key, "started": started}))
+    return note
 
 
 def prepare(cells: Sequence[Cell]) -> None:

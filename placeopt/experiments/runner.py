@@ -84,6 +84,10 @@ class Reporter(Protocol):
         ...
 
 
+class Silent(Reporter):
+    """Says nothing."""
+
+
 class PlainReporter:
     """A line now and then: for logs."""
 
@@ -221,6 +225,16 @@ class HowToRun:
         if self.jobs is not None and self.jobs < 1:
             raise InputError(f"--jobs: expected at least 1, received {self.jobs}")
 
+    def keeps(self, row: dict[str, Any]) -> bool:
+        """Whether the cell of a row in the store is not to be run again."""
+        failed_again = self.retry_failed and row.get("status") == "failed"
+        return stays(row, self.again) and not failed_again
+
+
+def _num_cores() -> int:
+    """Return the cores that are there for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 def run_study(study: Study, results: str | Path = "results", **how: Any) -> StudySummary:
     """Run the cells of a study that have no result yet.
@@ -236,32 +250,24 @@ def run_study(study: Study, results: str | Path = "results", **how: Any) -> Stud
 
 def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummary:
     """Run the cells that have no row in a folder's store yet."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    jobs = how.jobs or cores
+    jobs = how.jobs or _num_cores()
     if not how.allow_oversubscription and how.address is None:
-        _check_workers(cells, jobs, cores)
+        _check_workers(cells, jobs, _num_cores())
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
     with RunStore(folder) as store:
-        known = {
-            key: row
-            for key, row in latest(store.rows()).items()
-            if stays(row, how.again) and not (how.retry_failed and row.get("status") == "failed")
-        }
+        known = {key: row for key, row in latest(store.rows()).items() if how.keeps(row)}
         todo = [cell for cell in cells if cell.key not in known]
         summary.skipped = len(cells) - len(todo)
-        if how.reporter is not None:
-            how.reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
+        reporter = how.reporter or Silent()
+        reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
-        finished = how.reporter.finished if how.reporter is not None else lambda *_: None
         end = started + 60 * how.minutes
         try:
             for row in _execute(todo, folder, jobs, how.backend, how.address, end):
                 store.append(row)
                 summary.count(row)
-                finished(summary, row)
+                reporter.finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())
@@ -351,8 +357,9 @@ def _pool(
 
     own_processes = backend == "loky" and jobs > 1
     note = str(running) if backend != "threading" and address is None else None
-    settings: dict[str, Any] = {"initializer": _leave_signals} if own_processes else {}
+    settings: dict[str, Any] = {}
     if own_processes:
+        settings["initializer"] = _leave_signals
         threading.excepthook = _report_thread
     with ExitStack() as stack:
         if backend == "dask":

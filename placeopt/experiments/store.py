@@ -74,22 +74,23 @@ def contradiction(rows: Iterable[Row]) -> str:
     Rows of one instance, cluster and objective speak of one problem, too: tables put them under one
     name.
     """
-    problems: dict[tuple[str, str], list[Row]] = {}
-    named: dict[tuple[str, str, str], list[Row]] = {}
+    problems: dict[tuple[str, ...], list[Row]] = {}
+    named: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if all(key in row for key in CLAIMS):
             problems.setdefault((row["problem_hash"], row["objective"]), []).append(row)
             name = row["instance"], row.get("cluster") or "", row["objective"]
             named.setdefault(name, []).append(row)
-    for same in problems.values():
-        words = _bound_above_value(same) or _solution_of_infeasible(same) or _other_units(same)
-        if words:
-            return _contradict(same, words)
-    for same in named.values():
-        words = _other_problem(same)
-        if words:
-            return _contradict(same, words)
+    for groups, look in ((problems, _false_of_one_problem), (named, _other_problem)):
+        for same in groups.values():
+            if words := look(same):
+                return _contradict(same, words)
     return ""
+
+
+def _false_of_one_problem(rows: list[Row]) -> str:
+    """Look for rows of one problem that cannot all be true."""
+    return _bound_above_value(rows) or _solution_of_infeasible(rows) or _other_units(rows)
 
 
 def _contradict(rows: list[Row], words: str) -> str:
@@ -278,10 +279,8 @@ def false_column(row: Row) -> str:
     """Return the first column of a row that does not follow from its value and bound; empty where
     all do.
     """
-    for column in ("value", "lower_bound"):
-        exact = row.get(f"{column}_exact")
-        if exact is not None and row[column] != float(Fraction(exact)):
-            return f"{column}_exact"
+    if column := _false_exact(row):
+        return column
     value, bound = number_of(row, "value"), number_of(row, "lower_bound")
     if value is None:
         return "" if row["status"] in ("infeasible", "unknown", "failed") else "status"
@@ -289,11 +288,29 @@ def false_column(row: Row) -> str:
     optimal = () if is_above(value, bound) else ("optimal",)
     if row["status"] not in ("feasible", *optimal):
         return "status"
-    if any(point[2] is not None and is_above(value, point[2]) for point in row["trace"]):
+    if _is_above_trace(value, row["trace"]):
         return "trace"
-    gap = row.get("gap")
+    return "" if _gap_follows(row.get("gap"), value, bound) else "gap"
+
+
+def _false_exact(row: Row) -> str:
+    """Return the first column that is not exactly what the column beside it is in floats."""
+    for column in ("value", "lower_bound"):
+        exact = row.get(f"{column}_exact")
+        if exact is not None and row[column] != float(Fraction(exact)):
+            return f"{column}_exact"
+    return ""
+
+
+def _is_above_trace(value: Number, trace: list[list[Any]]) -> bool:
+    """Whether a run had found something better than its value."""
+    return any(point[2] is not None and is_above(value, point[2]) for point in trace)
+
+
+def _gap_follows(gap: float | None, value: Number, bound: Number) -> bool:
+    """Whether a gap, if there is one, is that of the value and the bound."""
     right = 0.0 if value == 0 else float((value - bound) / value)
-    return "" if gap is None or math.isclose(gap, right, abs_tol=1e-9) else "gap"
+    return gap is None or math.isclose(gap, right, abs_tol=1e-9)
 
 
 class RunStore:

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
@@ -190,17 +191,7 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
         some = [cell for cell in cells if (cell.seconds is not None) == timed]
         if not some:
             continue
-        how = HowToRun(
-            jobs=1 if timed else given.jobs,
-            backend="loky" if timed else given.backend,
-            address=None if timed else given.address,
-            retry_failed=True,
-            again=given.again,
-            minutes=(given.end - time.monotonic()) / 60,
-            allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
-            reporter=PlainReporter(),
-        )
-        summary = run_cells(some, folder, how)
+        summary = run_cells(some, folder, _how_to_run(given, timed=timed))
         if summary.contradiction:
             raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
         if summary.interrupted or summary.left:
@@ -209,6 +200,19 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
     wanted = {cell.key for cell in cells}
     found = latest(read_rows(folder / "runs.jsonl"))
     return {key: row for key, row in found.items() if key in wanted and row["status"] != "failed"}
+
+
+def _how_to_run(given: argparse.Namespace, *, timed: bool) -> HowToRun:
+    """Return how the cells of a grid are run, those with a limit of time one after the other."""
+    parallel = {"jobs": given.jobs, "backend": given.backend, "address": given.address}
+    return HowToRun(
+        **({"jobs": 1} if timed else parallel),
+        retry_failed=True,
+        again=given.again,
+        minutes=(given.end - time.monotonic()) / 60,
+        allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
+        reporter=PlainReporter(),
+    )
 
 
 def record_grid(
@@ -234,30 +238,29 @@ def record_grid(
     for cell in cells:
         groups.setdefault(tuple(map(str, named(cell).values())), []).append(cell)
     heads = list(named(cells[0]))
-    there, table = (
-        {tuple(row[head] for head in heads): row for row in rows}
-        for rows in (read_csv(path), kept_rows(path, given, heads))
-    )
-    table = {name: table[name] for name in groups if name in table}
+    kept = _by_name(kept_rows(path, given, heads), heads)
+    table = {**_by_name(read_csv(path), heads), **kept}
     todo = {
         name: cells
         for name, cells in groups.items()
-        if name not in table and given.only in ", ".join(name)
+        if name not in kept and given.only in ", ".join(name)
     }
-    print(f"{path.name}: {len(table)} of {len(groups)} rows are there, {len(todo)} to be measured")
-    found = run_grid(
-        [cell for cells in todo.values() for cell in cells], path.parent / "runs", given
-    )
+    there = len(groups.keys() & kept.keys())
+    print(f"{path.name}: {there} of {len(groups)} rows are there, {len(todo)} to be measured")
+    found = run_grid(list(chain.from_iterable(todo.values())), path.parent / "runs", given)
     for name, cells in todo.items():
         rows = [found[cell.key] for cell in cells if cell.key in found]
         if len(rows) == len(cells):
             table[name] = {**named(cells[0]), **summed(rows), **origin_of(rows)}
-        elif name in there:
-            table[name] = there[name]
     rows = [*beside, *(table[name] for name in groups if name in table)]
     if rows != read_csv(path):
         write_csv(path, rows)
     return rows
+
+
+def _by_name(rows: Sequence[Row], heads: Sequence[str]) -> dict[tuple[str, ...], Row]:
+    """Return rows by what stands in the columns that tell them apart."""
+    return {tuple(row[head] for head in heads): row for row in rows}
 
 
 def origin_of(rows: Sequence[Row]) -> Row:

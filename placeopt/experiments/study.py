@@ -197,17 +197,21 @@ def load_study(path: str | Path) -> Study:
     try:
         return Study.model_validate({**table, "folder": str(path.parent)})
     except ValidationError as error:
-        # The deepest location is the alternative that came closest to what was meant.
-        first = max(error.errors(), key=lambda e: len(e["loc"]))
-        where = one_line(".".join(str(part) for part in first["loc"]))
-        if first["type"] == "extra_forbidden":
-            known = SolverEntry if "solvers" in first["loc"] else Study
-            words = f"is not known; {did_you_mean(str(first['loc'][-1]), known.model_fields)}"
-            raise InputError(f"study '{path}': '{where}' {words}") from error
-        words = one_line(first["msg"].removeprefix("Value error, "), 160)
-        raise InputError(f"study '{path}': {where}{': ' if where else ''}{words}") from error
+        raise InputError(f"study '{path}': {_said_of_field(error)}") from error
     except RecursionError as error:
         raise InputError(f"study '{path}': nested too deeply") from error
+
+
+def _said_of_field(error: ValidationError) -> str:
+    """Return what is wrong with one field of a study."""
+    # The deepest location is the alternative that came closest to what was meant.
+    first = max(error.errors(), key=lambda e: len(e["loc"]))
+    where = one_line(".".join(map(str, first["loc"])))
+    if first["type"] == "extra_forbidden":
+        known = SolverEntry if "solvers" in first["loc"] else Study
+        return f"'{where}' is not known; {did_you_mean(str(first['loc'][-1]), known.model_fields)}"
+    words = one_line(first["msg"].removeprefix("Value error, "), 160)
+    return f"{where}{': ' if where else ''}{words}"
 
 
 def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
