@@ -78,28 +78,13 @@ def verify(
     )
     finished = _judged(objective, problem, solution, queue)
     upper = finished.value
-    if (
-        given.claimed is not None
-        and queue == given.queue
-        and upper is not None
-        and upper != given.claimed
-    ):
-        raise InputError(
-            f"the result claims {given.claimed} ticks for '{problem.name}', its solution has "
-            f"{upper} under "
-            f"'{queue}': it was changed after it was found; verify its placement alone"
-        )
+    if queue == given.queue:
+        _refuse_other_value(problem, given, upper)
     report, interrupted = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
     _refuse_contradiction(problem, report, upper)
     better = None
     left = seconds - (time.perf_counter() - started)
-    if (
-        upper is not None
-        and report.value < upper
-        and left > 0.5
-        and objective.prover
-        and not interrupted
-    ):
+    if upper is not None and report.value < upper and left > 0.5 and not interrupted:
         report, better = _prove(objective, problem, solution, report, left, num_workers)
         _refuse_contradiction(problem, report, upper)
     return Certificate(
@@ -114,7 +99,7 @@ def verify(
         lower_bound=report.value,
         bound_method=report.method,
         bounds=dict(report.bounds),
-        better=better if better is not None and upper is not None and better < upper else None,
+        better=better if better is not None and better < upper else None,
         problem_infeasible=report.infeasible,
         tick_seconds=problem.tick_seconds,
         runtime=time.perf_counter() - started,
@@ -263,6 +248,16 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
     return finished._replace(queue=finished.queue or queue)
 
 
+def _refuse_other_value(problem: Any, given: Given, value: Any) -> None:
+    """Refuse a Result that claims another value than its solution has under its execution."""
+    if given.claimed is not None and value is not None and value != given.claimed:
+        raise InputError(
+            f"the result claims {given.claimed} ticks for '{problem.name}', its solution has "
+            f"{value} under "
+            f"'{given.queue}': it was changed after it was found; verify its placement alone"
+        )
+
+
 def _bounds(
     objective: Objective, problem: Any, seconds: float, upper: Any
 ) -> tuple[BoundReport, bool]:
@@ -282,9 +277,11 @@ def _prove(
     seconds: float,
     num_workers: int,
 ) -> tuple[BoundReport, Any]:
-    """Return the bounds with that of the exact solver, and the value of the best solution it
-    knows.
+    """Return the bounds with that of the exact solver, if there is one, and the value of the best
+    solution it knows.
     """
+    if not objective.prover:
+        return report, None
     wanted = {"num_workers": num_workers, "warm_start": False}
     known = declared_options(solver_class(objective.prover, objective.kind))
     options = {key: value for key, value in wanted.items() if key in known}

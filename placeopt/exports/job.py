@@ -17,7 +17,7 @@ from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_torch_program, torch_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
@@ -225,17 +225,22 @@ def framework_devices(
             for name in names
         )
     if isinstance(devices, dict):
-        unknown = [name for name in devices if name not in names]
-        if unknown or len(devices) < len(names):
-            missing = [name for name in names if name not in devices]
-            raise InputError(
-                f"devices: expected a name for each of {', '.join(names)}, received "
-                f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}"
-            )
+        _check_named(names, devices)
         return tuple(str(devices[name]) for name in names)
-    given = tuple(str(name) for name in devices)
+    given = tuple(map(str, devices))
     if len(given) != len(names):
         raise InputError(
             f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}"
         )
     return given
+
+
+def _check_named(names: Sequence[str], devices: Collection[str]) -> None:
+    """Refuse a mapping that names another device, or not every one."""
+    unknown = [name for name in devices if name not in names]
+    if unknown or len(devices) < len(names):
+        missing = [name for name in names if name not in devices]
+        raise InputError(
+            f"devices: expected a name for each of {', '.join(names)}, received "
+            f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}"
+        )

@@ -14,6 +14,7 @@ by its own rules, op by op, and adds the collectives it needs: those are not the
 from __future__ import annotations
 
 import operator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.torch_module import own_copy
@@ -366,9 +367,7 @@ def _operand_layouts(
         if node.op != "call_function" or node.target is not run_call or op < 0:
             continue
         chosen = model.strategies[op][int(solution.strategy[op])]
-        if all(
-            place == REPLICATE for layout in (*chosen.inputs, *chosen.outputs) for place in layout
-        ):
+        if set(chain(*chosen.inputs, *chosen.outputs)) <= {REPLICATE}:
             continue
         layout = dict(zip(model.reads[op], chosen.inputs, strict=True))
         tensor = model.calls.tensor_of

@@ -52,10 +52,7 @@ def placed_module(
     module = own_copy(program.graph_module)
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     where = {node: devices[d] for node, d in zip(nodes, home, strict=True)}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            where[node] = next((where[user] for user in node.users if user in where), devices[0])
-    stored = {node.target: where[node] for node in module.graph.nodes if node.op == "get_attr"}
+    stored = _place_stored(module, where, devices[0])
     module.meta[STORED_DEVICES] = stored
     for name, device in stored.items():
         if is_here(device):
@@ -70,6 +67,16 @@ def placed_module(
     module.graph.lint()
     module.recompile()
     return module, sum(source.op != "placeholder" for source, _ in copies)
+
+
+def _place_stored(module: Any, where: dict[Any, str], default: str) -> dict[str, str]:
+    """Put what the module stores on the device of its first reader; return the device by name."""
+    stored = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            readers = (where[user] for user in node.users if user in where)
+            stored[node.target] = where[node] = next(readers, default)
+    return stored
 
 
 def moves(node: Any) -> bool:

@@ -198,35 +198,49 @@ def _run(
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")
     if given is None:
-        problem = _pipeline(job.problem, device, parts)
-        count = int(job.options.get("micro_batches", 2 * len(homes)))
-        if count < 1:
-            raise InputError(f"micro_batches: expected at least 1, received {count}")
-        return _Run.of(
-            search(
-                problem,
-                job.options.get("solver", "repetend"),
-                micro_batches=count,
-                seconds=float(job.options.get("seconds", 10.0)),
-            )
-        )
+        return _search(job, _pipeline(job.problem, device, parts), len(homes))
     for key in ("micro_batches", "solver", "seconds"):
         if key in job.options:
             raise InputError(
                 f"{key}: the schedule that is given says what runs; leave one of the two out"
             )
     if isinstance(given, str | Path) and Path(given).suffix == ".csv":
-        rows = read_torch_csv(given)
-        ranks = ranks_of_stages(rows)
-        if ranks != list(rank_of_stage):
-            raise InputError(
-                f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement "
-                "on "
-                f"{list(rank_of_stage)}; give the cut that the schedule was made for"
-            )
-        return _Run(
-            rows, 1 + max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row), None
+        return _read_csv(given, rank_of_stage)
+    return _Run.of(_read_schedule(given, homes))
+
+
+def _search(job: Job, problem: PipelineProblem, stages: int) -> _Run:
+    """Search for a schedule as the options say."""
+    count = int(job.options.get("micro_batches", 2 * stages))
+    if count < 1:
+        raise InputError(f"micro_batches: expected at least 1, received {count}")
+    return _Run.of(
+        search(
+            problem,
+            job.options.get("solver", "repetend"),
+            micro_batches=count,
+            seconds=float(job.options.get("seconds", 10.0)),
         )
+    )
+
+
+def _read_csv(given: str | Path, rank_of_stage: Sequence[int]) -> _Run:
+    """Return what a CSV of torch says, whose stages have to be on the ranks of the placement's."""
+    rows = read_torch_csv(given)
+    ranks = ranks_of_stages(rows)
+    if ranks != list(rank_of_stage):
+        raise InputError(
+            f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
+            f"{list(rank_of_stage)}; give the cut that the schedule was made for"
+        )
+    last = max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row)
+    return _Run(rows, 1 + last, None)
+
+
+def _read_schedule(given: Any, homes: Sequence[int]) -> PipelineSchedule:
+    """Return a schedule, or that of a result or a file, whose stages have to be on the devices of
+    the placement's.
+    """
     found = serialize.load(given) if isinstance(given, str | Path) else given
     found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
@@ -242,7 +256,7 @@ def _run(
             f"{list(homes)}; "
             "export the placement that the schedule was made for (cut.json beside it)"
         )
-    return _Run.of(found)
+    return found
 
 
 def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineProblem:
@@ -315,9 +329,9 @@ def _boundaries(stages: Sequence[Stage]) -> list[list[tuple[Any, ...]]] | None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
-        nodes = (node for node in stages[0].module.graph.nodes if node.op == "placeholder")
-        metas = [node.meta.get("val") for node in nodes]
-        if not all(isinstance(x, torch.Tensor) for x in metas):
+        nodes = stages[0].module.graph.nodes
+        metas = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+        if not _are_tensors(metas):
             return None
         values: Any = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in metas]
         found = [values]
@@ -327,16 +341,22 @@ def _boundaries(stages: Sequence[Stage]) -> list[list[tuple[Any, ...]]] | None:
             except Exception:  # whatever an op raises that needs numbers
                 return None
             found.append(list(values) if isinstance(values, tuple | list) else [values])
-            if not all(isinstance(x, torch.Tensor) for x in found[-1]):
+            if not _are_tensors(found[-1]):
                 return None
             values = [x.detach().requires_grad_(x.requires_grad) for x in found[-1]]
-    return [
-        [
-            (tuple(map(int, x.shape)), str(x.dtype).removeprefix("torch."), x.requires_grad)
-            for x in row
-        ]
-        for row in found
-    ]
+    return [list(map(_described, row)) for row in found]
+
+
+def _described(tensor: Any) -> tuple[Any, ...]:
+    """Return shape, type and whether there is a gradient."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return tuple(map(int, tensor.shape)), kind, tensor.requires_grad
+
+
+def _are_tensors(values: Sequence[Any]) -> bool:
+    import torch
+
+    return all(isinstance(x, torch.Tensor) for x in values)
 
 
 def _tied(stages: Sequence[Stage]) -> list[list[tuple[int, str]]]:

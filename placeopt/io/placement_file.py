@@ -25,7 +25,7 @@ from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from placeopt.model.problem import PlacementProblem
 
@@ -272,18 +272,24 @@ def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
             f"received {','.join(header)[:80] or 'an empty file'}"
         )
     table = _Table(problem, where)
-    for number, row in enumerate(rows[1:], start=2):
-        if not any(cell.strip() for cell in row):
-            continue
-        if len(row) != len(header):
-            raise InputError(
-                f"{where}: line {number}: expected {len(header)} cells, received {len(row)}"
-            )
-        cells = [cell.strip() for cell in row]
-        table.add(cells[0], cells[1], f"line {number}")
+    for at, cells in _filled_lines(rows[1:], len(header), where):
+        table.add(cells[0], cells[1], at)
         if len(header) == 3:
-            table.rank(cells[0], cells[2], f"line {number}")
+            table.rank(cells[0], cells[2], at)
     return table.placement(with_ranks=len(header) == 3)
+
+
+def _filled_lines(rows: list[list[str]], width: int, where: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the lines below the header that are not empty: which line it is, and its cells."""
+    for number, row in enumerate(rows, start=2):
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
+            continue
+        if len(cells) != width:
+            raise InputError(
+                f"{where}: line {number}: expected {width} cells, received {len(cells)}"
+            )
+        yield f"line {number}", cells
 
 
 class _Table:

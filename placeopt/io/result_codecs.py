@@ -112,16 +112,7 @@ def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
     """Refuse a gap, seconds or status that value and bound do not give."""
     for key in ("gap", "seconds"):
         claimed, found = body.data.get(key), getattr(result, key)
-        if (
-            claimed is None
-            or isinstance(claimed, bool)
-            or not isinstance(claimed, int | float)
-            or found is None
-        ):
-            agree = claimed is None and (found is None or key not in body.data)
-        else:
-            agree = math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
-        if not agree:
+        if key in body.data and not _agree(claimed, found):
             raise body.wrong(key, f"{found}, which value and bound give", claimed)
     if result.value is None:
         possible: tuple[str, ...] = ("infeasible", "unknown")
@@ -131,6 +122,15 @@ def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
         raise body.wrong(
             "status", f"{' or '.join(possible)}, which value and bound give", result.status
         )
+
+
+def _agree(claimed: Any, found: float | None) -> bool:
+    """Whether a file's number, or its null, is the one that was found."""
+    if claimed is None or found is None:
+        return claimed is found
+    if isinstance(claimed, bool) or not isinstance(claimed, int | float):
+        return False
+    return math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _number(key: str, value: Any) -> dict[str, Any]:

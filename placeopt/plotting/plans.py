@@ -10,7 +10,10 @@ from placeopt.plans.timeline import step_timeline
 from placeopt.plotting.style import new_figure, time_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.planning.planned import Planned
+    from placeopt.plans.plan import PlanStage
 
 COLOURS = {"F": "#4878a8", "B": "#a8c4dd", "W": "#d8c27a"}
 LABELS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
@@ -52,11 +55,7 @@ def plan_figure(planned: Planned) -> Any:
     labels = []
     for i, stage in enumerate(plan.on_devices):
         priced = max(price.stages[i::count], key=lambda stage: stage.memory)
-        groups = " + ".join(
-            f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas
-        )
-        spans = ", ".join(f"{held.layers[0]}-{held.layers[-1]}" for held in plan.stages[i::count])
-        labels.append(f"stage {i}: layers {spans}\n{groups}")
+        labels.append(f"stage {i}: {_label(stage, plan.stages[i::count])}")
         limit = planned.problem.pool(priced.kind).memory / 2**30
         memory.barh(i, priced.memory / 2**30, color=MEMORY_COLOUR, height=0.6)
         memory.plot([limit, limit], [i - 0.4, i + 0.4], color="black", linewidth=1)
@@ -80,3 +79,10 @@ def plan_figure(planned: Planned) -> Any:
         fontsize=9,
     )
     return figure
+
+
+def _label(stage: PlanStage, held: Sequence[PlanStage]) -> str:
+    """Return the layers that the devices of a stage hold, and the devices."""
+    spans = ", ".join(f"{part.layers[0]}-{part.layers[-1]}" for part in held)
+    groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+    return f"layers {spans}\n{groups}"

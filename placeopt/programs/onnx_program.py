@@ -69,7 +69,8 @@ class OnnxProgram:
     def _wanted(self, groups: Sequence[Sequence[int]]) -> list[list[str]]:
         """Tensors that every group has to hand over: those read by other groups, and results."""
         group_of = {i: g for g, group in enumerate(groups) for i in group}
-        maker = {name: g for i, g in group_of.items() for name in self.nodes[i].output if name}
+        made = _makers(self.nodes)
+        maker = {name: group_of[i] for name, i in made.items() if i in group_of}
         wanted: list[dict[str, None]] = [{} for _ in groups]
         for i, g in group_of.items():
             for name in reads(self.nodes[i]):
@@ -78,33 +79,28 @@ class OnnxProgram:
         for name in self.outputs:
             if name in maker:
                 wanted[maker[name]][name] = None
-        return [list(names) for names in wanted]
+        return list(map(list, wanted))
 
     def _part(self, title: str, group: Sequence[int], outputs: list[str]) -> Part:
         from onnx import helper
 
         graph = self.proto.graph
         nodes = [self.nodes[i] for i in sorted(group)]
-        made = {name for node in nodes for name in node.output}
-        needed = dict.fromkeys(
-            name for node in nodes for name in reads(node) if name and name not in made
-        )
-        stored = [tensor for tensor in graph.initializer if tensor.name in needed]
-        sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in needed]
-        constants = [node for node in graph.node if _is_constant(node) and node.output[0] in needed]
-        inside = (
-            {tensor.name for tensor in stored}
-            | {x.values.name for x in sparse}
-            | {x.output[0] for x in constants}
-        )
+        needed = _needed(nodes)
+        stored = {x.name: x for x in graph.initializer if x.name in needed}
+        sparse = {x.values.name: x for x in graph.sparse_initializer if x.values.name in needed}
+        constants = {
+            x.output[0]: x for x in graph.node if _is_constant(x) and x.output[0] in needed
+        }
+        inside = stored.keys() | sparse.keys() | constants.keys()
         inputs = [name for name in needed if name not in inside]
         part = helper.make_graph(
-            [*constants, *nodes],
+            [*constants.values(), *nodes],
             title,
-            [self._type(name) for name in inputs],
-            [self._type(name) for name in outputs],
-            initializer=stored,
-            sparse_initializer=sparse,
+            list(map(self._type, inputs)),
+            list(map(self._type, outputs)),
+            initializer=list(stored.values()),
+            sparse_initializer=list(sparse.values()),
         )
         proto = helper.make_model(
             part,
@@ -192,6 +188,12 @@ def stored_sizes(program: OnnxProgram) -> dict[str, tuple[tuple[int, ...], int]]
     return found
 
 
+def _needed(nodes: Sequence[Any]) -> dict[str, None]:
+    """Return the tensors that nodes read and do not make, in order."""
+    made = {name for node in nodes for name in node.output}
+    return dict.fromkeys(name for node in nodes for name in reads(node) if name not in made)
+
+
 def _is_constant(node: Any) -> bool:
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
@@ -215,9 +217,14 @@ def _captured(node: Any) -> Iterator[str]:
             yield from (value.name for value in body.output if value.name not in inside)
 
 
+def _makers(nodes: Sequence[Any]) -> dict[str, int]:
+    """Return the number of the node that makes each tensor."""
+    return {name: i for i, node in enumerate(nodes) for name in node.output if name}
+
+
 def _sorted(graph: Any) -> list[Any]:
     """Return the nodes in an order in which every one finds its inputs."""
-    made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    made = _makers(graph.node)
     order: list[int] = []
     state = [0] * len(graph.node)
     for root in range(len(graph.node)):
@@ -241,11 +248,11 @@ def _sorted(graph: Any) -> list[Any]:
 
 def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
     stored = {tensor.name for tensor in graph.initializer}
-    made = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    made = _makers(nodes)
     seen: Counter[str] = Counter()
     for node in nodes:
         names = reads(node)
-        title = node.name or next((x for x in node.output if x), node.op_type)
+        title = node.name or next(filter(None, node.output), node.op_type)
         seen[title] += 1
         name = (
             title if seen[title] == 1 else f"{title}#{seen[title]}"

@@ -15,7 +15,7 @@ from placeopt.model.errors import InputError
 from placeopt.programs.torch_program import attribute, flat, with_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from placeopt.programs.calls import Program
     from placeopt.programs.torch_program import TorchProgram
@@ -55,15 +55,20 @@ def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> l
     for i in range(program.num_calls - 1, -1, -1):
         if found[i] < 0:
             found[i] = min((found[j] for j in program.readers[i]), default=count - 1)
+    _refuse_backward(program, found)
+    return found
+
+
+def _refuse_backward(program: Program, stage: Sequence[int]) -> None:
+    """Refuse stages of which one reads from a later one."""
     for i, call in enumerate(program.calls):
         for j in call.inputs:
-            if found[j] > found[i]:
+            if stage[j] > stage[i]:
                 raise InputError(
-                    f"torch-pipeline: op '{call.name}' of stage {found[i]} reads "
+                    f"torch-pipeline: op '{call.name}' of stage {stage[i]} reads "
                     f"'{program.calls[j].name}' of stage "
-                    f"{found[j]}; solve with --objective period --contiguity chain"
+                    f"{stage[j]}; solve with --objective period --contiguity chain"
                 )
-    return found
 
 
 def cut_stages(program: TorchProgram, stage: Sequence[int], count: int) -> list[Stage]:
@@ -111,25 +116,12 @@ class _Cutter:
         """Return a stage as a module."""
         from torch import fx
 
-        graph = fx.Graph()
-        copies: dict[Any, Any] = {}
         inputs = self._given() if number == 0 else self.live(number - 1)
-        for node in inputs:
-            copies[node] = graph.placeholder(node.name)
-            copies[node].meta = dict(node.meta)
-
-        def copied(node: Any) -> Any:
-            if node not in copies:
-                copies[node] = graph.node_copy(node, copied)
-            return copies[node]
-
-        for node in self.nodes:
-            if node.op == "call_function" and self.of[node] == number:
-                copies[node] = graph.node_copy(node, copied)
+        graph, copied = self._copy(inputs, number)
         _follow_device(graph)
         last = number == self.count - 1
         outputs = self.results if last else self.live(number)
-        given = tuple(copied(node) if hasattr(node, "op") else node for node in outputs)
+        given = tuple(map(copied, outputs))
         if not last:  # a tensor with strides of zero, such as an expanded mask, cannot be sent
             given = tuple(graph.call_method("contiguous", (node,)) for node in given)
         graph.output(given[0] if len(given) == 1 else given)
@@ -141,6 +133,28 @@ class _Cutter:
         module = fx.GraphModule(root, graph, class_name=f"Stage{number}")
         names = tuple(node.name if hasattr(node, "op") else str(node) for node in outputs)
         return Stage(module, tuple(node.name for node in inputs), names, self._split_point(number))
+
+    def _copy(self, inputs: list[Any], number: int) -> tuple[Any, Callable[[Any], Any]]:
+        """Return a graph with the calls of a stage, and what copies one more value into it."""
+        from torch import fx
+
+        graph = fx.Graph()
+        copies: dict[Any, Any] = {}
+        for node in inputs:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+
+        def copied(node: Any) -> Any:
+            if not hasattr(node, "op"):
+                return node  # a result that is a plain value
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copied)
+            return copies[node]
+
+        for node in self.nodes:
+            if node.op == "call_function" and self.of[node] == number:
+                copies[node] = graph.node_copy(node, copied)
+        return graph, copied
 
     def _given(self) -> list[Any]:
         """Return what the first stage is given: a flag or a number that was fixed when the module
@@ -160,17 +174,19 @@ class _Cutter:
         if number == 0 or first < 0:
             return ""
         parts = calls[first].module.split(".")
-        for depth in range(1, len(parts) + 1):
-            path = ".".join(parts[:depth])
-            inside = [i for i, call in enumerate(calls) if f"{call.module}.".startswith(f"{path}.")]
-            before = [
-                i
-                for i in range(min(inside, default=0))
-                if self.numbers[i] >= number and calls[i].inputs
-            ]
-            if path and inside and not before and all(self.numbers[i] >= number for i in inside):
-                return path
-        return ""
+        paths = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        return next((path for path in paths if path and self._begins_with(number, path)), "")
+
+    def _begins_with(self, number: int, path: str) -> bool:
+        """Whether the first calls of a stage and those that follow are a module's."""
+        calls = self.program.program.calls
+        inside = [i for i, call in enumerate(calls) if f"{call.module}.".startswith(f"{path}.")]
+        before = [
+            i
+            for i in range(min(inside, default=0))
+            if self.numbers[i] >= number and calls[i].inputs
+        ]
+        return bool(inside) and not before and all(self.numbers[i] >= number for i in inside)
 
 
 def _follow_device(graph: Any) -> None:

@@ -84,11 +84,7 @@ def torch_program(
         warnings.simplefilter("ignore")
         module = exported.module(check_guards=False)
     _inline_regions(module)
-    for node in list(
-        module.graph.nodes
-    ):  # checks of devices and types, which moving tensors would break
-        if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
-            module.graph.erase_node(node)
+    _erase_checks(module.graph)
     module.graph.lint()
     module.recompile()
     nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
@@ -153,6 +149,13 @@ def with_devices(node: Any, device: Any) -> bool:
     node.args = tuple(device if isinstance(x, torch.device) else x for x in node.args)
     node.kwargs = {k: device if isinstance(x, torch.device) else x for k, x in node.kwargs.items()}
     return bool(found)
+
+
+def _erase_checks(graph: Any) -> None:
+    """Erase checks of devices and types, which moving tensors would break."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
+            graph.erase_node(node)
 
 
 def _inline_regions(module: Any) -> None:

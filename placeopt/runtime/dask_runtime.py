@@ -441,8 +441,7 @@ class _Tasks:
                 readers = graph.consumer[
                     graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
                 ].tolist()
-                for home in sorted({device[reader] for reader in readers} - {device[op]}):
-                    first = min(rank[reader] for reader in readers if device[reader] == home)
+                for home, first in _first_ranks(readers, device, rank, device[op]):
                     arrival = f"{self.key_of[tensor]}to{home}"
                     add(
                         arrival,
@@ -469,3 +468,11 @@ class _Tasks:
         graph = HighLevelGraph({"placement": layer}, {"placement": set()})
         futures = client.get(graph, self.wanted, sync=False)
         return dict(zip(self.wanted, futures, strict=True))
+
+
+def _first_ranks(
+    readers: list[int], device: list[int], rank: list[int], home: int
+) -> list[tuple[int, int]]:
+    """Return the other devices that read a tensor, and the rank of the first reader on each."""
+    homes = sorted({device[reader] for reader in readers} - {home})
+    return [(d, min(rank[reader] for reader in readers if device[reader] == d)) for d in homes]

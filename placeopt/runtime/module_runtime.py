@@ -158,14 +158,7 @@ class ModuleTasks:
         return found
 
     def _connect(self, graph: OpGraph) -> None:
-        readers: dict[Any, list[int]] = {}
-        for node, op in self.op_of.items():
-            for source in node.all_input_nodes:
-                if source in self.op_of and self.op_of[source] != op:
-                    readers.setdefault(source, []).append(op)
-        for node in self.results:
-            if node in self.op_of:
-                readers.setdefault(node, [])
+        readers = self._readers()
         self.tensor = {node: t for t, node in enumerate(x for x in self.op_of if x in readers)}
         triples = [(self.op_of[node], 0, readers[node]) for node in self.tensor]
         try:
@@ -179,6 +172,20 @@ class ModuleTasks:
         for op, tensors in _numbers_of(self.op_of[node] for node in self.tensor).items():
             if len(tensors) == len(own.get(op, [])):
                 self.graph_tensor[tensors] = own[op]
+
+    def _readers(self) -> dict[Any, list[int]]:
+        """Return the ops that read each value that another op makes, none of results that only
+        the caller reads.
+        """
+        readers: dict[Any, list[int]] = {}
+        for node, op in self.op_of.items():
+            for source in node.all_input_nodes:
+                if source in self.op_of and self.op_of[source] != op:
+                    readers.setdefault(source, []).append(op)
+        for node in self.results:
+            if node in self.op_of:
+                readers.setdefault(node, [])
+        return readers
 
     @cached_property
     def outputs(self) -> list[list[Any]]:

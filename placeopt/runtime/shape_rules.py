@@ -14,28 +14,12 @@ from placeopt.runtime.steps import Constant, matrix
 if TYPE_CHECKING:
     from placeopt.runtime.steps import Op, Rule, Shape
 
-_UNARY = frozenset(
-    (
-        "relu",
-        "sigmoid",
-        "tanh",
-        "gelu",
-        "silu",
-        "exp",
-        "sqrt",
-        "rsqrt",
-        "square",
-        "neg",
-        "abs",
-        "pow",
-        "mul_constant",
-        "copy",
-    )
+_UNARY = (
+    *("relu", "sigmoid", "tanh", "gelu", "silu", "sqrt", "rsqrt", "square", "neg", "abs", "pow"),
+    *("mul_constant", "copy"),
 )
-_BINARY = frozenset(("add", "sub", "mul", "div", "maximum"))
-_MOVES = frozenset(
-    ("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "formation", "expand")
-)
+_BINARY = ("add", "sub", "mul", "div", "maximum")
+_MOVES = ("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "formation", "expand")
 _OVER = {"reduce_max": "max", "reduce_sum": "sum", "reduce_mean": "mean"}
 
 
@@ -43,22 +27,17 @@ def rule(op: Op) -> Rule | None:
     """Return the kernel of an op whose shapes fit its kind."""
     if op.kind == "split" and len(op.inputs) == 1:
         return _split(op)
-    if len(op.out) != 1:
-        return None
-    if op.kind in _UNARY and op.shapes == op.out:
-        return "unary", {"function": op.kind}, op.inputs
-    if (
-        op.kind in _MOVES
-        and len(op.inputs) == 1
-        and math.prod(op.shapes[0]) == math.prod(op.out[0])
-    ):
-        return "rearrange", {"shape": op.out[0]}, op.inputs
-    if op.kind in _OVER:
-        return _reduction(op)
-    if op.kind in _BINARY:
-        return _elementwise(op)
     maker = _RULES.get(op.kind)
-    return maker(op) if maker else None
+    return maker(op) if maker and len(op.out) == 1 else None
+
+
+def _unary(op: Op) -> Rule | None:
+    return ("unary", {"function": op.kind}, op.inputs) if op.shapes == op.out else None
+
+
+def _move(op: Op) -> Rule | None:
+    fits = len(op.inputs) == 1 and math.prod(op.shapes[0]) == math.prod(op.out[0])
+    return ("rearrange", {"shape": op.out[0]}, op.inputs) if fits else None
 
 
 def _split(op: Op) -> Rule | None:
@@ -191,22 +170,11 @@ def _conv(op: Op) -> Rule | None:
     terms = op.weights // filters - bias  # channels per group x kernel height x kernel width
     if terms < 1 or (terms + bias) * filters != op.weights:
         return None
-    images = (
-        [op.shapes[0]]
-        if op.shapes
-        else [(out[0], c, out[2] * s, out[3] * s) for s in (2, 1, 4) for c in (3, 1)]
-    )
-    for image in images:
+    for image in op.shapes or _images(out):
         found = _window(image, out, terms)
         if found is None:
             continue
         kernel, stride, padding, groups = found
-        operands: list[int | Constant] = list(op.inputs) or [
-            matrix(f"{op.name}/image", image, op.dtype)
-        ]
-        operands.append(matrix(f"{op.name}/weights", (filters, terms), op.dtype, terms))
-        if bias:
-            operands.append(matrix(f"{op.name}/bias", (filters,), op.dtype))
         options = {
             "shape": out,
             "kernel": kernel,
@@ -214,8 +182,21 @@ def _conv(op: Op) -> Rule | None:
             "padding": padding,
             "groups": groups,
         }
-        return "conv", options, tuple(operands)
+        return "conv", options, _conv_operands(op, image, terms, bias)
     return None
+
+
+def _conv_operands(op: Op, image: Shape, terms: int, bias: bool) -> tuple[int | Constant, ...]:
+    """Return the images, the weights of the filters and, if there is one, the bias."""
+    filters = op.out[0][1]
+    images = op.inputs or [matrix(f"{op.name}/image", image, op.dtype)]
+    weights = matrix(f"{op.name}/weights", (filters, terms), op.dtype, terms)
+    return (*images, weights, *([matrix(f"{op.name}/bias", (filters,), op.dtype)] if bias else []))
+
+
+def _images(out: Shape) -> list[Shape]:
+    """Return shapes of images that a first convolution may read, the likeliest first."""
+    return [(out[0], c, out[2] * s, out[3] * s) for s in (2, 1, 4) for c in (3, 1)]
 
 
 def _window(
@@ -229,13 +210,17 @@ def _window(
     for groups in sorted({1, channels}):
         if channels % groups or terms % (channels // groups):
             continue
-        area = terms // (channels // groups)
-        sides = [(kh, area // kh) for kh in range(1, area + 1) if area % kh == 0]
-        for kernel in sorted(sides, key=lambda side: abs(side[0] - side[1])):
+        for kernel in _kernels(terms // (channels // groups)):
             padding = tuple(_padding(image[2 + i], out[2 + i], kernel[i], stride) for i in range(2))
             if all(0 <= p <= side for p, side in zip(padding, kernel, strict=True)):
                 return kernel, stride, padding, groups  # type: ignore[return-value]
     return None
+
+
+def _kernels(area: int) -> list[tuple[int, int]]:
+    """Return the heights and widths of an area, the squarest first."""
+    sides = [(height, area // height) for height in range(1, area + 1) if area % height == 0]
+    return sorted(sides, key=lambda side: abs(side[0] - side[1]))
 
 
 def _padding(length: int, out: int, kernel: int, stride: int) -> int:
@@ -285,15 +270,11 @@ def _exp(op: Op) -> Rule | None:
         and op.shapes[0] == op.out[0]
         and _broadcasts(list(op.shapes), op.out[0])
     )
-    return ("exp_shifted", {}, op.inputs) if fits else None
+    return ("exp_shifted", {}, op.inputs) if fits else _unary(op)
 
 
-def _softmax(op: Op) -> Rule | None:
-    return ("softmax", {}, op.inputs) if op.shapes == op.out else None
-
-
-def _norm(op: Op) -> Rule | None:
-    return ("layer_norm", {}, op.inputs) if op.shapes == op.out else None
+def _row_wise(op: Op) -> Rule | None:
+    return (op.kind, {}, op.inputs) if op.shapes == op.out else None
 
 
 def _concat(op: Op) -> Rule | None:
@@ -322,6 +303,10 @@ def _variable(op: Op) -> Rule | None:
 
 
 _RULES = {
+    **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(_BINARY, _elementwise),
+    **dict.fromkeys(_MOVES, _move),
+    **dict.fromkeys(_OVER, _reduction),
     "scale": _learned_vector,
     "bias_add": _learned_vector,
     "batch_norm": _batch_norm,
@@ -330,10 +315,10 @@ _RULES = {
     "conv": _conv,
     "max_pool": _pool,
     "avg_pool": _pool,
-    "softmax": _softmax,
+    "softmax": _row_wise,
     "mask": _mask,
     "exp": _exp,
-    "layer_norm": _norm,
+    "layer_norm": _row_wise,
     "concat": _concat,
     "embedding": _embedding,
     "variable": _variable,

@@ -52,11 +52,8 @@ def _grid_place(table: OpTable, op: Op, index: int) -> tuple[int, int]:
 
 def _matmul(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     out = op.out[0]
-    if len(out) == 3 and len(op.inputs) == 2:
-        return "scores", {"heads": out[0]}, op.inputs
-    if len(op.inputs) == 2 and sorted(len(shape) for shape in op.shapes) == [2, 3]:
-        order = (0, 1) if len(op.shapes[0]) == 3 else (1, 0)
-        return "mix", {}, tuple(op.inputs[i] for i in order)
+    if found := _attention(op):
+        return found
     if len(place) != 3 or len(out) != 2 or len(op.inputs) > 2:
         return None
     row, inner, column = place
@@ -72,6 +69,18 @@ def _matmul(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     for tensor, side in zip(op.inputs, sides, strict=True):
         operands[side] = tensor
     return "matmul", {}, tuple(operands)
+
+
+def _attention(op: Op) -> Rule | None:
+    """Scores of heads, or values mixed by scores; None for a product of plain matrices."""
+    if len(op.inputs) != 2:
+        return None
+    if len(op.out[0]) == 3:
+        return "scores", {"heads": op.out[0][0]}, op.inputs
+    dimensions = list(map(len, op.shapes))
+    if sorted(dimensions) != [2, 3]:
+        return None
+    return "mix", {}, op.inputs if dimensions == [3, 2] else op.inputs[::-1]
 
 
 def _sides(table: OpTable, op: Op, left: Shape) -> tuple[int, ...]:
