@@ -139,8 +139,7 @@ class Certificate(Shown):
         if data.get("version") != FORMAT_VERSION:
             raise InputError(
                 f"{where}: expected version {FORMAT_VERSION}, received "
-                f"{data.get('version')!r:.20}: "
-                "write it again with placeopt verify --out FILE"
+                f"{data.get('version')!r:.20}: write it again with placeopt verify --out FILE"
             )
         values = _fields(data, where) | _fractions(data, where)
         for key in ("value", "lower_bound", "better"):

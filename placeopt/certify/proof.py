@@ -53,8 +53,7 @@ def prove(
     if witness is None:
         raise InputError(
             f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} "
-            "of a "
-            f"{objective.kind} problem yet; leave out --proof"
+            f"of a {objective.kind} problem yet; leave out --proof"
         )
     return finished(
         {

@@ -138,8 +138,7 @@ def recheck(
         return [
             *found,
             "the certificate is about another problem: hash "
-            f"{brief(claimed.problem_hash[:12])}..., "
-            f"'{problem.name}' has {problem.hash[:12]}...",
+            f"{brief(claimed.problem_hash[:12])}..., '{problem.name}' has {problem.hash[:12]}...",
         ]
     if claimed.solution_hash != solution_hash(solution):
         return [
@@ -242,8 +241,7 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
     except (AttributeError, TypeError) as error:
         raise InputError(
             f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, "
-            "received "
-            f"{type(solution).__name__}"
+            f"received {type(solution).__name__}"
         ) from error
     return finished._replace(queue=finished.queue or queue)
 
@@ -304,8 +302,7 @@ def _refuse_contradiction(problem: Any, report: BoundReport, value: Any) -> None
         bound = report.infeasible or f"the lower bound {report.value} ({report.method})"
         raise SolverError(
             f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one "
-            "of them "
-            "is wrong"
+            "of them is wrong"
         )
 
 
@@ -320,8 +317,7 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
     elif fresh.lower_bound < claimed.lower_bound:
         found.append(
             f"lower bound: certified {claimed.lower_bound} by {claimed.bound_method}, proved again "
-            "only "
-            f"{fresh.lower_bound} within {seconds:g} s; more time may be needed"
+            f"only {fresh.lower_bound} within {seconds:g} s; more time may be needed"
         )
     for method, value in claimed.bounds.items():
         if value > max(fresh.lower_bound, fresh.bounds.get(method, 0)):

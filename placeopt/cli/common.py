@@ -257,9 +257,8 @@ def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
             distance = float(found.incumbent - found.lower_bound)
             gap = distance / max(1.0, float(found.incumbent))
             words = (
-                f"incumbent {objective.text(problem, found.incumbent)}  "
-                f"bound {objective.text(problem, found.lower_bound)}  "
-                f"gap {percent(gap)}  {words}"
+                f"incumbent {objective.text(problem, found.incumbent)}  bound "
+                f"{objective.text(problem, found.lower_bound)}  gap {percent(gap)}  {words}"
             )
         show(f"{words}  {found.note}".rstrip())
 

@@ -83,8 +83,7 @@ def _print_execution(problem: Any, placement: Any, run: Any) -> None:
     tick = problem.tick_seconds
     say(
         f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
-        "execution, "
-        f"{len(run.transfers)} transfers)"
+        f"execution, {len(run.transfers)} transfers)"
     )
     view = Table("device", "ops", "busy", "utilisation", "peak memory", box=None, pad_edge=False)
     for d, name in enumerate(problem.device_names):

@@ -175,8 +175,6 @@ def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
     room = f", of {gib(least)}" if least < UNLIMITED else ""
     return (
         f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states "
-        "(Adam) "
-        f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device "
-        f"{gib(need['per_device'])} GiB "
-        f"when spread evenly{room}"
+        f"(Adam) {gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device "
+        f"{gib(need['per_device'])} GiB when spread evenly{room}"
     )

@@ -191,8 +191,7 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     rest = f"; the others hold {', '.join(others) if len(others) < 8 else 'less'}"
     limit = f" of {common.gib_text(room)}" if room < UNLIMITED else ""
     return (
-        f"memory in GiB: {problem.device_names[most]} "
-        f"{common.gib_text(int(peak[most]))}{limit} "
+        f"memory in GiB: {problem.device_names[most]} {common.gib_text(int(peak[most]))}{limit} "
         f"({told}){rest if others else ''}"
     )
 

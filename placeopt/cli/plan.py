@@ -301,8 +301,7 @@ def _print(planned: Planned) -> None:
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(
         f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of "
-        f"{planned.problem.batch} samples, "
-        f"{planned.throughput:.4g} samples/s"
+        f"{planned.problem.batch} samples, {planned.throughput:.4g} samples/s"
     )
     say(
         f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} "
@@ -448,8 +447,7 @@ def compare_offers(
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
         common.console().print(
             f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, "
-            f"{price} per million samples, "
-            f"gap {common.percent(one.result.gap)}"
+            f"{price} per million samples, gap {common.percent(one.result.gap)}"
             + (f" ({what})" if what else "")
             + f"\n  {row['plan']}"
         )
@@ -516,9 +514,8 @@ class Remainder:
         ticks = self.planned.problem.tick_seconds
         common.console().print(
             f"without these hosts: {common.time_text(self.planned.result.value or 0, ticks)} per "
-            f"step, "
-            f"gap {common.percent(self.planned.result.gap)}, {common.bytes_text(int(self.moved))} "
-            f"to move\n  {plan}"
+            f"step, gap {common.percent(self.planned.result.gap)}, "
+            f"{common.bytes_text(int(self.moved))} to move\n  {plan}"
         )
 
 

@@ -350,8 +350,7 @@ def _print_run(data: dict[str, Any]) -> None:
     checked = f", results equal {whole}" if measured["checked"] else ""
     say(
         f"measured {common.time_text(measured['seconds'], 1.0)}  (median of "
-        f"{len(measured['repeats'])}, "
-        f"+-{100 * measured['spread']:.1f} %{checked})"
+        f"{len(measured['repeats'])}, +-{100 * measured['spread']:.1f} %{checked})"
     )
     view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
     words = {
@@ -399,8 +398,7 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
     if given == "model" and not own:
         raise InputError(
             f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or "
-            ".onnx); "
-            "the others run synthetic operators of the same sizes"
+            ".onnx); the others run synthetic operators of the same sizes"
         )
     return given
 

@@ -960,8 +960,7 @@ def larger_text(shown: ScheduledSource, data: dict[str, Any]) -> str:
         )
     return (
         f"K = {larger['size']} was tried for {larger['seconds']:.2g} s and gave nothing shorter; "
-        f"{least} "
-        "(--repetend-size 0 tries 1 to 4)"
+        f"{least} (--repetend-size 0 tries 1 to 4)"
     )
 
 
@@ -970,8 +969,7 @@ def transfers_text(shown: ScheduledSource, found: dict[str, Any]) -> str:
     unit = " ms" if shown.timed else " ticks"
     return (
         f"in this order with {found['mode']} transfers the makespan is "
-        f"{shown.time(found['makespan'])}{unit}, "
-        f"{found['ratio']:.3f} times as long"
+        f"{shown.time(found['makespan'])}{unit}, {found['ratio']:.3f} times as long"
     )
 
 

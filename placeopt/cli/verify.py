@@ -144,8 +144,7 @@ def _print(problem: Any, certificate: Certificate) -> None:
         say(f"{word}: {objective.name} {objective.text(problem, certificate.value)}{how}")
         say(
             f"proven lower bound {objective.text(problem, certificate.lower_bound)} by "
-            f"{certificate.bound_method}; "
-            f"gap {common.percent(certificate.gap)}"
+            f"{certificate.bound_method}; gap {common.percent(certificate.gap)}"
         )
         return
     say(f"not valid: {len(certificate.violations)} violation(s)")

@@ -296,10 +296,8 @@ def _check_workers(cells: Sequence[Cell], jobs: int, cores: int) -> None:
         if isinstance(workers, int) and workers > 1 and workers * jobs > cores:
             raise InputError(
                 f"solver '{name}' uses {workers} workers, times {jobs} jobs is more than {cores} "
-                "cores: give it "
-                f"options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs "
-                f"{max(1, cores // workers)}, or allow "
-                "it with --oversubscribe"
+                f"cores: give it options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs "
+                f"{max(1, cores // workers)}, or allow it with --oversubscribe"
             )
 
 

@@ -246,9 +246,8 @@ def place(parameters, mesh):
 def dtensor_file(rows: Sequence[ParameterLayout], inputs: Layout, mesh: Sequence[int]) -> str:
     """Return the text of dtensor_plan.py for a module whose calls are not known."""
     imports = (
-        "from contextlib import nullcontext\n\n"
-        "from torch.distributed.tensor.experimental import implicit_replication\n"
-        "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+        "from contextlib import nullcontext\n\nfrom torch.distributed.tensor.experimental import "
+        "implicit_replication\nfrom torch.nn.attention import SDPBackend, sdpa_kernel\n"
     )
     return _head(rows, mesh, imports) + PARAMETERS_ONLY.format(inputs=torch_placements(inputs))
 

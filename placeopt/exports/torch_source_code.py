@@ -134,8 +134,7 @@ def class_source(name: str, module: Any) -> tuple[str, dict[str, Any]]:
         if node.op == "get_attr" and isinstance(attribute(module, node.target), GraphModule):
             raise InputError(
                 f"the module holds a nested graph ('{node.target}', control flow), which cannot be "
-                "written as "
-                "code; use po.export in Python"
+                "written as code; use po.export in Python"
             )
     nested = hasattr(module, "_in_spec")
     graph = module.graph

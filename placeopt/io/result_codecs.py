@@ -103,8 +103,7 @@ def _refuse_changes(body: Body) -> None:
     ):
         raise InputError(
             f"{body.where}: the result was changed after it was written (its digest differs); "
-            "solve again, or "
-            "verify its placement alone"
+            "solve again, or verify its placement alone"
         )
 
 

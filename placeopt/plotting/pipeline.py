@@ -102,9 +102,8 @@ def draw_pipeline(
     unit, size = _unit(schedule)
     gantt.set_title(
         f"{problem.name}: {schedule.micro_batches} micro-batches, period "
-        f"{float(schedule.period) / size:.4g} {unit}, "
-        f"makespan {schedule.makespan / size:.4g} {unit}\n"
-        f"bubble: {schedule.bubble_period:.1%} of a period (busiest device), "
+        f"{float(schedule.period) / size:.4g} {unit}, makespan {schedule.makespan / size:.4g} "
+        f"{unit}\nbubble: {schedule.bubble_period:.1%} of a period (busiest device), "
         f"{np.mean(schedule.bubble_wall):.1%} of the wall clock (mean of the devices)",
         loc="left",
         fontsize=9,

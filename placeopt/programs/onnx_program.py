@@ -114,8 +114,7 @@ class OnnxProgram:
         if name not in self.types:
             raise InputError(
                 f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes "
-                "from one device "
-                "to another, is unknown; name it in the model's value_info"
+                "from one device to another, is unknown; name it in the model's value_info"
             )
         return self.types[name]
 

@@ -203,8 +203,7 @@ class DaskRuntime:
                 where = f"at '{self.address}'" if self.address else "started here"
                 raise ExecutionError(
                     f"Dask runtime: expected {self.num_devices} workers {where}, found "
-                    f"{len(addresses)}; "
-                    "start more, or use fewer devices"
+                    f"{len(addresses)}; start more, or use fewer devices"
                 )
             time.sleep(0.1)
 
@@ -329,8 +328,7 @@ class DaskRuntime:
             if todo and time.monotonic() > end:
                 raise ExecutionError(
                     f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing "
-                    "after "
-                    f"{self.timeout:g} s; give the runtime a longer timeout"
+                    f"after {self.timeout:g} s; give the runtime a longer timeout"
                 )
 
     def _explain(self, future: Any, addresses: tuple[str, ...]) -> None:

@@ -69,9 +69,8 @@ def _calibrated(table: OpTable, index: int, flops_per_second: float) -> Rule:
     if flops > max_flops or moved > MAX_BYTES:
         raise InputError(
             f"graph '{graph.name}': op '{graph.op_names[index]}' has {flops:.3g} flops and moves "
-            f"{moved:.3g} bytes, "
-            f"too much to be executed here (at most {max_flops:.0e} and {MAX_BYTES:.0e}); use a "
-            "smaller graph"
+            f"{moved:.3g} bytes, too much to be executed here (at most {max_flops:.0e} and "
+            f"{MAX_BYTES:.0e}); use a smaller graph"
         )
     outputs = tuple(table.result(tensor) for tensor in table.outputs[index])
     return "calibrated", {"flops": flops, "bytes": moved, "outputs": outputs}, table.inputs[index]

@@ -159,8 +159,7 @@ def check_placement(
         op = int(outside.argmax())
         raise InputError(
             f"placement of op '{graph.op_names[op]}': expected a device in 0..{num_devices - 1} of "
-            "the runtime, "
-            f"received {int(placement.device[op])}; use a runtime with more devices"
+            f"the runtime, received {int(placement.device[op])}; use a runtime with more devices"
         )
     if placement.priority is not None:
         return placement
