@@ -25,6 +25,7 @@ from placeopt.io.placement_file import (
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError, brief
+from placeopt.model.files import read_json
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Result
 from placeopt.solving.options import declared_options
@@ -126,8 +127,6 @@ def recheck(
     """
     data: Any = certificate
     if isinstance(certificate, str | Path):
-        from placeopt.model.files import read_json
-
         data = read_json(certificate, what="certificate")
     elif isinstance(certificate, Certificate):
         data = certificate.to_dict()

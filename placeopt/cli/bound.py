@@ -8,6 +8,7 @@ import typer
 
 from placeopt.cli import common, interrupt
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
@@ -45,8 +46,6 @@ def bound_command(
 
 
 def _print(problem: Any, report: BoundReport, *, json: bool) -> None:
-    from placeopt.model.objective import objective_of
-
     objective = objective_of(problem)
     if json:
         common.print_json(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 from placeopt.model.objective import time_text as seconds_text
 from placeopt.model.sizes import bytes_text as bytes_text
 from placeopt.model.sizes import parse_bytes
@@ -247,8 +248,6 @@ def search_progress(
 
 def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
     """Return a callback that shows the incumbent, bound and gap of a search on `problem`."""
-    from placeopt.model.objective import objective_of
-
     objective = objective_of(problem)
 
     def report(found: Progress) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from placeopt.cli import common
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.objective import objective_of
 
 
 @takes_problem
@@ -22,8 +24,6 @@ def evaluate_command(
     Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
     """
     from placeopt.certify.verify import read_solution
-    from placeopt.model.errors import InfeasiblePlacementError
-    from placeopt.model.objective import objective_of
 
     folder = common.out_folder(out)
     problem = options.load()

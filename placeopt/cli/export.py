@@ -9,6 +9,7 @@ import typer
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError
+from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
@@ -161,8 +162,6 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """
     import csv
     import io
-
-    from placeopt.model.files import parse_json, read_text
 
     text = read_text(path, what="placement")
     if text.lstrip()[:1] != "{":

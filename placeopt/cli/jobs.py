@@ -13,6 +13,7 @@ import typer
 
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import MissingExtraError
+from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,7 +220,6 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
     """Write a trace and a picture of the first episode of each policy, and the results; return the
     paths.
     """
-    from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.jobs import chrome_trace, plot_occupancy
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from placeopt.solving.registry import SolverSpec
@@ -28,7 +29,6 @@ def solvers_command(
     json: common.Json = False,
 ) -> None:
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
-    from placeopt.model.errors import InputError, did_you_mean
     from placeopt.solving.registry import specs
 
     if kind is not None and kind not in KINDS:
@@ -70,7 +70,6 @@ def _fields(spec: SolverSpec) -> dict[str, Any]:
 
 def _spec(name: str) -> SolverSpec:
     """Return what the registry says of a solver."""
-    from placeopt.model.errors import InputError, did_you_mean
     from placeopt.solving.registry import specs
 
     table = specs()

@@ -253,7 +253,6 @@ def why_none(problem: Any) -> str:
 def _peaks(problem: PlacementProblem, placement: Any, queue: str | None) -> Any:
     """Return the bytes at the peak of every device, None where the placement cannot be run."""
     from placeopt.makespan.evaluate import evaluate
-    from placeopt.model.errors import InputError
 
     try:
         return evaluate(problem, placement, queue or None, check=False).peak_memory

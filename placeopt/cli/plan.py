@@ -15,6 +15,8 @@ import typer
 
 from placeopt.cli import common
 from placeopt.cli.plan_launch import calibration_constants, plan_launch
+from placeopt.model.errors import InputError, check_choice
+from placeopt.model.objective import time_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -144,7 +146,6 @@ def plan_command(
     Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
     from placeopt.instances.clusters.gpus import PRECISIONS
-    from placeopt.model.errors import InputError, check_choice
     from placeopt.planning.plan_model import plan, plan_problem
 
     if runs is not None:
@@ -203,8 +204,6 @@ def plan_command(
 
 def _devices_of_degrees(given: dict[str, int | None]) -> str:
     """Return the cluster that a plan given by its degrees fills."""
-    from placeopt.model.errors import InputError
-
     if not (given["tp"] and given["pp"] and given["dp"]):
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
     return f"{given['tp'] * given['pp'] * given['dp'] * (given['cp'] or 1)}xH100"
@@ -212,8 +211,6 @@ def _devices_of_degrees(given: dict[str, int | None]) -> str:
 
 def _refuse_degrees(given: dict[str, int | None], model: str, cluster: str) -> None:
     """Refuse degrees of a model or of devices whose plans have none to name."""
-    from placeopt.model.errors import InputError
-
     named = [key for key, value in given.items() if value is not None]
     if named:
         raise InputError(
@@ -248,8 +245,6 @@ def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, j
 
 def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json: bool) -> None:
     """Price a plan in the format of the measured ones."""
-    from placeopt.model.errors import InputError
-    from placeopt.model.objective import time_text
     from placeopt.planning.plan_model import plan_problem
     from placeopt.plans.measured_plans import read_measured_plan
     from placeopt.plans.pools import KNOWN, parse_pools
@@ -292,8 +287,6 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
 
 
 def _print(planned: Planned) -> None:
-    from placeopt.model.objective import time_text
-
     say: Any = common.console().print
     if planned.plan is None or planned.price is None:
         say(f"no plan: {_why_none(planned)}", markup=False)
@@ -386,7 +379,6 @@ def predict_runs(
     runs: Path, out: Path | None, costs: Path | None, *, calibrate: bool, json: bool
 ) -> None:
     """Write a table with predictions or, with `calibrate`, a calibration file."""
-    from placeopt.model.errors import InputError
     from placeopt.planning.fit_runs import fit, usable
     from placeopt.planning.runs_table import predict_table, read_runs
 
@@ -457,7 +449,6 @@ def _plans_of_offers(
     model: str, text: str, batch: int, seconds: float, space: dict[str, Any]
 ) -> list[Planned]:
     """Return the best plan of every offer and pair of offers that a plan fits."""
-    from placeopt.model.errors import InputError
     from placeopt.planning.elastic import plan_clusters, plan_offers
     from placeopt.planning.plan_model import plan_problem
     from placeopt.plans.pools import parse_pools
@@ -477,8 +468,6 @@ def _plans_of_offers(
 
 def parse_hosts(text: str) -> dict[str, tuple[int, ...]]:
     """Return the numbers of hosts by kind of `KIND/HOST,KIND/HOST`."""
-    from placeopt.model.errors import InputError
-
     found: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(.+)/(\d+)", part.strip())
@@ -525,7 +514,6 @@ def plan_without(
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
     bytes to move; None where no loss is asked about, or nothing was planned.
     """
-    from placeopt.model.errors import InputError
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
     from placeopt.plans.tabled_costs import TabledStepCosts
 

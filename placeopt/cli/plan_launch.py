@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.model.objective import time_text
+from placeopt.model.sizes import device_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +50,6 @@ def plan_launch(
 
     Samples have 4096 tokens where `sequence` does not say.
     """
-    from placeopt.model.sizes import device_limits
     from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
     from placeopt.plans.calibration import is_calibration
 
@@ -93,8 +94,6 @@ def _report(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> None:
 
 
 def _print(body: dict[str, Any], said: str) -> None:
-    from placeopt.model.objective import time_text
-
     say: Any = common.console().print
     if body["step_seconds"] is None:
         say(body["message"])
@@ -130,8 +129,6 @@ def _print(body: dict[str, Any], said: str) -> None:
 
 def _print_regret(body: dict[str, Any]) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
-    from placeopt.model.objective import time_text
-
     say, safest = common.console().print, body["safest"]
     say(
         f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
@@ -147,8 +144,6 @@ def _print_regret(body: dict[str, Any]) -> None:
 def _parts_table(body: dict[str, Any]) -> Table:
     """Return the parts of the time of a step beside those of the memory of a device."""
     from rich.table import Table
-
-    from placeopt.model.objective import time_text
 
     view = Table("part of the step", "time", "memory of a device", "", box=None, pad_edge=False)
     times = [(part, time_text(seconds)) for part, seconds in body["parts_seconds"].items()]

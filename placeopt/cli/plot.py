@@ -9,6 +9,8 @@ import typer
 
 from placeopt.cli import common
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 
 SUFFIXES = (".png", ".svg", ".pdf", ".json")
 
@@ -30,7 +32,6 @@ def plot_command(
     """
     from placeopt.certify.verify import read_solution
     from placeopt.makespan.evaluate import evaluate
-    from placeopt.model.errors import InputError
     from placeopt.model.placement import Placement
 
     if out.suffix.lower() not in SUFFIXES:
@@ -48,7 +49,6 @@ def plot_command(
     if out.suffix.lower() == ".json":
         import json as json_module
 
-        from placeopt.model.files import write_text
         from placeopt.plotting.trace import chrome_trace
 
         write_text(out, json_module.dumps(chrome_trace(run)) + "\n")

@@ -14,6 +14,7 @@ import typer
 from placeopt.cli import common
 from placeopt.cli.model_notes import cost_notes, is_own_model, rate_note, tied_notes
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,6 @@ class ProblemOptions:
         """
         from placeopt.instances.readers.dnn_partitioning import is_split, read_split
         from placeopt.io.placement_file import open_placement
-        from placeopt.model.objective import objective_of
 
         if objective_of(problem).kind != "placement":
             return path

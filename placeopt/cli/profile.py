@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError
+from placeopt.model.errors import ExecutionError, InputError
 
 if TYPE_CHECKING:
     from placeopt.instances.op_cost_file import OpCosts
@@ -60,7 +60,6 @@ def profile_command(
     Example: `placeopt profile torch:model.py:make --out costs.json`
     """
     from placeopt.instances.op_cost_file import read_costs, write_costs
-    from placeopt.model.errors import ExecutionError
 
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "6"

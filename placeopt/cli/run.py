@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError
+from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
@@ -89,8 +90,6 @@ def run_command(
 
     Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
-    from placeopt.model.errors import ExecutionError
-
     name = runtime_name(runtime, source, scheduler)
     if name == "model" and training:
         raise InputError(
@@ -211,7 +210,6 @@ def hosts_of(
 
 def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:
     """Return a runtime as a context manager."""
-    from placeopt.model.errors import InputError
     from placeopt.runtime import DaskRuntime, SerialRuntime, TorchRuntime
 
     if scheduler is not None and name != "dask":
@@ -232,7 +230,6 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
     if not placement.startswith("solver:"):
         return read_placement(placement, problem)
     from placeopt.api import solve
-    from placeopt.model.errors import InputError
 
     result = solve(problem, solver=placement.removeprefix("solver:"), seed=seed)
     if result.stop_reason == "interrupted":
@@ -310,7 +307,6 @@ def _write(
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
     from placeopt.io.placement_file import write_placement
-    from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.runtime.simulation import timeline

@@ -12,6 +12,8 @@ import typer
 from placeopt.cli import common
 from placeopt.exports.sharded import FILES, dtensor_program_file
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
+from placeopt.model.objective import objective_of
 from placeopt.model.sizes import parse_bytes
 from placeopt.sharding.from_model_parameters import (
     input_layouts,
@@ -152,7 +154,6 @@ def _write_parameters(
 ) -> list[str]:
     """Write the layouts by parameter, and the file that a framework runs."""
     from placeopt.experiments.studies import write_csv
-    from placeopt.model.files import write_text
 
     if layouts is None:
         return []
@@ -177,7 +178,6 @@ def _summary(
     layouts: list[ParameterLayout] | None,
 ) -> dict[str, Any]:
     from placeopt.io.serialize import result_fields
-    from placeopt.model.objective import objective_of
     from placeopt.sharding.evaluate import total_cost, usage_profile
     from placeopt.sharding.layout_table import collectives, megatron_layout
 
@@ -211,7 +211,6 @@ def _write(
     import io
 
     from placeopt.io.serialize import save
-    from placeopt.model.files import write_text
 
     stream = io.StringIO()
     writer = csv.DictWriter(
@@ -228,8 +227,6 @@ def _write(
 
 
 def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> None:
-    from placeopt.model.objective import objective_of
-
     say, problem = common.console().print, model.problem
     text = objective_of(problem).text
     if result.solution is None:

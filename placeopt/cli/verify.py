@@ -10,6 +10,9 @@ import typer
 from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
+from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
     from placeopt.certify.certificate import Certificate
@@ -47,7 +50,6 @@ def verify_command(
     certificate.json`
     """
     from placeopt.certify.verify import read_solution, verify
-    from placeopt.model.errors import InputError
 
     if placement is None:
         raise InputError(
@@ -109,8 +111,6 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
     if out is not None:
         import json as json_module
 
-        from placeopt.model.files import write_text
-
         write_text(out, json_module.dumps(data, indent=1) + "\n")
         if not json:
             common.console().print(f"certificate: {out}")
@@ -121,7 +121,6 @@ def _write_proof(
 ) -> None:
     """Write a proof and say what it shows."""
     from placeopt.certify.proof import prove, write_proof
-    from placeopt.model.objective import objective_of
 
     data = prove(problem, solution, certificate, seconds)
     write_proof(path, data)
@@ -135,8 +134,6 @@ def _write_proof(
 
 
 def _print(problem: Any, certificate: Certificate) -> None:
-    from placeopt.model.objective import objective_of
-
     say, objective = common.console().print, objective_of(problem)
     if certificate.feasible:
         word = "optimal" if certificate.status == "optimal" else "valid"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.serialize import result_fields
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import one_line
+from placeopt.model.objective import named_objective
 from placeopt.model.placement import Placement
 from placeopt.version import __version__
 
@@ -97,7 +98,6 @@ def prepare(cells: Sequence[Cell]) -> None:
     """Compile and load the kernels of some cells; what is wrong with a cell it says itself when it
     runs.
     """
-    from placeopt.model.objective import named_objective
     from placeopt.solving.compilation import ensure, kernels_of
     from placeopt.solving.registry import make_solver
 

@@ -6,6 +6,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.errors import MissingExtraError
 from placeopt.model.files import write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def write_pictures(
     Without matplotlib the picture is left out: the trace needs nothing.
     """
     from placeopt.makespan.evaluate import evaluate
-    from placeopt.model.errors import MissingExtraError
     from placeopt.plotting.trace import chrome_trace
 
     run = evaluate(problem, placement, queue, check=False)

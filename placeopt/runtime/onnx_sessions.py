@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.instances.quotient import quotient
-from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
 from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
@@ -146,8 +146,6 @@ def whole_session(program: OnnxProgram, threads: int = 1, profile: str = "") -> 
     try:
         import onnxruntime
     except ImportError:
-        from placeopt.model.errors import MissingExtraError
-
         raise MissingExtraError("onnxruntime", "onnxruntime", "running ONNX models") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
