@@ -61,8 +61,6 @@ def _print(problem: Any, report: BoundReport, *, json: bool) -> None:
             }
         )
         return
-    from rich.table import Table
-
     say = common.console().print
     if report.infeasible:
         say(f"infeasible: {report.infeasible}")
@@ -71,7 +69,7 @@ def _print(problem: Any, report: BoundReport, *, json: bool) -> None:
         f"{objective.name} >= {objective.text(problem, report.value)}  ({report.value} ticks, "
         f"proved by {report.method})"
     )
-    view = Table("method", "ticks", "value", box=None, pad_edge=False)
+    view = common.table("method", "ticks", "value")
     for method, value in report.bounds.items():
         view.add_row(method, str(value), objective.text(problem, value))
     say(view)

@@ -21,6 +21,7 @@ from placeopt.model.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
@@ -202,6 +203,13 @@ def console(*, quiet: bool = False) -> Console:
         emoji=False,
         quiet=quiet,
     )
+
+
+def table(*headings: str, **options: Any) -> Table:
+    """Return a table without lines, to be filled and printed."""
+    from rich.table import Table
+
+    return Table(*headings, box=None, pad_edge=False, **options)
 
 
 @contextmanager

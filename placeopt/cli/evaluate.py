@@ -77,15 +77,13 @@ def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
 
 
 def _print_execution(problem: Any, placement: Any, run: Any) -> None:
-    from rich.table import Table
-
     say = common.console().print
     tick = problem.tick_seconds
     say(
         f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
         f"execution, {len(run.transfers)} transfers)"
     )
-    view = Table("device", "ops", "busy", "utilisation", "peak memory", box=None, pad_edge=False)
+    view = common.table("device", "ops", "busy", "utilisation", "peak memory")
     for d, name in enumerate(problem.device_names):
         view.add_row(
             name,

@@ -118,10 +118,8 @@ def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str
 
 
 def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> None:
-    from rich.table import Table
-
     tick = problem.tick_seconds
-    view = Table(show_header=False, box=None, pad_edge=False)
+    view = common.table(show_header=False)
     view.add_row("graph", graph.name)
     view.add_row("ops, tensors, edges", f"{data['ops']}, {data['tensors']}, {data['edges']}")
     view.add_row("depth, width", f"{data['depth']} levels, at most {data['width']} ops in one")

@@ -267,11 +267,9 @@ def _print(problem: JobStreamProblem, data: dict[str, Any], files: list[str]) ->
 
 def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:
     """Return the figures of every policy, and its blocked jobs by cause."""
-    from rich.table import Table
-
     from placeopt.streams.episode_loop import CAUSES
 
-    rates, causes = Table(box=None, pad_edge=False), Table(box=None, pad_edge=False)
+    rates, causes = common.table(), common.table()
     columns = "blocked", "95 % interval", "JCT", "speed-up", "degree", "load"
     for table, names in ((rates, columns), (causes, [f"blocked: {name}" for name in CAUSES[1:]])):
         table.add_column("policy")
@@ -292,9 +290,7 @@ def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:
 
 
 def _times_table(data: dict[str, Any]) -> Table:
-    from rich.table import Table
-
-    times = Table(title="completion time by degree", box=None, pad_edge=False)
+    times = common.table(title="completion time by degree")
     times.add_column("model")
     for degree in data["degrees"]:
         times.add_column(str(degree), justify="right")

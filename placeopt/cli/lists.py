@@ -48,9 +48,7 @@ def solvers_command(
     if json:
         common.print_json({"solvers": [_fields(spec) for spec in usable]})
         return
-    from rich.table import Table
-
-    view = Table("solver", "problem", "objectives", "what it does", box=None, pad_edge=False)
+    view = common.table("solver", "problem", "objectives", "what it does")
     for spec in usable:
         view.add_row(spec.name, spec.kind, ", ".join(spec.objectives), spec.summary)
     common.console().print(view)
@@ -96,8 +94,6 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
     if json:
         common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
-    from rich.table import Table
-
     say = common.console().print
     say(f"{spec.name}: {spec.summary}", markup=False)
     say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}", markup=False)
@@ -108,7 +104,7 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
     if not rows:
         say("it has no options")
         return
-    view = Table("option", "type", "default", "expected", "meaning", box=None, pad_edge=False)
+    view = common.table("option", "type", "default", "expected", "meaning")
     for row in rows:
         view.add_row(*(str(row[key]) for key in ("name", "type", "default", "expected", "meaning")))
     say(view)
@@ -146,9 +142,7 @@ def clusters_command(
             rows.append({"name": name, "summary": words, "devices": devices})
         common.print_json({"clusters": rows})
         return
-    from rich.table import Table
-
-    view = Table("cluster", "devices", "what it is", box=None, pad_edge=False)
+    view = common.table("cluster", "devices", "what it is")
     for name, words in names.items():
         view.add_row(name, str(make_cluster(name).num_devices), words)
     common.console().print(view)
@@ -182,16 +176,14 @@ def generators_command(
             }
         )
         return
-    from rich.table import Table
-
     if name is not None:
         ((summary, options),) = found.values()
         common.console().print(f"gen:{names[0]}: {summary}", markup=False)
-        view = Table("option", "default", box=None, pad_edge=False)
+        view = common.table("option", "default")
         for key, value in options.items():
             view.add_row(key, str(value))
     else:
-        view = Table("generator", "what it builds", box=None, pad_edge=False)
+        view = common.table("generator", "what it builds")
         for key, (summary, _) in found.items():
             view.add_row(f"gen:{key}", summary)
     common.console().print(view)

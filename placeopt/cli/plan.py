@@ -322,9 +322,7 @@ def _print(planned: Planned) -> None:
 
 def _stage_table(planned: Planned, plan: TrainingPlan, price: StepPrice) -> Table:
     """Return the stages of a plan, one row each."""
-    from rich.table import Table
-
-    view = Table(
+    view = common.table(
         "layers",
         "replicas",
         "recompute",
@@ -333,8 +331,6 @@ def _stage_table(planned: Planned, plan: TrainingPlan, price: StepPrice) -> Tabl
         "weights, gradients, optimizer",
         "activations, rest",
         "in flight",
-        box=None,
-        pad_edge=False,
     )
     for i, (stage, priced) in enumerate(zip(plan.stages, price.stages, strict=True)):
         state = _state(planned.problem.costs, plan, price, i)

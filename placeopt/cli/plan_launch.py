@@ -143,9 +143,7 @@ def _print_regret(body: dict[str, Any]) -> None:
 
 def _parts_table(body: dict[str, Any]) -> Table:
     """Return the parts of the time of a step beside those of the memory of a device."""
-    from rich.table import Table
-
-    view = Table("part of the step", "time", "memory of a device", "", box=None, pad_edge=False)
+    view = common.table("part of the step", "time", "memory of a device", "")
     times = [(part, time_text(seconds)) for part, seconds in body["parts_seconds"].items()]
     sizes = {**body["memory_parts_bytes"], "all": body["peak_memory_bytes"]}
     held = [(part, f"{common.gib_text(int(size))} GiB") for part, size in sizes.items()]

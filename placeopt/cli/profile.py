@@ -131,11 +131,9 @@ def _measure(
 
 def _print_costs(graph: OpGraph, costs: OpCosts) -> None:
     """Print the dearest ops and what is known of all."""
-    from rich.table import Table
-
     say = common.console().print
     total = sum(costs.seconds.values())
-    view = Table("op", "type", "time", "share", "known", box=None, pad_edge=False)
+    view = common.table("op", "type", "time", "share", "known")
     kinds = dict(zip(graph.op_names, graph.op_types, strict=True))
     # Ops that the table has
     shown = 12

@@ -337,8 +337,6 @@ def _write(
 
 def _print_run(data: dict[str, Any]) -> None:
     """Print the outcome for people."""
-    from rich.table import Table
-
     say = common.console().print
     measured = data["measured"]
     own = data["runtime"] in ("module", "onnxruntime")
@@ -348,7 +346,7 @@ def _print_run(data: dict[str, Any]) -> None:
         f"measured {common.time_text(measured['seconds'], 1.0)}  (median of "
         f"{len(measured['repeats'])}, +-{100 * measured['spread']:.1f} %{checked})"
     )
-    view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
+    view = common.table("simulated with", "makespan", "error")
     words = {
         "nominal": "nominal costs",
         "fitted": "fitted constants",

@@ -260,9 +260,7 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
 
 def _table(data: dict[str, Any]) -> Any:
     """Return the layouts by parameter, else by op and weight, equal ones of all layers in a row."""
-    from rich.table import Table
-
-    view = Table("", "layouts", "torch placements", "jax", "per device", box=None, pad_edge=False)
+    view = common.table("", "layouts", "torch placements", "jax", "per device")
     # Most rows on the screen; `--out` writes all of them
     most_rows = 40
     for row in summarised(data["parameters"] or data["table"], most_rows):
