@@ -4,8 +4,6 @@ ops, or a model of the user's own.
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -306,23 +304,22 @@ def _write(
     data: dict[str, Any],
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
+    from placeopt.io.csv_text import csv_text
     from placeopt.io.placement_file import write_placement
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.runtime.simulation import timeline
 
     run = list(simulated.values())[-1]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["op", "device", "start", "finish", "simulated_start", "simulated_finish"])
+    lines = [["op", "device", "start", "finish", "simulated_start", "simulated_finish"]]
     tick = run.problem.tick_seconds
     for row, start, end in zip(
         data["timeline"], run.start.tolist(), run.finish.tolist(), strict=True
     ):
         times = (row["start"], row["finish"], start * tick, end * tick)
-        writer.writerow([row["op"], row["device"], *(f"{x:.9f}" for x in times)])
+        lines.append([row["op"], row["device"], *(f"{x:.9f}" for x in times)])
     files = [
-        write_text(folder / "timeline.csv", stream.getvalue()),
+        write_text(folder / "timeline.csv", csv_text(lines)),
         write_placement(folder / "placement.json", run.problem, measurement.placement, "priority"),
     ]
     figure = comparison_figure(

@@ -207,21 +207,15 @@ def _write(
     folder: Path, model: ShardingModel, result: Result[Any], rows: list[dict[str, Any]]
 ) -> list[str]:
     """Write problem and result as JSON and the table as CSV; return the paths."""
-    import csv
-    import io
-
+    from placeopt.io.csv_text import csv_text
     from placeopt.io.serialize import save
 
-    stream = io.StringIO()
-    writer = csv.DictWriter(
-        stream, ["op", "type", "strategy", "torch", "jax", "bytes"], lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = ["op", "type", "strategy", "torch", "jax", "bytes"]
+    table = [columns, *([row[key] for key in columns] for row in rows)]
     paths = [
         save(model.problem, folder / "problem.json"),
         save(result, folder / "result.json"),
-        write_text(folder / "layouts.csv", stream.getvalue()),
+        write_text(folder / "layouts.csv", csv_text(table)),
     ]
     return [str(path) for path in paths]
 

@@ -7,9 +7,7 @@ seeds.
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +15,10 @@ import numpy as np
 
 from placeopt.experiments import analysis
 from placeopt.experiments.store import cell_rows
+from placeopt.io.csv_text import csv_text
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import write_bytes, write_text
+from placeopt.plotting.files import figure_bytes, write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def write_report(
     ]
     drawings = {}
     for name, figure in _figures(table, rows).items():
-        drawings[name] = _draw(figure, "svg")
+        drawings[name] = figure_bytes(figure, "svg", dpi=130)
         files.append(write_bytes(out / f"{name}.svg", drawings[name]))
-        files.append(write_bytes(out / f"{name}.png", _draw(figure, "png")))
+        files.append(write_figure(figure, out / f"{name}.png", dpi=130))
     files.append(write_text(out / "report.html", page(title, tables, drawings)))
     if parquet:
         files.append(_write_parquet(rows, out / "runs.parquet"))
@@ -201,9 +201,7 @@ def failure_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def to_csv(table: Table) -> str:
     """Return a table as CSV."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([table[0], *table[1]])
-    return stream.getvalue()
+    return csv_text([table[0], *table[1]])
 
 
 def markdown(title: str, tables: dict[str, Table]) -> str:
@@ -251,13 +249,6 @@ def _figures(table: analysis.SolverTable, rows: Sequence[dict[str, Any]]) -> dic
     except MissingExtraError:
         return {}
     return figures
-
-
-def _draw(figure: Any, kind: str) -> bytes:
-    stream = io.BytesIO()
-    metadata = {"png": {"Software": "placeopt"}, "svg": {"Date": None}}[kind]
-    figure.savefig(stream, format=kind, dpi=130, metadata=metadata)
-    return stream.getvalue()
 
 
 STYLE = """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import math
 import os
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.runner import AGAIN, HowToRun, PlainReporter, run_cells, stays
 from placeopt.experiments.store import latest, read_rows
+from placeopt.io.csv_text import csv_text
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import write_text
 
@@ -57,17 +57,12 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
             row.update({**origin, **row})
     measured = dict.fromkeys(key for row in rows for key in row if key not in ORIGIN)
     columns = [*measured, *ORIGIN]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        rounded = (
-            {key: f"{x:.{digits}g}" if isinstance(x, float) else x for key, x in row.items()}
-            if digits
-            else row
-        )
-        writer.writerow(rounded)
-    write_text(path, stream.getvalue())
+    table = [[_rounded(row.get(key), digits) for key in columns] for row in rows]
+    write_text(path, csv_text([columns, *table]))
+
+
+def _rounded(cell: Any, digits: int | None) -> Any:
+    return f"{cell:.{digits}g}" if digits and isinstance(cell, float) else cell
 
 
 def read_csv(path: Path, numbers: bool = False) -> list[Row]:

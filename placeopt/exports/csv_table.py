@@ -4,11 +4,10 @@ verify`.
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from placeopt.exports.job import Exported, text_file
+from placeopt.io.placement_file import placement_csv
 
 if TYPE_CHECKING:
     from placeopt.exports.job import Job
@@ -16,15 +15,5 @@ if TYPE_CHECKING:
 
 def export(job: Job) -> Exported:
     """Return the table as text; the rank is left out where the placement has none."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    ranks = None if job.placement.priority is None else job.placement.priority.tolist()
-    writer.writerow(["op", "device"] + ([] if ranks is None else ["priority"]))
-    for op, (name, device) in enumerate(
-        zip(job.problem.op_names, job.placement.device.tolist(), strict=True)
-    ):
-        writer.writerow(
-            [name, job.problem.device_names[device]] + ([] if ranks is None else [ranks[op]])
-        )
-    text = stream.getvalue()
+    text = placement_csv(job.problem, job.placement)
     return Exported(text, {"placement.csv": text_file(text)})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.io.body import Body
+from placeopt.io.csv_text import csv_text
 from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import parse_json, read_text, write_text
@@ -135,26 +136,28 @@ def write_placement(
     """
     path = Path(path)
     _check_devices(problem, placement, "placement")
-    devices = [problem.device_names[d] for d in placement.device.tolist()]
-    ranks = None if placement.priority is None else placement.priority.tolist()
     if path.suffix.lower() == ".csv":
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(CSV_HEADERS[0 if ranks is None else 1])
-        columns: list[Iterable[Any]] = [problem.op_names, devices] + (
-            [] if ranks is None else [ranks]
-        )
-        writer.writerows(zip(*columns, strict=True))
-        return write_text(path, stream.getvalue())
+        return write_text(path, placement_csv(problem, placement))
     data: dict[str, Any] = {"problem": problem.name}
+    devices = [problem.device_names[d] for d in placement.device.tolist()]
     data["device"] = dict(zip(problem.op_names, devices, strict=True))
-    if ranks is not None:
+    if placement.priority is not None:
+        ranks = placement.priority.tolist()
         data["priority"] = dict(zip(problem.op_names, ranks, strict=True))
     if queue is not None:
         data["queue"] = queue
     if stage is not None:
         data["stage"] = dict(zip(problem.op_names, stage, strict=True))
     return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def placement_csv(problem: PlacementProblem, placement: Placement) -> str:
+    """Return a placement by names as CSV; the rank is left out where there is none."""
+    devices = [problem.device_names[d] for d in placement.device.tolist()]
+    columns: list[Sequence[Any]] = [problem.op_names, devices]
+    if placement.priority is not None:
+        columns.append(placement.priority.tolist())
+    return csv_text([CSV_HEADERS[len(columns) - 2], *zip(*columns, strict=True)])
 
 
 def read_queue(path: str | Path | PlacementText) -> str | None:

@@ -20,8 +20,13 @@ def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
     """Write a matplotlib figure; the suffix of `path` chooses PNG, SVG or PDF. The file is replaced
     at once.
     """
-    stream = io.BytesIO()
     kind = path.suffix.lstrip(".").lower() or "png"
+    return write_bytes(path, figure_bytes(figure, kind, dpi))
+
+
+def figure_bytes(figure: Any, kind: str, dpi: int) -> bytes:
+    """Return a matplotlib figure as a file of a kind, such as "png"."""
+    stream = io.BytesIO()
     # Without a date, the same picture is the same file.
     metadata = {
         "png": {"Software": "placeopt"},
@@ -29,7 +34,7 @@ def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
         "pdf": {"CreationDate": None},
     }.get(kind)
     figure.savefig(stream, format=kind, dpi=dpi, metadata=metadata)
-    return write_bytes(path, stream.getvalue())
+    return stream.getvalue()
 
 
 def write_pictures(
