@@ -55,15 +55,7 @@ def solvers_command(
 
 
 def _fields(spec: SolverSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "kind": spec.kind,
-        "objectives": list(spec.objectives),
-        "summary": spec.summary,
-        "search": spec.search,
-        "paper": spec.paper,
-        "use": spec.use,
-    }
+    return {key: x for key, x in vars(spec).items() if key not in ("target", "broken")}
 
 
 def _spec(name: str) -> SolverSpec:
@@ -120,6 +112,7 @@ def clusters_command(
     lab.toml`.
     """
     from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
+    from placeopt.io.body import plain
 
     if example:
         print(EXAMPLE, end="")
@@ -129,16 +122,8 @@ def clusters_command(
         rows = []
         for name, words in names.items():
             cluster = make_cluster(name)
-            devices = [
-                {
-                    "name": d.name,
-                    "kind": d.kind,
-                    "peak_flops": d.peak_flops,
-                    "memory_bandwidth": d.memory_bandwidth,
-                    "memory": d.memory,
-                }
-                for d in cluster.devices
-            ]
+            shown = ("name", "kind", "peak_flops", "memory_bandwidth", "memory")
+            devices = [plain(device, *shown) for device in cluster.devices]
             rows.append({"name": name, "summary": words, "devices": devices})
         common.print_json({"clusters": rows})
         return

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line, read_text
 from placeopt.version import __version__
@@ -153,25 +154,9 @@ class Cell:
 
     def spec(self) -> dict[str, Any]:
         """Return the fields that describe the cell in a results file."""
-        return {
-            "key": self.key,
-            "instance": self.instance,
-            "cluster": self.cluster,
-            "problem_hash": self.problem_hash,
-            "objective": self.objective,
-            "kind": self.kind,
-            "solver": self.solver,
-            "label": self.label,
-            "options": self.options,
-            "seed": self.seed,
-            "budget": {
-                "seconds": self.seconds,
-                "evaluations": self.evaluations,
-                "target": self.target,
-            },
-            "training": self.training,
-            "fields": self.fields,
-        }
+        budget, last = ("seconds", "evaluations", "target"), ("training", "fields")
+        own = plain(self, but=(*budget, *last, "folder", "keep_placement", "hard_timeout"))
+        return {**own, "budget": plain(self, *budget), **plain(self, *last)}
 
 
 def load_study(path: str | Path) -> Study:

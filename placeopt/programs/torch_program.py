@@ -10,6 +10,7 @@ import operator
 import re
 import warnings
 import zipfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,7 @@ def torch_program(
             )
         arguments, named = exported.example_inputs
         example = TorchModel(None, tuple(arguments), dict(named))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         module = exported.module(check_guards=False)
     _inline_regions(module)
     _erase_checks(module.graph)
@@ -226,17 +226,8 @@ def _detached(graph: Any, region: Any, result: Any) -> Any:
 def _export(example: TorchModel) -> Any:
     import torch
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.export(
-                example.module, example.inputs, kwargs=example.kwargs or None
-            )
-    except Exception as error:
-        reason = one_line(str(error).strip().split("\n")[0], 200)
-        raise InputError(
-            f"torch.export cannot export {type(example.module).__name__}: {reason}"
-        ) from error
+    with _refusing(f"torch.export cannot export {type(example.module).__name__}"):
+        return torch.export.export(example.module, example.inputs, kwargs=example.kwargs or None)
 
 
 def _load(path: Path) -> Any:
@@ -245,13 +236,19 @@ def _load(path: Path) -> Any:
     regular_file(path)
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: not an archive of torch.export (.pt2)")
+    with _refusing(f"{path}: torch.export cannot load it"):
+        return torch.export.load(path)
+
+
+@contextmanager
+def _refusing(words: str) -> Iterator[None]:
+    """Refuse with the first line of whatever torch raises; its warnings are not shown."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.load(path)
+        with warnings.catch_warnings(action="ignore"):
+            yield
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
-        raise InputError(f"{path}: torch.export cannot load it: {reason}") from error
+        raise InputError(f"{words}: {reason}") from error
 
 
 def _tensor(module: Any, path: str, torch: Any) -> bool:
@@ -260,10 +257,7 @@ def _tensor(module: Any, path: str, torch: Any) -> bool:
 
 def attribute(module: Any, path: str) -> Any:
     """Return what lies at a dotted path in a module."""
-    found = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
+    return operator.attrgetter(path)(module)
 
 
 def flat(value: Any) -> list[Any]:

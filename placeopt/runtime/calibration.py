@@ -37,7 +37,7 @@ from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
 from placeopt.runtime.execution_plan import make_plan
-from placeopt.runtime.steps import Constant, Step
+from placeopt.runtime.steps import Constant, Step, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -343,10 +343,9 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> Floats:
         (int(t), int(d)): end
         for _, t, d, _, end in run.transfers[run.transfers[:, 0] == turn].tolist()
     }
-    for tensor, producer in enumerate(graph.producer.tolist()):
-        for op in graph.consumer[
-            graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
-        ].tolist():
+    for tensor, readers in enumerate(readers_of(graph)):
+        producer = int(graph.producer[tensor])
+        for op in readers:
             there = (
                 finish[producer]
                 if device[op] == device[producer]

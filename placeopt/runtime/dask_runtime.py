@@ -24,6 +24,7 @@ from placeopt.runtime import dask_worker
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
+from placeopt.runtime.steps import readers_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -420,6 +421,7 @@ class _Tasks:
         def add(key: str, home: int, priority: int, *task: Any) -> None:
             self.tasks[key], self.address[key], self.priority[key] = task, addresses[home], priority
 
+        readers_of_tensor = readers_of(graph)
         for op in graph.topological_order.tolist():
             step, key = plan.steps[op], f"{run}op{op}"
             inputs = [self.key_of[x] for x in step.operands if isinstance(x, int)]
@@ -436,9 +438,7 @@ class _Tasks:
                         key,
                         position,
                     )
-                readers = graph.consumer[
-                    graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
-                ].tolist()
+                readers = readers_of_tensor[tensor]
                 for home, first in _first_ranks(readers, device, rank, device[op]):
                     arrival = f"{self.key_of[tensor]}to{home}"
                     add(

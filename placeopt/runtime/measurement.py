@@ -188,10 +188,15 @@ def compare_results(
                 f"result of op '{name}': expected {right.dtype}{right.shape}, "
                 f"received {found.dtype}{found.shape}"
             )
-        size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
-        off = float(np.abs(found.astype(np.float64) - right).max(initial=0.0))
+        size = largest(right.astype(np.float64))
+        off = largest(found.astype(np.float64) - right)
         if not off <= tolerance * max(size, 1e-12):
             raise ExecutionError(
                 f"result of op '{name}' differs from the serial execution by {off:.3g} "
                 f"where values reach {size:.3g}"
             )
+
+
+def largest(values: Floats) -> float:
+    """Return the largest absolute value, 0 of none."""
+    return float(np.abs(values).max(initial=0.0))

@@ -22,7 +22,7 @@ from placeopt.model.files import one_line
 from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
 from placeopt.programs.onnx_parts import open_runner, parts_of
-from placeopt.runtime.measurement import Measurement
+from placeopt.runtime.measurement import Measurement, largest
 from placeopt.runtime.serial_runtime import NamedDevices
 
 if TYPE_CHECKING:
@@ -104,17 +104,11 @@ class OnnxSessions(NamedDevices):
         kept = [i for i, op in enumerate(parts.op) if op >= 0]
         table = np.stack(times[1:])[:, kept]
         table -= table[:, :, :1].min(axis=1, keepdims=True)
-        names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(
-            parts.graph.name,
-            "onnxruntime",
-            names,
-            parts.placement,
-            table[:, :, 0],
-            table[:, :, 1],
-            np.zeros((0, 5)),
-            np.array(walls[1:]),
-            checked=check,
+        runs = [
+            (spent.T, np.zeros((0, 4)), wall) for spent, wall in zip(table, walls[1:], strict=True)
+        ]
+        return Measurement.of_runs(
+            parts.graph.name, "onnxruntime", self.cluster(), parts.placement, runs, check
         )
 
     def _compare(self, results: Mapping[str, Any]) -> None:
@@ -125,13 +119,9 @@ class OnnxSessions(NamedDevices):
         tolerance = 1e-3
         for (name, found), right in zip(results.items(), expected, strict=True):
             if isinstance(right, np.ndarray) and right.dtype.kind in "fiub":
-                size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
+                size = largest(right.astype(np.float64))
                 same = found.shape == right.shape
-                off = (
-                    float(np.abs(found.astype(np.float64) - right).max(initial=0.0))
-                    if same
-                    else np.inf
-                )
+                off = largest(found.astype(np.float64) - right) if same else np.inf
                 if not off <= tolerance * max(size, 1e-12):
                     raise ExecutionError(
                         f"result '{name}' differs from the whole model's by {off:.3g} "

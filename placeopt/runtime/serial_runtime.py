@@ -141,20 +141,9 @@ class SerialRuntime:
         order = np.array(
             sorted(graph.topological_order.tolist(), key=_ready_order(graph, placement.priority))
         )
-        times = np.stack([execute(graph, plan, order)[1] for _ in range(repeat)])
-        start, finish = times[:, 0], times[:, 1]
-        names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(
-            graph.name,
-            "serial",
-            names,
-            placement,
-            start,
-            finish,
-            np.zeros((0, 5)),
-            finish.max(axis=1),
-            checked=check,
-        )
+        times = [execute(graph, plan, order)[1] for _ in range(repeat)]
+        runs = [(spent, np.zeros((0, 4)), spent[1].max()) for spent in times]
+        return Measurement.of_runs(graph.name, "serial", self.cluster(), placement, runs, check)
 
 
 def _ready_order(graph: OpGraph, priority: Ints) -> Any:

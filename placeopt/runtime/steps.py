@@ -4,6 +4,7 @@ see them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,6 +102,12 @@ KINDS = {
 """Names that exporters use for the same kind."""
 
 
+def readers_of(graph: OpGraph) -> list[list[int]]:
+    """Return the ops that read each tensor."""
+    bounds = itertools.pairwise(graph.consumer_ptr.tolist())
+    return [graph.consumer[a:b].tolist() for a, b in bounds]
+
+
 class OpTable:
     """A graph, op by op."""
 
@@ -110,11 +117,9 @@ class OpTable:
         self.producer: list[int] = graph.producer.tolist()
         inputs: list[list[int]] = [[] for _ in range(n)]
         outputs: list[list[int]] = [[] for _ in range(n)]
-        for tensor, op in enumerate(self.producer):
+        for tensor, (op, readers) in enumerate(zip(self.producer, readers_of(graph), strict=True)):
             outputs[op].append(tensor)
-            for reader in graph.consumer[
-                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
-            ].tolist():
+            for reader in readers:
                 inputs[reader].append(tensor)
         self.inputs = [tuple(x) for x in inputs]
         self.outputs = [tuple(x) for x in outputs]

@@ -13,7 +13,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,9 +21,10 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError
 from placeopt.model.threads import call_together
+from placeopt.runtime.steps import readers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from placeopt.model.arrays import Floats
     from placeopt.model.graph import OpGraph
@@ -63,9 +64,7 @@ class Engine:
         self.device: list[int] = placement.device.tolist()
         self.rank: list[int] = placement.priority.tolist()  # type: ignore[union-attr]
         self.torch_devices = [torch.device(name) for name in names]
-        self.readers = [
-            graph.consumer[a:b].tolist() for a, b in itertools.pairwise(graph.consumer_ptr.tolist())
-        ]
+        self.readers = readers_of(graph)
         self.results = {t: (self.device[int(graph.producer[t])], t) for t in work.results}
         self.values: dict[tuple[int, int], Any] = {}
 
@@ -178,24 +177,14 @@ class Engine:
                     self.changed.notify_all()
 
 
-def _stream(device: Any) -> Any:
-    """Return a context in which a fresh stream of a CUDA device is current; None elsewhere."""
+@contextmanager
+def _stream(device: Any) -> Iterator[Any]:
+    """Make a fresh stream of a CUDA device current, and yield it; None elsewhere."""
     import torch
 
-    return nullcontext() if device.type != "cuda" else _CudaStream(torch.cuda.Stream(device))
-
-
-class _CudaStream:
-    """Makes a stream current, and yields it (torch's own context yields nothing)."""
-
-    def __init__(self, stream: Any) -> None:
-        import torch
-
-        self.stream, self.context = stream, torch.cuda.stream(stream)
-
-    def __enter__(self) -> Any:
-        self.context.__enter__()
-        return self.stream
-
-    def __exit__(self, *error: Any) -> None:
-        self.context.__exit__(*error)
+    if device.type != "cuda":
+        yield None
+        return
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):  # yields nothing itself
+        yield stream
