@@ -66,7 +66,7 @@ def bench_command(
         if json:
             common.print_json({"study": grid.name, "cells": len(cells)})
         else:
-            common.console().print(f"{grid.name}: {len(cells)} cells")
+            common.say(f"{grid.name}: {len(cells)} cells")
         return
     reporter = None if json else _reporter()
     try:
@@ -121,7 +121,7 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
             }
         )
         return
-    say = common.console().print
+    say = common.say
     say(
         f"{name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
         f"({summary.seconds:.1f} s)"
@@ -170,7 +170,7 @@ def report_command(
     if json:
         common.print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return
-    say = common.console().print
+    say = common.say
     say(
         f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, "
         f"{data['solvers']} solvers"

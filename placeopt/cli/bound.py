@@ -61,7 +61,7 @@ def _print(problem: Any, report: BoundReport, *, json: bool) -> None:
             }
         )
         return
-    say = common.console().print
+    say = common.say
     if report.infeasible:
         say(f"infeasible: {report.infeasible}")
         return

@@ -205,6 +205,11 @@ def console(*, quiet: bool = False) -> Console:
     )
 
 
+def say(*words: Any, markup: bool = True) -> None:
+    """Print something for people; `markup` is off for texts that are not ours."""
+    console().print(*words, markup=markup)
+
+
 def table(*headings: str, **options: Any) -> Table:
     """Return a table without lines, to be filled and printed."""
     from rich.table import Table

@@ -63,4 +63,4 @@ def convert_command(
     if json:
         common.print_json(data)
     else:
-        common.console().print(f"wrote {out} ({data['ops']} ops)")
+        common.say(f"wrote {out} ({data['ops']} ops)")

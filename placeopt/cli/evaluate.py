@@ -59,7 +59,7 @@ def evaluate_command(
     if json:
         common.print_json(data)
         return
-    say = common.console().print
+    say = common.say
     say(f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)")
     if execution is not None:
         _print_execution(problem, given, execution)
@@ -77,7 +77,7 @@ def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
 
 
 def _print_execution(problem: Any, placement: Any, run: Any) -> None:
-    say = common.console().print
+    say = common.say
     tick = problem.tick_seconds
     say(
         f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "

@@ -152,7 +152,7 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
         view.add_row(f"bound: {method}", common.time_text(value, tick))
     if data["infeasible"]:
         view.add_row("infeasible", data["infeasible"])
-    common.console().print(view)
+    common.say(view)
 
 
 def _types_text(counts: dict[str, int], shown: int = 8) -> str:

@@ -242,27 +242,26 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
 
 
 def _print(problem: JobStreamProblem, data: dict[str, Any], files: list[str]) -> None:
-    console = common.console()
-    console.print(
+    common.say(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
     )
     rates, causes = _tables(data["policies"])
-    console.print(rates)
-    console.print()
-    console.print(causes)
+    common.say(rates)
+    common.say()
+    common.say(causes)
     if "offline_bound" in data:
-        console.print(
+        common.say(
             f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals "
             f"(mean of {data['offline_bound_episodes']} streams)"
         )
     if "lookahead" in data:
-        console.print(_times_table(data))
+        common.say(_times_table(data))
     for row in data["policies"]:
         if row["message"]:
-            console.print(f"{row['policy']}: {row['message']}")
+            common.say(f"{row['policy']}: {row['message']}")
     for path in files:
-        console.print(f"wrote {path}")
+        common.say(f"wrote {path}")
 
 
 def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:

@@ -51,7 +51,7 @@ def solvers_command(
     view = common.table("solver", "problem", "objectives", "what it does")
     for spec in usable:
         view.add_row(spec.name, spec.kind, ", ".join(spec.objectives), spec.summary)
-    common.console().print(view)
+    common.say(view)
 
 
 def _fields(spec: SolverSpec) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
     if json:
         common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
-    say = common.console().print
+    say = common.say
     say(f"{spec.name}: {spec.summary}", markup=False)
     say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}", markup=False)
     if spec.paper:
@@ -130,8 +130,8 @@ def clusters_command(
     view = common.table("cluster", "devices", "what it is")
     for name, words in names.items():
         view.add_row(name, str(make_cluster(name).num_devices), words)
-    common.console().print(view)
-    common.console().print(
+    common.say(view)
+    common.say(
         "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and "
         "FILE.toml "
         "('placeopt clusters --example' prints one), each with "
@@ -163,7 +163,7 @@ def generators_command(
         return
     if name is not None:
         ((summary, options),) = found.values()
-        common.console().print(f"gen:{names[0]}: {summary}", markup=False)
+        common.say(f"gen:{names[0]}: {summary}", markup=False)
         view = common.table("option", "default")
         for key, value in options.items():
             view.add_row(key, str(value))
@@ -171,9 +171,9 @@ def generators_command(
         view = common.table("generator", "what it builds")
         for key, (summary, _) in found.items():
             view.add_row(f"gen:{key}", summary)
-    common.console().print(view)
+    common.say(view)
     if name is None:
-        common.console().print(
+        common.say(
             "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to "
             "see its own."
         )

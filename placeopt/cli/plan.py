@@ -281,13 +281,11 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
         )
         return
     measured = "" if given.seconds is None else f" (measured {time_text(given.seconds)})"
-    common.console().print(
-        f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}"
-    )
+    common.say(f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}")
 
 
 def _print(planned: Planned) -> None:
-    say: Any = common.console().print
+    say = common.say
     if planned.plan is None or planned.price is None:
         say(f"no plan: {_why_none(planned)}", markup=False)
         return
@@ -391,7 +389,7 @@ def predict_runs(
         if json:
             common.print_json(fitted.to_json())
         else:
-            common.console().print(f"constants fitted to {len(found)} runs: {out}")
+            common.say(f"constants fitted to {len(found)} runs: {out}")
         return
     rows = predict_table(runs, out, constants)
     priced = sum(row["predicted_step_s"] != "" for row in rows)
@@ -400,7 +398,7 @@ def predict_runs(
             {"rows": len(rows), "predicted": priced, "out": str(out), "constants": constants.source}
         )
     else:
-        common.console().print(f"{priced} of {len(rows)} rows predicted: {out}")
+        common.say(f"{priced} of {len(rows)} rows predicted: {out}")
 
 
 def compare_offers(
@@ -433,7 +431,7 @@ def compare_offers(
     for row, one in zip(rows, found, strict=True):
         what = ", ".join(key for key, value in best.items() if value is one)
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
-        common.console().print(
+        common.say(
             f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, "
             f"{price} per million samples, gap {common.percent(one.result.gap)}"
             + (f" ({what})" if what else "")
@@ -497,7 +495,7 @@ class Remainder:
         """Print it."""
         plan = "" if self.planned.plan is None else self.planned.plan.text()
         ticks = self.planned.problem.tick_seconds
-        common.console().print(
+        common.say(
             f"without these hosts: {common.time_text(self.planned.result.value or 0, ticks)} per "
             f"step, gap {common.percent(self.planned.result.gap)}, "
             f"{common.bytes_text(int(self.moved))} to move\n  {plan}"

@@ -94,7 +94,7 @@ def _report(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> None:
 
 
 def _print(body: dict[str, Any], said: str) -> None:
-    say: Any = common.console().print
+    say = common.say
     if body["step_seconds"] is None:
         say(body["message"])
         return
@@ -129,7 +129,7 @@ def _print(body: dict[str, Any], said: str) -> None:
 
 def _print_regret(body: dict[str, Any]) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
-    say, safest = common.console().print, body["safest"]
+    say, safest = common.say, body["safest"]
     say(
         f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
         "bootstraps of the runs), against all plans that fit; no bound over all constants"

@@ -62,4 +62,4 @@ def plot_command(
     if json:
         common.print_json({"file": str(out), "makespan": run.makespan})
     else:
-        common.console().print(f"wrote {out}")
+        common.say(f"wrote {out}")

@@ -131,7 +131,7 @@ def _measure(
 
 def _print_costs(graph: OpGraph, costs: OpCosts) -> None:
     """Print the dearest ops and what is known of all."""
-    say = common.console().print
+    say = common.say
     total = sum(costs.seconds.values())
     view = common.table("op", "type", "time", "share", "known")
     kinds = dict(zip(graph.op_names, graph.op_types, strict=True))

@@ -334,7 +334,7 @@ def _write(
 
 def _print_run(data: dict[str, Any]) -> None:
     """Print the outcome for people."""
-    say = common.console().print
+    say = common.say
     measured = data["measured"]
     own = data["runtime"] in ("module", "onnxruntime")
     whole = "the unsplit model's" if own else "the serial ones"

@@ -289,9 +289,8 @@ def shapes_command(
     for row in rows:
         shown = ["-" if row[mode] is None else str(row[mode]) for mode in ("train", "infer")]
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
-    console = common.console()
-    console.print(table)
-    console.print(
+    common.say(table)
+    common.say(
         "options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0",
         markup=False,
     )
@@ -778,9 +777,8 @@ def print_stages(shown: ScheduledSource) -> None:
     from rich.table import Table
 
     assert shown.model is not None
-    console = common.console()
     if shown.model.costs:
-        console.print(shown.model.costs, markup=False)
+        common.say(shown.model.costs, markup=False)
     table = Table(
         title=f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
         "micro-batch)"
@@ -810,9 +808,9 @@ def print_stages(shown: ScheduledSource) -> None:
             common.gib_text(row.resident),
             common.gib_text(row.activations),
         )
-    console.print(table)
+    common.say(table)
     if any(row.backward for row in shown.stages):
-        console.print(
+        common.say(
             "resident: weights, gradients and optimizer states; activations: of one micro-batch"
         )
 
@@ -820,7 +818,7 @@ def print_stages(shown: ScheduledSource) -> None:
 def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
     """Print what every device of a model holds under a schedule, by what it is."""
     assert shown.model is not None
-    cut, say = shown.model.cut, common.console().print
+    cut, say = shown.model.cut, common.say
     placed, count = cut.placed, cut.placed.num_devices
     single = cut.device != ALL
     parts = resident_parts(
@@ -878,7 +876,7 @@ def print_schedules(
     """Print a table of the solvers that found a schedule, and a line for each of the others."""
     from rich.table import Table
 
-    console, problem = common.console(), shown.problem
+    problem = shown.problem
     table = Table(
         title=f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} "
         "micro-batches"
@@ -903,9 +901,9 @@ def print_schedules(
             star = " *" if i == best and len(outcomes) > 1 else ""
             cells = _row(shown, outcome.solution, data)
             table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
-    console.print(table)
+    common.say(table)
     for line in lines:
-        console.print(line, markup=False)
+        common.say(line, markup=False)
 
 
 def _remarks(
@@ -977,7 +975,6 @@ def print_choice(chosen: JointResult) -> None:
     """Print the table of candidates and the sentence on the runner-up."""
     from rich.table import Table
 
-    console = common.console()
     table = Table(title=f"steps of {chosen.batch} samples")
     for heading in ("candidate", "schedule", "step ms", "bound for its cut ms", "note"):
         table.add_column(heading, justify="right" if heading.endswith("ms") else "left")
@@ -989,20 +986,19 @@ def print_choice(chosen: JointResult) -> None:
             f"{1e3 * choice.cut_bound:.4g}" if choice.cut_bound else "-",
             choice.reason,
         )
-    console.print(table)
-    console.print(
+    common.say(table)
+    common.say(
         f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); a better "
         f"schedule of these cuts could save {chosen.gap_of_cuts:.2%} of the step at most, another "
         f"cut {chosen.gap:.2%}",
         markup=False,
     )
-    console.print(f"runner-up: {chosen.why}", markup=False)
+    common.say(f"runner-up: {chosen.why}", markup=False)
 
 
 def print_files(files: list[str], skipped: list[str]) -> None:
     """Say what was written, and why the rest was not."""
-    console = common.console()
     for file in files:
-        console.print(f"wrote {file}", markup=False)
+        common.say(f"wrote {file}", markup=False)
     for reason in skipped:
-        console.print(f"left out {reason}", markup=False)
+        common.say(f"left out {reason}", markup=False)

@@ -221,7 +221,7 @@ def _write(
 
 
 def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> None:
-    say, problem = common.console().print, model.problem
+    say, problem = common.say, model.problem
     text = objective_of(problem).text
     if result.solution is None:
         say(f"{result.status}: {result.message}", markup=False)
@@ -300,4 +300,4 @@ def describe_problem(source: str, *, json: bool) -> None:
         common.print_json(data)
         return
     for key, value in data.items():
-        common.console().print(f"{key.replace('_', ' ')}: {value}", markup=False)
+        common.say(f"{key.replace('_', ' ')}: {value}", markup=False)

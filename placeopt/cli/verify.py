@@ -72,7 +72,7 @@ def verify_command(
         _report(problem, certificate, out, json=json)
         warning = over_limit(problem, given.solution, certificate.queue)
         if warning and certificate.feasible and not json:
-            common.console().print(warning, markup=False)
+            common.say(warning, markup=False)
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():
@@ -92,7 +92,7 @@ def _check_again(
             {"certificate": str(certificate), "holds": not differences, "differences": differences}
         )
     else:
-        say = common.console().print
+        say = common.say
         say("the certificate holds" if not differences else "the certificate does not hold:")
         for line in differences:
             say(f"  {line}", markup=False)
@@ -113,7 +113,7 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
 
         write_text(out, json_module.dumps(data, indent=1) + "\n")
         if not json:
-            common.console().print(f"certificate: {out}")
+            common.say(f"certificate: {out}")
 
 
 def _write_proof(
@@ -128,13 +128,11 @@ def _write_proof(
         return
     shown = objective_of(problem).text(problem, data["lower_bound"])
     believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
-    common.console().print(
-        f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False
-    )
+    common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
 
 
 def _print(problem: Any, certificate: Certificate) -> None:
-    say, objective = common.console().print, objective_of(problem)
+    say, objective = common.say, objective_of(problem)
     if certificate.feasible:
         word = "optimal" if certificate.status == "optimal" else "valid"
         how = f" ({certificate.queue} execution)" if certificate.queue else ""
