@@ -159,24 +159,18 @@ DERIVED = ("feasible", "status", "seconds", "gap")
 
 _EXACT = {"value_exact", "lower_bound_exact", "better_exact"}
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "problem": (str,),
-    "problem_hash": (str,),
-    "names_hash": (str,),
-    "solution_hash": (str,),
-    "objective": (str,),
-    "violations": (list,),
-    "value": (int, float, type(None)),
-    "queue": (str,),
-    "lower_bound": (int, float),
-    "bound_method": (str,),
-    "bounds": (dict,),
-    "better": (int, float, type(None)),
-    "problem_infeasible": (str,),
-    "tick_seconds": (float, int),
-    "runtime": (float, int),
-    "versions": (dict,),
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "float": (float, int),
+    "Ticks": (int, float),
+    "Ticks | None": (int, float, type(None)),
+    "tuple[str, ...]": (list,),
+    "dict[str, Ticks]": (dict,),
+    "dict[str, str]": (dict,),
 }
+"""What a field is in JSON, by its annotation."""
+
+_FIELDS = {item.name: _JSON_TYPES[str(item.type)] for item in fields(Certificate)}
 
 
 def alterations(data: Mapping[str, Any]) -> list[str]:

@@ -71,6 +71,12 @@ OBJECTIVE_OF = {
 }
 """Options that mean something under one objective only."""
 
+CHOICES = (
+    *("memory", "memory_limit", "contiguity", "pipeline"),
+    *("slots", "max_replicas", "device_groups"),
+)
+"""Options that say what may be chosen, as `placeopt.load` takes them."""
+
 IMPLIED = ("max_replicas", "device_groups", "overlap")
 """Options that choose their objective where none is named."""
 
@@ -103,19 +109,7 @@ class ProblemOptions:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
-        words = (
-            "objective",
-            "format",
-            "memory",
-            "memory_limit",
-            "contiguity",
-            "pipeline",
-            "slots",
-            "max_replicas",
-            "device_groups",
-            "group",
-            "profiles",
-        )
+        words = ("objective", "format", *CHOICES, "group", "profiles")
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
         self._refuse_idle_options()
         if self.overlap:
@@ -161,17 +155,7 @@ class ProblemOptions:
         from placeopt.instances.module_groups import group_ops, parse_group
         from placeopt.instances.sources import load_graph, with_costs
 
-        choices = (
-            "objective",
-            "memory",
-            "memory_limit",
-            "contiguity",
-            "pipeline",
-            "slots",
-            "max_replicas",
-            "device_groups",
-            "overlap",
-        )
+        choices = ("objective", *CHOICES, "overlap")
         fields = {key: given.pop(key) for key in choices if key in given}
         group = given.pop("group", None)
         parse_group(group)  # refused before anything is read

@@ -214,11 +214,7 @@ def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContex
         raise InputError(f"--scheduler: only the runtime 'dask' has one, received --runtime {name}")
     if name == "dask":
         return DaskRuntime(count, scheduler)
-    if name == "torch":
-        return nullcontext(TorchRuntime())
-    if name == "serial":
-        return nullcontext(SerialRuntime(count))
-    raise InputError(f"--runtime: expected model, dask, torch or serial, received '{name}'")
+    return nullcontext(TorchRuntime() if name == "torch" else SerialRuntime(count))
 
 
 def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placement:

@@ -39,7 +39,7 @@ from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.model_cut import ModelCut, StageRow
@@ -281,11 +281,9 @@ def shapes_command(
         }
         common.print_json({"devices": devices, "shapes": rows, "options": options})
         return
-    from rich.table import Table
-
-    table = Table(title=f"Shapes on {devices} devices (forward 1, backward 3 ticks)")
-    for heading in ("shape", "chain", "bound, train", "bound, infer"):
-        table.add_column(heading)
+    headings = ("shape", "chain", "bound, train", "bound, infer")
+    title = f"Shapes on {devices} devices (forward 1, backward 3 ticks)"
+    table = _framed_table(title, headings, left=headings)
     for row in rows:
         shown = ["-" if row[mode] is None else str(row[mode]) for mode in ("train", "infer")]
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
@@ -772,30 +770,31 @@ def write_cut(model: ModelCut | None, folder: Path) -> tuple[list[str], list[str
 # --------------------------------------------------------------------------------
 
 
-def print_stages(shown: ScheduledSource) -> None:
-    """Print the stages of a model, one line each."""
+def _framed_table(title: str, headings: Sequence[str], left: Sequence[str], **column: Any) -> Any:
+    """Return a table with a frame, its columns to the right but for those on the left."""
     from rich.table import Table
 
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", **column)
+    return table
+
+
+def print_stages(shown: ScheduledSource) -> None:
+    """Print the stages of a model, one line each."""
     assert shown.model is not None
     if shown.model.costs:
         common.say(shown.model.costs, markup=False)
-    table = Table(
-        title=f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
-        "micro-batch)"
+    table = _framed_table(
+        f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
+        "micro-batch)",
+        (
+            *("stage", "device", "ops", "from", "to"),
+            *("forward ms", "backward ms", "resident GiB", "activations GiB"),
+        ),
+        left=("device", "from", "to"),
+        overflow="fold",
     )
-    right = ("stage", "ops", "forward ms", "backward ms", "resident GiB", "activations GiB")
-    for heading in (
-        "stage",
-        "device",
-        "ops",
-        "from",
-        "to",
-        "forward ms",
-        "backward ms",
-        "resident GiB",
-        "activations GiB",
-    ):
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in shown.stages:
         table.add_row(
             str(row.stage),
@@ -874,26 +873,22 @@ def print_schedules(
     objects: list[dict[str, Any]],
 ) -> None:
     """Print a table of the solvers that found a schedule, and a line for each of the others."""
-    from rich.table import Table
-
     problem = shown.problem
-    table = Table(
-        title=f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} "
-        "micro-batches"
+    table = _framed_table(
+        f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} micro-batches",
+        (
+            "solver",
+            shown.heading("period"),
+            shown.heading("bound"),
+            "status",
+            shown.heading("makespan"),
+            "bubble (period)",
+            "bubble (wall)",
+            "peak memory" if shown.model is None else "memory GiB",
+            "time",
+        ),
+        left=("solver", "status"),
     )
-    memory = "peak memory" if shown.model is None else "memory GiB"
-    for heading in (
-        "solver",
-        shown.heading("period"),
-        shown.heading("bound"),
-        "status",
-        shown.heading("makespan"),
-        "bubble (period)",
-        "bubble (wall)",
-        memory,
-        "time",
-    ):
-        table.add_column(heading, justify="left" if heading in ("solver", "status") else "right")
     lines: list[str] = []
     for i, (name, outcome, data) in enumerate(zip(names, outcomes, objects, strict=True)):
         lines += _remarks(shown, name, outcome, data)
@@ -973,11 +968,11 @@ def transfers_text(shown: ScheduledSource, found: dict[str, Any]) -> str:
 
 def print_choice(chosen: JointResult) -> None:
     """Print the table of candidates and the sentence on the runner-up."""
-    from rich.table import Table
-
-    table = Table(title=f"steps of {chosen.batch} samples")
-    for heading in ("candidate", "schedule", "step ms", "bound for its cut ms", "note"):
-        table.add_column(heading, justify="right" if heading.endswith("ms") else "left")
+    table = _framed_table(
+        f"steps of {chosen.batch} samples",
+        ("candidate", "schedule", "step ms", "bound for its cut ms", "note"),
+        left=("candidate", "schedule", "note"),
+    )
     for choice in chosen.candidates:
         table.add_row(
             choice.title + (" *" if choice is chosen.best else ""),

@@ -179,9 +179,14 @@ def wins(table: SolverTable) -> Ints:
     """Return on how many instances each solver's median is the best (ties count for all); shape
     (solvers,).
     """
-    winner = np.where(np.isnan(table.median), np.inf, table.median)
-    top = winner.min(axis=1, keepdims=True)
-    return ((winner == top) & np.isfinite(winner)).sum(axis=0)
+    value, top = _values_and_best(table)
+    return ((value == top) & np.isfinite(value)).sum(axis=0)
+
+
+def _values_and_best(table: SolverTable) -> tuple[Floats, Floats]:
+    """Return the medians, infinite where a solver has none, and the best of each instance."""
+    value = np.where(np.isnan(table.median), np.inf, table.median)
+    return value, value.min(axis=1, keepdims=True)
 
 
 def profile(table: SolverTable, ratios: Floats) -> Floats:
@@ -189,8 +194,7 @@ def profile(table: SolverTable, ratios: Floats) -> Floats:
 
     Shape (solvers, ratios).
     """
-    value = np.where(np.isnan(table.median), np.inf, table.median)
-    top = value.min(axis=1, keepdims=True)
+    value, top = _values_and_best(table)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(top > 0, value / top, np.where(value == 0, 1.0, np.inf))
     return (ratio[:, :, None] <= ratios[None, None, :] * (1 + 1e-12)).mean(axis=0)

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io.body import plain
 from placeopt.io.serialize import result_fields
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import one_line
@@ -201,17 +202,8 @@ def _solve(cell: Cell) -> dict[str, Any]:
     from placeopt.solving.registry import make_solver
     from placeopt.solving.run import run
 
-    text = json.dumps(
-        {
-            "instance": cell.instance,
-            "cluster": cell.cluster,
-            "objective": cell.objective,
-            "kind": cell.kind,
-            "training": cell.training,
-            "fields": cell.fields,
-        },
-        sort_keys=True,
-    )
+    source = plain(cell, "instance", "cluster", "objective", "kind", "training", "fields")
+    text = json.dumps(source, sort_keys=True)
     problem = _problem(text)
     solver = make_solver(cell.solver, cell.kind, **cell.options)
     began = time.process_time()

@@ -264,7 +264,7 @@ def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummar
         prepare(todo)  # once, here: the workers load what is compiled
         end = started + 60 * how.minutes
         try:
-            for row in _execute(todo, folder, jobs, how.backend, how.address, end):
+            for row in _execute(todo, folder, jobs, how, end):
                 store.append(row)
                 summary.count(row)
                 reporter.finished(summary, row)
@@ -302,7 +302,7 @@ def _check_workers(cells: Sequence[Cell], jobs: int, cores: int) -> None:
 
 
 def _execute(
-    cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None, end: float
+    cells: list[Cell], folder: Path, jobs: int, how: HowToRun, end: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the row of every cell that begins before `end`, in order of completion, whatever
     happens to the workers.
@@ -313,7 +313,7 @@ def _execute(
         shutil.rmtree(running, ignore_errors=True)
         running.mkdir(parents=True)
         try:
-            for row in _pool(list(waiting.values()), running, jobs, backend, address, end):
+            for row in _pool(list(waiting.values()), running, jobs, how, end):
                 del waiting[row["key"]]
                 yield row
         except (KeyboardInterrupt, GeneratorExit, InputError):
@@ -349,10 +349,11 @@ def _without_workers(
 
 
 def _pool(
-    cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None, end: float
+    cells: list[Cell], running: Path, jobs: int, how: HowToRun, end: float
 ) -> Iterator[dict[str, Any]]:
     from joblib import Parallel, delayed, parallel_config
 
+    backend, address = how.backend, how.address
     own_processes = backend == "loky" and jobs > 1
     note = str(running) if backend != "threading" and address is None else None
     settings: dict[str, Any] = {}

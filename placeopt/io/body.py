@@ -46,34 +46,30 @@ class Body:
         """Whether `key` is there and not null."""
         return self.data.get(key) is not None
 
-    def get(self, key: str) -> Any:
-        """Return an entry that must be there."""
-        if key not in self.data:
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an entry, which must be there unless there is a default."""
+        if key not in self.data and default is None:
             raise InputError(f'{self.where}: "{key}" is missing')
-        return self.data[key]
+        return self.data.get(key, default)
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
-        value = self.data.get(key, default) if default is not None else self.get(key)
+        value = self.get(key, default)
         if not isinstance(value, str):
             raise self.wrong(key, "a string", value)
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a whole number of at most 63 bits."""
-        value = self.data.get(key, default) if default is not None else self.get(key)
+        value = self.get(key, default)
         if type(value) is not int or abs(value) >= 2**63:
             raise self.wrong(key, "a whole number", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number."""
-        value = self.data.get(key, default) if default is not None else self.get(key)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not -MAX_FLOAT <= value <= MAX_FLOAT
-        ):
+        value = self.get(key, default)
+        if not is_number(value) or not -MAX_FLOAT <= value <= MAX_FLOAT:
             raise self.wrong(key, "a finite number", value)
         return float(value)
 
@@ -121,11 +117,7 @@ class Body:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings."""
-        values = self.items(key)
-        for i, value in enumerate(values):
-            if not isinstance(value, str):
-                raise self.wrong(f"{key}[{i}]", "a string", value)
-        return tuple(values)
+        return tuple(self._each(key, "a string", lambda value: isinstance(value, str)))
 
     def integers(self, key: str) -> Ints:
         """Return a list of whole numbers (or a table of equally long rows) as an int64 array."""
@@ -137,19 +129,20 @@ class Body:
 
     def numbers(self, key: str) -> Floats:
         """Return a list of numbers."""
-        values = self.items(key)
-        for i, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self.wrong(f"{key}[{i}]", "a number", value)
-        return np.array(values, np.float64)
+        return np.array(self._each(key, "a number", is_number), np.float64)
 
     def flags(self, key: str) -> Flags:
         """Return a list of 0/1 or true/false as a mask."""
+        values = self._each(key, "true or false", lambda value: value in (0, 1))
+        return np.array(values, np.bool_)
+
+    def _each(self, key: str, expected: str, right: Callable[[Any], bool]) -> list[Any]:
+        """Return a list of which every entry is what is expected."""
         values = self.items(key)
         for i, value in enumerate(values):
-            if value not in (0, 1):
-                raise self.wrong(f"{key}[{i}]", "true or false", value)
-        return np.array(values, np.bool_)
+            if not right(value):
+                raise self.wrong(f"{key}[{i}]", expected, value)
+        return values
 
     def wrong(self, key: str, expected: str, value: Any) -> InputError:
         """Return the error for an entry of the wrong type."""
@@ -189,6 +182,11 @@ def plain(value: Any, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
         if not neutral:
             found[field.name] = entry
     return found
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a JSON number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:

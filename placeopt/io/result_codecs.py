@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from placeopt.io.body import plain
+from placeopt.io.body import is_number, plain
 from placeopt.io.codec import Codec, from_dict, register, to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
@@ -127,9 +127,7 @@ def _agree(claimed: Any, found: float | None) -> bool:
     """Whether a file's number, or its null, is the one that was found."""
     if claimed is None or found is None:
         return claimed is found
-    if isinstance(claimed, bool) or not isinstance(claimed, int | float):
-        return False
-    return math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
+    return is_number(claimed) and math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _number(key: str, value: Any) -> dict[str, Any]:
