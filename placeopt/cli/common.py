@@ -17,7 +17,6 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.objective import time_text as seconds_text
 from placeopt.model.sizes import bytes_text as bytes_text
-from placeopt.model.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -320,11 +319,6 @@ def kept_text(weights: float, gradients: float, states: float, *, training: bool
     if training:
         told += f" + gradients {gib_text(gradients)} + optimizer states {gib_text(states)}"
     return told
-
-
-def byte_sizes(text: str, option: str) -> list[int]:
-    """Return numbers of bytes separated by commas: 16GiB, 4e9, 500MB."""
-    return parse_bytes(text, option, bare=True)
 
 
 def count_text(value: float) -> str:

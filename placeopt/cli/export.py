@@ -102,7 +102,6 @@ def export_command(
             f"export: expected the placement after the model: placeopt export {model} "
             "out/placement.json --to device-map --out device_map.json"
         )
-    placement = given
     if not to:
         raise InputError(f"--to: expected one of {', '.join(TARGETS)}")
     target(to)
@@ -111,19 +110,20 @@ def export_command(
     graph, bundled = common.load_graph(
         model, format=format, training=training, dim=dim, trip_count=trip_count
     )
-    problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
-    settings = {
-        "parameters": parameters,
-        "schedule": schedule,
-        "micro_batches": micro_batches,
-        "solver": solver,
-        "seconds": seconds,
-    }
-    options: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    found = read_placement(placement, problem)
-    if to == "torch-pipeline":
-        options["stage"] = read_stages(placement, problem)
-    done = make(problem, found, to, model=model, devices=_framework_devices(devices), **options)
+    problem = lower(graph, cluster_of(given, cluster, bundled, graph))
+    done = make(
+        problem,
+        read_placement(given, problem),
+        to,
+        model=model,
+        devices=_framework_devices(devices),
+        parameters=parameters,
+        schedule=schedule,
+        micro_batches=micro_batches,
+        solver=solver,
+        seconds=seconds,
+        stage=read_stages(given, problem) if to == "torch-pipeline" else None,
+    )
     files = [str(path) for path in done.write(out)]
     if json:
         common.print_json({"target": to, "files": files, "notes": list(done.notes)})

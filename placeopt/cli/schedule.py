@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.solver import OnProgress
 
+    Outcome = Result[PipelineSchedule] | Refused
+    """What comes of a solver: a result, or why it does not take the problem."""
+
 
 @dataclass(frozen=True)
 class _SourceOptions:
@@ -308,7 +311,9 @@ def _load(given: _SourceOptions) -> ScheduledSource:
             f"--cluster is for models; '{given.source}' brings its own devices (devices=N)"
         )
     mode, shape_name = given.mode or "train", _cut_shape(given)
-    memory = None if given.memory is None else common.byte_sizes(given.memory, "--memory-limit")
+    memory = (
+        None if given.memory is None else parse_bytes(given.memory, "--memory-limit", bare=True)
+    )
     model = cut_source(
         given.source,
         given.cluster,
@@ -384,7 +389,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _one_size(memory: str | None) -> int | None:
     if memory is None:
         return None
-    sizes = common.byte_sizes(memory, "--memory-limit")
+    sizes = parse_bytes(memory, "--memory-limit", bare=True)
     if len(sizes) > 1:
         raise InputError(
             "--memory-limit: with --joint, expected bytes per device, one number for all, received "
@@ -415,9 +420,9 @@ def _run_all(
     initial: PipelineSchedule | None,
     announce: Callable[[str], None],
     on_progress: OnProgress | None,
-) -> list[Result[PipelineSchedule] | Refused]:
+) -> list[Outcome]:
     """Run every solver; one that does not take the problem gives its reason instead of a result."""
-    outcomes: list[Result[PipelineSchedule] | Refused] = []
+    outcomes: list[Outcome] = []
     for solver in solvers:
         try:
             if interrupt.received():
@@ -438,9 +443,7 @@ def _run_all(
     return outcomes
 
 
-def _best(
-    problem: PipelineProblem, names: list[str], outcomes: list[Result[PipelineSchedule] | Refused]
-) -> int:
+def _best(problem: PipelineProblem, names: list[str], outcomes: list[Outcome]) -> int:
     """Return the place of the outcome with the smallest (makespan, period).
 
     Raises
@@ -466,7 +469,7 @@ def _best(
 
 def _try_larger(
     problem: PipelineProblem,
-    outcome: Result[PipelineSchedule] | Refused,
+    outcome: Outcome,
     data: dict[str, Any],
     seconds: float,
     seed: int,
@@ -499,9 +502,7 @@ def _try_larger(
         data["period_status"] += f", K = {found} is shorter"
 
 
-def _execute(
-    outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], transfers: str | None
-) -> None:
+def _execute(outcome: Outcome, data: dict[str, Any], transfers: str | None) -> None:
     """Tell how long a schedule takes where transfers occupy channels or devices."""
     if transfers is None or not isinstance(outcome, Result) or outcome.solution is None:
         return
@@ -515,7 +516,7 @@ def _execute(
 
 def _write(
     shown: ScheduledSource,
-    outcomes: list[Result[PipelineSchedule] | Refused],
+    outcomes: list[Outcome],
     objects: list[dict[str, Any]],
     folder: Path | None,
 ) -> tuple[list[str], list[str]]:
@@ -641,9 +642,7 @@ class ScheduledSource:
         )
 
 
-def outcome_object(
-    name: str, outcome: Result[PipelineSchedule] | Refused, shown: ScheduledSource
-) -> dict[str, Any]:
+def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> dict[str, Any]:
     """Return the JSON object of one solver: the schedule's contract and the result's fields.
 
     For a model the problem is one way to cut it: what is proved holds for this cut, and nothing is
@@ -720,7 +719,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_schedule(
-    outcome: Result[PipelineSchedule] | Refused,
+    outcome: Outcome,
     data: dict[str, Any],
     folder: Path,
     *,
@@ -852,7 +851,7 @@ def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
 def print_report(
     shown: ScheduledSource,
     names: list[str],
-    outcomes: list[Result[PipelineSchedule] | Refused],
+    outcomes: list[Outcome],
     best: int,
     objects: list[dict[str, Any]],
 ) -> None:
@@ -868,7 +867,7 @@ def print_report(
 def print_schedules(
     shown: ScheduledSource,
     names: list[str],
-    outcomes: list[Result[PipelineSchedule] | Refused],
+    outcomes: list[Outcome],
     best: int,
     objects: list[dict[str, Any]],
 ) -> None:
@@ -904,7 +903,7 @@ def print_schedules(
 def _remarks(
     shown: ScheduledSource,
     name: str,
-    outcome: Result[PipelineSchedule] | Refused,
+    outcome: Outcome,
     data: dict[str, Any],
 ) -> Iterator[str]:
     """Say of a solver what the table has no column for: why it found none, and what else is

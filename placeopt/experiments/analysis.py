@@ -22,6 +22,7 @@ from placeopt.model.objective import objective_names
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from placeopt.experiments.store import Row
     from placeopt.model.arrays import Floats, Ints
 
 
@@ -73,13 +74,13 @@ USUAL = objective_names("placement")[:1]
 """The objective that tables do not name."""
 
 
-def instance_name(row: dict[str, Any]) -> str:
+def instance_name(row: Row) -> str:
     """Return the name of a row's problem in tables."""
     words = [row["instance"]] + ([f"on {row['cluster']}"] if row.get("cluster") else [])
     return " ".join(words + ([f"({row['objective']})"] if row["objective"] not in USUAL else []))
 
 
-def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
+def best_known(rows: Iterable[Row]) -> list[BestKnown]:
     """Return the best value and bound of every problem, in order of first appearance.
 
     Raises
@@ -89,7 +90,7 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
     """
     rows = list(rows)
     check_consistent(rows)
-    values: dict[tuple[str, str], dict[str, Any]] = {}
+    values: dict[tuple[str, str], Row] = {}
     bounds: dict[tuple[str, str], tuple[int, str]] = {}
     for row in rows:
         key = row["problem_hash"], row["objective"]
@@ -118,7 +119,7 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
     ]
 
 
-def compare(rows: Iterable[dict[str, Any]]) -> SolverTable:
+def compare(rows: Iterable[Row]) -> SolverTable:
     """Gather the values of all solvers on all instances.
 
     Raises
@@ -201,7 +202,7 @@ def profile(table: SolverTable, ratios: Floats) -> Floats:
 
 
 def to_target(
-    rows: Iterable[dict[str, Any]], slack: float = 0.01
+    rows: Iterable[Row], slack: float = 0.01
 ) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return, per instance and solver, (share of runs, median evaluations, median seconds) to a
     common target.
@@ -217,26 +218,19 @@ def to_target(
     hits: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in listed:
         name = instance_name(row)
-        hit = next(
-            (
-                (p[1], p[0])
-                for p in row["trace"]
-                if p[2] is not None and p[2] <= target.get(name, -1)
-            ),
-            None,
-        )
-        hits[name, row["label"]].append(hit or (np.inf, np.inf))
+        reached = (p for p in row["trace"] if p[2] is not None and p[2] <= target.get(name, -1))
+        seconds, evaluations, *_ = next(reached, (np.inf, np.inf))
+        hits[name, row["label"]].append((evaluations, seconds))
     found: dict[str, dict[str, tuple[float, float, float]]] = defaultdict(dict)
     for (name, label), points in hits.items():
-        reached = [point for point in points if np.isfinite(point[0])]
-        share = len(reached) / len(points)
-        middle = np.median(np.array(reached), axis=0) if reached else np.array([np.nan, np.nan])
-        found[name][label] = (share, float(middle[0]), float(middle[1]))
+        known = [point for point in points if np.isfinite(point[0])]
+        evaluations, seconds = np.median(known, axis=0).tolist() if known else (np.nan, np.nan)
+        found[name][label] = (len(known) / len(points), evaluations, seconds)
     return found
 
 
 def convergence(
-    rows: Iterable[dict[str, Any]], points: int = 60
+    rows: Iterable[Row], points: int = 60
 ) -> dict[str, dict[str, tuple[Floats, Floats]]]:
     """Return, per instance and solver, (evaluations, quartiles of the incumbent over seeds).
 

@@ -22,6 +22,7 @@ from placeopt.model.files import read_json, write_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from placeopt.experiments.store import Row
 FORMAT, VERSION = "placeopt-best-known", 1
 
 
@@ -112,7 +113,7 @@ def read_archive(path: str | Path) -> dict[str, Record]:
     return {record.key: record for record in records}
 
 
-def update_archive(path: str | Path, rows: Iterable[dict[str, Any]]) -> list[str]:
+def update_archive(path: str | Path, rows: Iterable[Row]) -> list[str]:
     """Improve an archive by the rows of a study that kept its placements; return what changed, in
     words.
     """
@@ -146,13 +147,13 @@ def write_archive(path: str | Path, records: dict[str, Record]) -> None:
     )
 
 
-def _archived(record: Record) -> dict[str, Any]:
+def _archived(record: Record) -> Row:
     """Return what a record claims as a row."""
     claims = asdict(record)
     return {**claims, "label": record.solver, "key": "of the archive", "status": "feasible"}
 
 
-def _improve(records: dict[str, Record], row: dict[str, Any], bound: int, method: str) -> list[str]:
+def _improve(records: dict[str, Record], row: Row, bound: int, method: str) -> list[str]:
     """Replace value or bound of the row's problem where the row is better and holds."""
     new = Record(
         row["instance"],

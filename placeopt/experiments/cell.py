@@ -31,6 +31,7 @@ from placeopt.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from placeopt.experiments.store import Row
     from placeopt.experiments.study import Cell
 
 RESULT_FIELDS = (
@@ -52,7 +53,7 @@ RESULT_FIELDS = (
 """Fields of a Result that a row has under the same name."""
 
 
-def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict[str, Any]:
+def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     """Solve one cell.
 
     Parameters
@@ -165,7 +166,7 @@ def _signals_noted() -> Iterator[list[int]]:
                 signal.signal(number, handler)
 
 
-def failure(cell: Cell, message: str, runtime: float) -> dict[str, Any]:
+def failure(cell: Cell, message: str, runtime: float) -> Row:
     """Return the row of a cell that has no result."""
     return {
         **cell.spec(),
@@ -197,7 +198,7 @@ def _bound(text: str) -> Any:
     return bound(_problem(text), seconds=0.0)
 
 
-def _solve(cell: Cell) -> dict[str, Any]:
+def _solve(cell: Cell) -> Row:
     from placeopt.model.budget import Budget
     from placeopt.solving.registry import make_solver
     from placeopt.solving.run import run
@@ -227,7 +228,7 @@ def _solve(cell: Cell) -> dict[str, Any]:
     return row
 
 
-def _where() -> dict[str, Any]:
+def _where() -> Row:
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return {
         "version": __version__,

@@ -24,6 +24,7 @@ from placeopt.plotting.style import COLOURS, new_figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placeopt.experiments.store import Row
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -172,7 +173,7 @@ def value_table(table: analysis.SolverTable) -> Table:
     return ["instance", "lower bound", *table.solvers], rows
 
 
-def target_table(rows: Sequence[dict[str, Any]]) -> Table:
+def target_table(rows: Sequence[Row]) -> Table:
     """Share of runs that reach the target, median evaluations and seconds they need."""
     body = [
         [name, label, f"{100 * share:.0f} %", _number(evaluations), _number(seconds, " s")]
@@ -191,7 +192,7 @@ def test_table(table: analysis.SolverTable) -> Table:
     return ["a", "b", "instances", "p (Wilcoxon)", "effect (negative: a better)"], rows
 
 
-def failure_table(rows: Sequence[dict[str, Any]]) -> Table:
+def failure_table(rows: Sequence[Row]) -> Table:
     """List the runs that failed, with their message."""
     return ["instance", "solver", "seed", "error"], [
         [analysis.instance_name(row), row["label"], str(row["seed"]), row["error"]]
@@ -240,7 +241,7 @@ def _median(values: Any) -> float:
 # ---------------------------------------------------------------------------------
 
 
-def _figures(table: analysis.SolverTable, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _figures(table: analysis.SolverTable, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the figures by file name; none without matplotlib."""
     try:
         figures = {"profile": profile_figure(table), "gaps": gap_figure(table)}
@@ -283,7 +284,7 @@ def page(title: str, tables: dict[str, Table], drawings: dict[str, bytes]) -> st
     )
 
 
-def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> Path:
+def _write_parquet(rows: Sequence[Row], path: Path) -> Path:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -363,7 +364,7 @@ def gap_figure(table: analysis.SolverTable) -> Any:
     return figure
 
 
-def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -> Any:
+def convergence_figure(rows: Sequence[Row], solvers: Sequence[str]) -> Any:
     """Incumbent against evaluations, median and quartiles over seeds; None if no run has a
     trace.
     """

@@ -37,6 +37,8 @@ from placeopt.model.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from placeopt.experiments.store import Row
+
 
 @dataclass
 class StudySummary:
@@ -61,7 +63,7 @@ class StudySummary:
     errors: list[str] = field(default_factory=list)
     contradiction: str = ""
 
-    def count(self, row: dict[str, Any]) -> None:
+    def count(self, row: Row) -> None:
         """Count a cell that has just ended."""
         if row["status"] != "failed":
             self.done += 1
@@ -75,11 +77,11 @@ class StudySummary:
 class Reporter(Protocol):
     """Told when a study begins and about every finished cell."""
 
-    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[Row]) -> None:
         """Learn how many cells there are, and the rows that are known already."""
         ...
 
-    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: Row) -> None:
         """Learn about one more row."""
         ...
 
@@ -95,14 +97,14 @@ class PlainReporter:
         self.every = every
         self._last = self._start = time.perf_counter()
 
-    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[Row]) -> None:
         """Print what there is to do."""
         self._last = self._start = time.perf_counter()
         print(
             f"{summary.total} cells, {summary.skipped} finished before", file=sys.stderr, flush=True
         )
 
-    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: Row) -> None:
         """Print a line every few seconds, and one for every failure."""
         if row["status"] == "failed":
             print(
@@ -134,7 +136,7 @@ class LiveReporter:
         self._bar: Any = None
         self._task: Any = None
 
-    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[Row]) -> None:
         """Start the view."""
         from rich.console import Console
         from rich.live import Live
@@ -158,7 +160,7 @@ class LiveReporter:
         self._live = Live(self._view(), console=Console(stderr=True), refresh_per_second=4)
         self._live.start()
 
-    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: Row) -> None:
         """Advance the view."""
         self._note(row)
         rate = (summary.done + summary.failed) / max(1e-9, self._bar.tasks[0].elapsed or 1e-9)
@@ -171,7 +173,7 @@ class LiveReporter:
         if self._live is not None:
             self._live.stop()
 
-    def _note(self, row: dict[str, Any]) -> None:
+    def _note(self, row: Row) -> None:
         if row.get("gap") is not None:
             where = f"{row['instance']} on {row['cluster'] or 'its devices'}"
             if where not in self.best or row["gap"] < self.best[where][0]:
@@ -225,7 +227,7 @@ class HowToRun:
         if self.jobs is not None and self.jobs < 1:
             raise InputError(f"--jobs: expected at least 1, received {self.jobs}")
 
-    def keeps(self, row: dict[str, Any]) -> bool:
+    def keeps(self, row: Row) -> bool:
         """Whether the cell of a row in the store is not to be run again."""
         failed_again = self.retry_failed and row.get("status") == "failed"
         return stays(row, self.again) and not failed_again
@@ -277,7 +279,7 @@ def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummar
     return summary
 
 
-def stays(row: dict[str, Any], again: str) -> bool:
+def stays(row: Row, again: str) -> bool:
     """Return whether a row is kept where rows are to be measured `again`."""
     return not again or (again == "changed" and same_package(str(row.get("commit", ""))))
 
@@ -303,7 +305,7 @@ def _check_workers(cells: Sequence[Cell], jobs: int, cores: int) -> None:
 
 def _execute(
     cells: list[Cell], folder: Path, jobs: int, how: HowToRun, end: float
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the row of every cell that begins before `end`, in order of completion, whatever
     happens to the workers.
     """
@@ -327,7 +329,7 @@ def _execute(
 
 def _without_workers(
     waiting: dict[str, Cell], running: Path, jobs: int, reason: str
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the rows of the cells that were running as a worker died: overdue ones have failed;
     where there is none some cell killed its worker (out of memory?), and each is tried once more,
     alone.
@@ -348,9 +350,7 @@ def _without_workers(
             yield run_alone(cell, reason)
 
 
-def _pool(
-    cells: list[Cell], running: Path, jobs: int, how: HowToRun, end: float
-) -> Iterator[dict[str, Any]]:
+def _pool(cells: list[Cell], running: Path, jobs: int, how: HowToRun, end: float) -> Iterator[Row]:
     from joblib import Parallel, delayed, parallel_config
 
     backend, address = how.backend, how.address
@@ -437,7 +437,7 @@ START_UP = 30.0
 """Seconds that a fresh process may take before its cell begins."""
 
 
-def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
+def run_alone(cell: Cell, reason: str = "") -> Row:
     """Run a cell in a process of its own; if that dies, the cell is to blame.
 
     Parameters
@@ -478,7 +478,7 @@ def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
         process.stdin.close()
         process.stdout.close()
     if output:
-        row: dict[str, Any] = json.loads(output)
+        row: Row = json.loads(output)
         return row
     return failure(
         cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started

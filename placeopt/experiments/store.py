@@ -325,7 +325,7 @@ class RunStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "runs.jsonl"
-        self.unsaved: list[dict[str, Any]] = []
+        self.unsaved: list[Row] = []
         self.repaired = 0
         self._file: Any = None
         self._lock: Any = None
@@ -377,7 +377,7 @@ class RunStore:
                 file.truncate(keep)
                 self.repaired = size - keep
 
-    def append(self, row: dict[str, Any]) -> bool:
+    def append(self, row: Row) -> bool:
         """Write a row so that it survives a kill or a crash; return False where the disk did not
         take it.
         """
@@ -399,12 +399,12 @@ class RunStore:
             self.unsaved.pop(0)
         return True
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[Row]:
         """Yield the stored rows, oldest first."""
         yield from read_rows(self.path)
 
 
-def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: str | Path) -> Iterator[Row]:
     """Yield the rows of a runs.jsonl file; a torn last line is skipped."""
     path = Path(path)
     if not path.exists():
@@ -424,7 +424,7 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def cell_rows(path: str | Path) -> list[dict[str, Any]]:
+def cell_rows(path: str | Path) -> list[Row]:
     """Return the last row of every cell of a runs.jsonl file, each with every column that a report
     needs.
 
@@ -441,9 +441,7 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _check_each(
-    path: str | Path, rows: dict[str, dict[str, Any]], wrong: Callable[[dict[str, Any]], str]
-) -> None:
+def _check_each(path: str | Path, rows: dict[str, Row], wrong: Callable[[Row], str]) -> None:
     for key, row in rows.items():
         column = wrong(row)
         if column:
@@ -454,9 +452,9 @@ def _check_each(
             )
 
 
-def latest(rows: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def latest(rows: Iterator[Row]) -> dict[str, Row]:
     """Return the last row of every key: a retried cell replaces its failure."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Row] = {}
     for row in rows:
         found[row["key"]] = row
     return found

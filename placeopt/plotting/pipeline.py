@@ -31,9 +31,6 @@ LABELS = {
 LANE_WORDS = {"F": "forward", "B": "backward", "I": "backward", "W": "weights", "other": "other"}
 """Passes of a lane, written at its right end."""
 
-MOST_NAMED, MOST_LETTERS = 16, 14
-"""Devices whose stages are named in the picture, and letters of such a name; more do not fit."""
-
 FRAME, STEADY, STEADY_EDGE = "#c00000", "#fff2cc", "#bf9000"
 """Colours of the frame around one repetition, of the ground behind the steady state, and of the
 frame around that."""
@@ -44,17 +41,6 @@ needs."""
 
 BAND = 0.92
 """Height of a device's lanes together; devices are 1 apart."""
-
-CELL_INCHES, PERIOD_INCHES, MOST_INCHES, LEAST_INCHES = 0.24, 0.55, 34.0, 8.0
-"""Width of the picture: so much for every cell of a device, and for every micro-batch, within
-limits."""
-
-FONTS, INCHES_PER_DIGIT_AND_POINT, CELL_MARGIN = (6.5, 5.0), 0.0088, 0.02
-"""Sizes in points of the numbers in cells: the first that fits, none where neither does."""
-
-LEAST_TIMED_SECONDS, LEAST_BYTES = 1e-6, 4096
-"""Schedules shorter than this have ticks without a unit, memory below this has units of its own
-(shapes, block tables)."""
 
 
 def draw_pipeline(
@@ -120,20 +106,31 @@ def draw_pipeline(
 
 def _unit(schedule: PipelineSchedule) -> tuple[str, float]:
     """Return the unit of times and its ticks."""
-    seconds = schedule.makespan * schedule.problem.tick_seconds
-    return (
-        time_unit(schedule.makespan, schedule.problem.tick_seconds)
-        if seconds >= LEAST_TIMED_SECONDS
-        else ("ticks", 1.0)
-    )
+    if not _timed(schedule):
+        return "ticks", 1.0
+    return time_unit(schedule.makespan, schedule.problem.tick_seconds)
 
 
-def _inches(schedule: PipelineSchedule, end: int) -> float:
-    """Return a width that leaves room for the numbers of the micro-batches."""
-    problem = schedule.problem
-    cells = max(len(blocks) for blocks in problem.on_device)
-    per_micro_batch = max(PERIOD_INCHES, CELL_INCHES * cells)
-    return float(np.clip(end / float(schedule.period) * per_micro_batch, LEAST_INCHES, MOST_INCHES))
+def _timed(schedule: PipelineSchedule, least_seconds: float = 1e-6) -> bool:
+    """Whether ticks are times: shorter schedules are of shapes and block tables, whose ticks and
+    memory have units of their own.
+    """
+    return schedule.makespan * schedule.problem.tick_seconds >= least_seconds
+
+
+def _inches(
+    schedule: PipelineSchedule,
+    end: int,
+    *,
+    cell: float = 0.24,
+    period: float = 0.55,
+    limits: tuple[float, float] = (8.0, 34.0),
+) -> float:
+    """Return a width that leaves room for the numbers of the micro-batches: so many inches for
+    every cell of a device, and for every micro-batch, within limits.
+    """
+    cells = max(map(len, schedule.problem.on_device))
+    return float(np.clip(end / float(schedule.period) * max(period, cell * cells), *limits))
 
 
 def _lanes(schedule: PipelineSchedule) -> list[tuple[str, ...]]:
@@ -159,7 +156,6 @@ def _draw_cells(
     height = BAND / len(lanes)
     for i in range(problem.num_blocks):
         kind, span = problem.kind[i], int(problem.span[i])
-        room = span * inches_per_tick - CELL_MARGIN
         begun = np.flatnonzero(schedule.start[:, i] < end).tolist()
         for j, d in itertools.product(begun, problem.devices_of(i).tolist()):
             start, top = int(schedule.start[j, i]), d - BAND / 2 + lane_of[kind] * height
@@ -175,8 +171,7 @@ def _draw_cells(
                     zorder=2,
                 )
             )
-            inches = INCHES_PER_DIGIT_AND_POINT * len(str(j))
-            font = next((size for size in FONTS if room >= inches * size), None)
+            font = _font(len(str(j)), span * inches_per_tick)
             if font is not None:
                 axis.text(
                     start + span / 2,
@@ -188,6 +183,21 @@ def _draw_cells(
                     clip_on=True,
                     zorder=3,
                 )
+
+
+def _font(
+    digits: int,
+    inches: float,
+    *,
+    sizes: tuple[float, ...] = (6.5, 5.0),
+    per_digit_and_point: float = 0.0088,
+    margin: float = 0.02,
+) -> float | None:
+    """Return the first size in points in which a number fits into a cell so wide, None if none
+    does; a digit is so many inches wide per point.
+    """
+    room, width = inches - margin, per_digit_and_point * digits
+    return next((size for size in sizes if room >= width * size), None)
 
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
@@ -207,14 +217,16 @@ def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...
     right.tick_params(length=0)
 
 
-def _row_text(schedule: PipelineSchedule, device: int) -> str:
-    """Return the name of a device and, where there is room, of the stages that it holds."""
+def _row_text(
+    schedule: PipelineSchedule, device: int, *, most_devices: int = 16, most_letters: int = 14
+) -> str:
+    """Return the name of a device and, where so many fit, of the stages that it holds."""
     problem = schedule.problem
     name = problem.device_names[device]
     forward = [i for i in problem.on_device[device] if problem.kind[i] == "F"]
     stages = ", ".join(problem.block_names[i].removeprefix("F") for i in forward)
     several = "s" if len(forward) > 1 else ""
-    room = forward and problem.num_devices <= MOST_NAMED and len(stages) <= MOST_LETTERS
+    room = forward and problem.num_devices <= most_devices and len(stages) <= most_letters
     return f"{name}\nstage{several} {stages}" if room else name
 
 
@@ -374,12 +386,13 @@ def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
     return f"\n(room for {limits[0] / size:.3g}{unit.replace(',', '')})"
 
 
-def _memory_unit(schedule: PipelineSchedule, most: int) -> tuple[str, float]:
+def _memory_unit(
+    schedule: PipelineSchedule, most: int, least_bytes: int = 4096
+) -> tuple[str, float]:
     """Return the unit of memory, with a comma before it, and its bytes; none for block tables and
-    shapes.
+    shapes, and where less is held.
     """
-    timed = schedule.makespan * schedule.problem.tick_seconds >= LEAST_TIMED_SECONDS
-    if not timed or most < LEAST_BYTES:
+    if not _timed(schedule) or most < least_bytes:
         return "", 1.0
     return next(
         (f", {name}", float(size))

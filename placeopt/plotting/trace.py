@@ -11,8 +11,6 @@ from placeopt.plotting.style import pack_lanes
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
 
-DEVICES, TRANSFERS = 1, 2
-
 
 def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
     """Return the trace: one track per device, and one per pair of devices (per lane where transfers
@@ -22,25 +20,17 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
     """
     problem = evaluation.problem
     scale = problem.tick_seconds * 1e6
+    devices, transfers = 1, 2  # the processes of the trace
     events: list[dict[str, Any]] = [
-        _name("process_name", DEVICES, 0, "devices"),
-        _name("process_name", TRANSFERS, 0, "transfers"),
+        _name("process_name", devices, 0, "devices"),
+        _name("process_name", transfers, 0, "transfers"),
     ]
     for d, name in enumerate(problem.device_names):
-        events.append(_name("thread_name", DEVICES, d + 1, name))
+        events.append(_name("thread_name", devices, d + 1, name))
     start, finish = evaluation.start.tolist(), evaluation.finish.tolist()
     for v, d in enumerate(evaluation.placement.device.tolist()):
-        slice_ = _slice(
-            problem.op_names[v],
-            problem.op_types[v] or "op",
-            DEVICES,
-            d + 1,
-            start[v],
-            finish[v],
-            scale,
-        )
-        slice_["args"]["op"] = v
-        events.append(slice_)
+        what = problem.op_names[v], problem.op_types[v] or "op"
+        events.append(_slice(what, (devices, d + 1), start[v], finish[v], scale, op=v))
 
     rows = evaluation.transfers
     source = evaluation.placement.device[problem.producer[rows[:, 0]]]
@@ -51,20 +41,14 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
         for lane in range(int(lanes.max()) + 1):
             tracks[a, b, lane] = len(tracks) + 1
             label = f"{problem.device_names[a]} -> {problem.device_names[b]}"
-            events.append(
-                _name(
-                    "thread_name",
-                    TRANSFERS,
-                    tracks[a, b, lane],
-                    label + (f" ({lane + 1})" if lane else ""),
-                )
-            )
+            label += f" ({lane + 1})" if lane else ""
+            events.append(_name("thread_name", transfers, tracks[a, b, lane], label))
         for i, lane in zip(here.tolist(), lanes.tolist(), strict=True):
             tensor, _, begin, end = rows[i].tolist()
-            label = problem.op_names[int(problem.producer[tensor])]
-            slice_ = _slice(label, "transfer", TRANSFERS, tracks[a, b, lane], begin, end, scale)
-            slice_["args"] |= {"tensor": tensor, "bytes": int(problem.tensor_bytes[tensor])}
-            events.append(slice_)
+            what = problem.op_names[int(problem.producer[tensor])], "transfer"
+            told = {"tensor": tensor, "bytes": int(problem.tensor_bytes[tensor])}
+            track = transfers, tracks[a, b, lane]
+            events.append(_slice(what, track, begin, end, scale, **told))
     other = {
         "problem": problem.name,
         "makespan_ticks": evaluation.makespan,
@@ -78,15 +62,16 @@ def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _slice(
-    name: str, kind: str, process: int, thread: int, begin: int, end: int, scale: float
+    what: tuple[str, str], track: tuple[int, int], begin: int, end: int, scale: float, **told: int
 ) -> dict[str, Any]:
+    """Return a slice of a name and category, on the track (process, thread)."""
     return {
         "ph": "X",
-        "name": name,
-        "cat": kind,
-        "pid": process,
-        "tid": thread,
+        "name": what[0],
+        "cat": what[1],
+        "pid": track[0],
+        "tid": track[1],
         "ts": begin * scale,
         "dur": (end - begin) * scale,
-        "args": {"start_ticks": begin, "end_ticks": end},
+        "args": {"start_ticks": begin, "end_ticks": end, **told},
     }
