@@ -86,10 +86,6 @@ class Reporter(Protocol):
         ...
 
 
-class Silent(Reporter):
-    """Says nothing."""
-
-
 class PlainReporter:
     """A line now and then: for logs."""
 
@@ -253,23 +249,23 @@ def run_study(study: Study, results: str | Path = "results", **how: Any) -> Stud
 def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummary:
     """Run the cells that have no row in a folder's store yet."""
     jobs = how.jobs or _num_cores()
-    if not how.allow_oversubscription and how.address is None:
-        _check_workers(cells, jobs, _num_cores())
+    _check_workers(cells, jobs, how)
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
     with RunStore(folder) as store:
         known = {key: row for key, row in latest(store.rows()).items() if how.keeps(row)}
         todo = [cell for cell in cells if cell.key not in known]
         summary.skipped = len(cells) - len(todo)
-        reporter = how.reporter or Silent()
-        reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
+        if how.reporter is not None:
+            how.reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
+        finished = how.reporter.finished if how.reporter is not None else lambda *_: None
         end = started + 60 * how.minutes
         try:
             for row in _execute(todo, folder, jobs, how, end):
                 store.append(row)
                 summary.count(row)
-                reporter.finished(summary, row)
+                finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())
@@ -284,10 +280,15 @@ def stays(row: Row, again: str) -> bool:
     return not again or (again == "changed" and same_package(str(row.get("commit", ""))))
 
 
-def _check_workers(cells: Sequence[Cell], jobs: int, cores: int) -> None:
-    """Refuse grids whose CP-SAT workers would crowd the cores."""
+def _check_workers(cells: Sequence[Cell], jobs: int, how: HowToRun) -> None:
+    """Refuse grids whose CP-SAT workers would crowd the cores of this machine, unless that is
+    allowed.
+    """
     from placeopt.solving.registry import make_solver
 
+    if how.allow_oversubscription or how.address is not None:
+        return
+    cores = _num_cores()
     for name, kind, options in {
         (c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells
     }:
