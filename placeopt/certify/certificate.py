@@ -203,15 +203,15 @@ def solution_hash(solution: Any) -> str:
     who decided it.
     """
     found = hashlib.sha256(type(solution).__name__.encode())
-    if is_dataclass(solution) and not any(
-        isinstance(getattr(solution, f.name), np.ndarray) for f in fields(solution)
-    ):
+    if not is_dataclass(solution):
+        return found.hexdigest()
+    values = {item.name: getattr(solution, item.name) for item in fields(solution)}
+    arrays = {name: x for name, x in values.items() if isinstance(x, np.ndarray)}
+    if not arrays:
         found.update(repr(solution).encode())
-    for item in fields(solution) if is_dataclass(solution) else ():
-        array = getattr(solution, item.name)
-        if isinstance(array, np.ndarray):
-            found.update(f"{item.name}{array.shape}".encode())
-            found.update(np.ascontiguousarray(array, np.int64).tobytes())
+    for name, array in arrays.items():
+        found.update(f"{name}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array, np.int64).tobytes())
     return found.hexdigest()
 
 

@@ -85,9 +85,10 @@ def bench_command(
     finally:
         if isinstance(reporter, LiveReporter):
             reporter.close()
-    _print_summary(summary, grid.name, out / grid.name, json=json)
+    folder = out / grid.name
+    _print_summary(summary, grid.name, folder, json=json)
     if summary.contradiction:
-        raise InputError(f"'{out / grid.name}': {summary.contradiction}: one of them is false")
+        raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)

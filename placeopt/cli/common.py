@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,10 +161,10 @@ def options(values: list[str] | None) -> dict[str, Any]:
         key, equals, text = value.partition("=")
         if not (key and equals):
             raise InputError(f"--option: expected KEY=VALUE, received '{value}'")
-        try:
-            found[key.replace("-", "_")] = json.loads(text)
-        except json.JSONDecodeError:
-            found[key.replace("-", "_")] = text
+        option: Any = text
+        with suppress(json.JSONDecodeError):
+            option = json.loads(text)
+        found[key.replace("-", "_")] = option
     return found
 
 

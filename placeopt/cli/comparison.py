@@ -106,10 +106,9 @@ class SolverComparison:
     def snapshot(self) -> SolverComparison:
         """Return what is known now, the incumbent of the running solver with it."""
         running = best_so_far()
-        known = [
-            *(self.results or self.first),
-            *([] if running is None or running.problem != self.problem.name else [running]),
-        ]
+        known = list(self.results or self.first)
+        if running is not None and running.problem == self.problem.name:
+            known.append(running)
         found = replace(self, results=known, failures=list(self.failures), interrupted=True)
         found.share_bounds()
         return found
@@ -238,8 +237,7 @@ def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
     """Groups of kernels without which a solver cannot begin, None where it does not say: all of its
     groups.
     """
-    named: tuple[str, ...] | None = getattr(solver, "kernels_at_once", lambda _: None)(problem)
-    return named
+    return getattr(solver, "kernels_at_once", lambda _: None)(problem)  # type: ignore[no-any-return]
 
 
 def _run_one(

@@ -168,14 +168,13 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
         rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
         return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops})
     data = parse_json(text, f"placement '{path}'")
-    problem = data.get("problem") if isinstance(data, dict) else None
-    table = data.get("device") if isinstance(data, dict) else None
-    names = (
-        sorted({x for x in table.values() if isinstance(x, str)}) if isinstance(table, dict) else []
-    )
-    return (
+    data = data if isinstance(data, dict) else {}
+    problem, table = data.get("problem"), data.get("device")
+    values = table.values() if isinstance(table, dict) else ()
+    cluster = (
         problem.rpartition(" on ")[2] if isinstance(problem, str) and " on " in problem else ""
-    ), names
+    )
+    return cluster, sorted({x for x in values if isinstance(x, str)})
 
 
 def _equal_devices(names: list[str]) -> Cluster:

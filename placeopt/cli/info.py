@@ -82,7 +82,7 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
     report = bound(problem, seconds=0.0, methods=quick)
     work = int(problem.min_compute.sum())
     path = report.bounds.get("critical-path", 0)
-    traffic = int(problem.min_transfer.sum())
+    traffic, resident = int(problem.min_transfer.sum()), int(problem.resident.sum())
     return {
         "problem": problem.name,
         "devices": problem.num_devices,
@@ -91,8 +91,8 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
         "critical_path": path,
         "parallelism": work / path if path else None,
         "communication_to_computation": traffic / work if work else None,
-        "resident_bytes": int(problem.resident.sum()),
-        "resident_per_device": -(-int(problem.resident.sum()) // problem.num_devices),
+        "resident_bytes": resident,
+        "resident_per_device": -(-resident // problem.num_devices),
         "capacity": problem.capacity,
         "bounds": report.bounds,
         "infeasible": report.infeasible,

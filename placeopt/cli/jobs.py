@@ -175,45 +175,36 @@ class _PolicyComparison:
 
     def report(self, lookahead: bool) -> dict[str, Any]:
         """Return what is known for JSON."""
-        data = _report(
-            self.problem,
-            self.summaries,
-            {name: result.message for name, result in self.results.items()},
-        )
+        problem = self.problem
+        data: dict[str, Any] = {
+            "problem": problem.name,
+            "jobs": problem.num_jobs,
+            "degrees": list(problem.jobs.degrees),
+            "offered_load": problem.offered_load,
+            "seed": problem.seed,
+            "policies": [
+                {
+                    "policy": summary.policy,
+                    "blocking_rate": summary.blocking_rate,
+                    "ci95": list(summary.ci95),
+                    "mean_jct": summary.mean_jct,
+                    "speedup": summary.mean_speedup,
+                    "throughput": summary.throughput,
+                    "mean_degree": summary.mean_degree,
+                    "utilisation": summary.utilisation,
+                    "causes": summary.causes,
+                    "episodes": summary.episodes,
+                    "message": self.results[summary.policy].message,
+                }
+                for summary in self.summaries
+            ],
+        }
         if self.bounds:
             data["offline_bound"] = sum(one.blocking_rate for one in self.bounds) / len(self.bounds)
             data["offline_bound_episodes"] = len(self.bounds)
         if lookahead:
-            data["lookahead"] = self.problem.jobs.lookahead
+            data["lookahead"] = problem.jobs.lookahead
         return data
-
-
-def _report(
-    problem: JobStreamProblem, summaries: list[Summary], messages: dict[str, str]
-) -> dict[str, Any]:
-    return {
-        "problem": problem.name,
-        "jobs": problem.num_jobs,
-        "degrees": list(problem.jobs.degrees),
-        "offered_load": problem.offered_load,
-        "seed": problem.seed,
-        "policies": [
-            {
-                "policy": summary.policy,
-                "blocking_rate": summary.blocking_rate,
-                "ci95": list(summary.ci95),
-                "mean_jct": summary.mean_jct,
-                "speedup": summary.mean_speedup,
-                "throughput": summary.throughput,
-                "mean_degree": summary.mean_degree,
-                "utilisation": summary.utilisation,
-                "causes": summary.causes,
-                "episodes": summary.episodes,
-                "message": messages[summary.policy],
-            }
-            for summary in summaries
-        ],
-    }
 
 
 def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list[str]:

@@ -121,9 +121,8 @@ def clusters_command(
     if json:
         rows = []
         for name, words in names.items():
-            cluster = make_cluster(name)
             shown = ("name", "kind", "peak_flops", "memory_bandwidth", "memory")
-            devices = [plain(device, *shown) for device in cluster.devices]
+            devices = [plain(device, *shown) for device in make_cluster(name).devices]
             rows.append({"name": name, "summary": words, "devices": devices})
         common.print_json({"clusters": rows})
         return

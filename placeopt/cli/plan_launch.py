@@ -34,25 +34,25 @@ def plan_launch(
     model: str,
     cluster: str,
     batch: int,
+    space: dict[str, Any],
+    given: dict[str, int | None],
     *,
-    costs: Path | None,
-    precision: str,
     sequence: int | None,
     fabric: float | None,
-    given: dict[str, int | None],
-    recompute: bool,
-    memory_limit: str | None,
     seconds: float,
     folder: Path | None,
     json: bool,
 ) -> bool:
     """Plan a model by its shape; return False if model, devices or costs are of another kind.
 
-    Samples have 4096 tokens where `sequence` does not say.
+    Of the `space` of plans that `placeopt plan` asks for it takes costs, precision, recomputation
+    and the limit on memory; `given` are degrees. Samples have 4096 tokens where `sequence` does not
+    say.
     """
     from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
     from placeopt.plans.calibration import is_calibration
 
+    costs, memory_limit = space["costs"], space["memory_limit"]
     if costs is not None and not is_calibration(costs):
         return False
     shape = read_shape(model)
@@ -66,8 +66,8 @@ def plan_launch(
         batch,
         sequence or 4096,
         calibration_constants(costs),
-        precision,
-        recompute,
+        space["precision"],
+        space["recompute"],
         fixed=fixed,
         memory_limit=None if memory_limit is None else device_limits(memory_limit, 1)[0],
     )

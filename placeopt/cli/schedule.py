@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.solver import OnProgress
 
+    Data = dict[str, Any]
     Outcome = Result[PipelineSchedule] | Refused
     """What comes of a solver: a result, or why it does not take the problem."""
 
@@ -62,7 +63,7 @@ class _SourceOptions:
     shapes: str | None
     split: bool
     recompute: bool
-    reader: dict[str, Any]
+    reader: Data
     costs: Path | None
 
     @property
@@ -245,7 +246,7 @@ def _memory(
     return capacity if cluster is None else memory_limit
 
 
-def _solvers(names: list[str], repetend_size: int, settings: dict[str, Any]) -> list[Any]:
+def _solvers(names: list[str], repetend_size: int, settings: Data) -> list[Any]:
     """Return the solvers of these names, with the options of the command line."""
     if settings and len(names) > 1:
         raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
@@ -263,9 +264,9 @@ def shapes_command(
 
     Example: `placeopt shapes --num-devices 8`
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Data] = []
     for name, (_, words) in SHAPES.items():
-        row: dict[str, Any] = {"shape": name, "description": words}
+        row: Data = {"shape": name, "description": words}
         for mode in ("train", "infer"):
             try:
                 problem = shape(name, devices=devices, mode=mode)
@@ -467,58 +468,51 @@ def _best(problem: PipelineProblem, names: list[str], outcomes: list[Outcome]) -
     return min(found)[1]
 
 
+def _schedule_of(outcome: Outcome) -> PipelineSchedule | None:
+    """Return the schedule that a solver found, None if it found none."""
+    return outcome.solution if isinstance(outcome, Result) else None
+
+
 def _try_larger(
-    problem: PipelineProblem,
-    outcome: Outcome,
-    data: dict[str, Any],
-    seconds: float,
-    seed: int,
+    problem: PipelineProblem, outcome: Outcome, data: Data, seconds: float, seed: int
 ) -> None:
     """Try patterns of one micro-batch more where what was proved holds for one size only, and tell
     what came of it.
     """
-    if (
-        not isinstance(outcome, Result)
-        or outcome.solution is None
-        or data.get("period_bound_holds_for") == "every K"
-    ):
-        return
-    if interrupt.received():
+    known = _schedule_of(outcome)
+    if known is None or data.get("period_bound_holds_for") == "every K" or interrupt.received():
         return
     # Most seconds for patterns of one micro-batch more, where the best pattern found may not be
     # the best of all
     larger_seconds = 5.0
-    size, limit = outcome.solution.pattern.size + 1, min(larger_seconds, seconds)
+    size, limit = known.pattern.size + 1, min(larger_seconds, seconds)
     started = time.perf_counter()
     other = schedule_result(problem, "repetend", size=size, seconds=limit, seed=seed)
-    period = None if other.solution is None else float(other.solution.period)
-    found = size if other.solution is None else other.solution.pattern.size
-    data["larger_pattern"] = {
-        "size": found,
-        "period": period,
+    found = other.solution
+    data["larger_pattern"] = larger = {
+        "size": size if found is None else found.pattern.size,
+        "period": None if found is None else float(found.period),
         "seconds": time.perf_counter() - started,
     }
-    if period is not None and Fraction(other.solution.period) < outcome.solution.period:  # type: ignore[union-attr]
-        data["period_status"] += f", K = {found} is shorter"
+    if found is not None and Fraction(found.period) < known.period:
+        data["period_status"] += f", K = {larger['size']} is shorter"
 
 
-def _execute(outcome: Outcome, data: dict[str, Any], transfers: str | None) -> None:
+def _execute(outcome: Outcome, data: Data, transfers: str | None) -> None:
     """Tell how long a schedule takes where transfers occupy channels or devices."""
-    if transfers is None or not isinstance(outcome, Result) or outcome.solution is None:
+    known = _schedule_of(outcome)
+    if transfers is None or known is None:
         return
-    there = executed(outcome.solution, transfers)
+    there = executed(known, transfers)
     data["transfers"] = {
         "mode": transfers,
         "makespan": there.makespan,
-        "ratio": there.makespan / outcome.solution.makespan,
+        "ratio": there.makespan / known.makespan,
     }
 
 
 def _write(
-    shown: ScheduledSource,
-    outcomes: list[Outcome],
-    objects: list[dict[str, Any]],
-    folder: Path | None,
+    shown: ScheduledSource, outcomes: list[Outcome], objects: list[Data], folder: Path | None
 ) -> tuple[list[str], list[str]]:
     """Write the cut and every schedule; return the files and the reasons for those left out."""
     if folder is None:
@@ -549,9 +543,7 @@ def _refuse_beside_joint(
         )
 
 
-def _choose(
-    given: _SourceOptions, wanted: dict[str, Any], folder: Path | None, *, json: bool
-) -> None:
+def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: bool) -> None:
     """Choose stages, shape and the rest, print the candidates and write the best schedule and its
     cut.
     """
@@ -642,7 +634,7 @@ class ScheduledSource:
         )
 
 
-def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> dict[str, Any]:
+def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> Data:
     """Return the JSON object of one solver: the schedule's contract and the result's fields.
 
     For a model the problem is one way to cut it: what is proved holds for this cut, and nothing is
@@ -650,9 +642,7 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> dict[
     """
     if not isinstance(outcome, Result):
         return {"solver": name, "status": "unknown", "message": str(outcome), "value": None}
-    data: dict[str, Any] = (
-        {} if outcome.solution is None else _schedule_object(outcome, outcome.solution)
-    )
+    data: Data = {} if outcome.solution is None else _schedule_object(outcome, outcome.solution)
     data |= {
         "problem": outcome.problem,
         "solver": outcome.solver,
@@ -679,9 +669,7 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> dict[
     return data
 
 
-def _schedule_object(
-    result: Result[PipelineSchedule], schedule: PipelineSchedule
-) -> dict[str, Any]:
+def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedule) -> Data:
     """Return the contract of the `schedule` command; a bound for one size of pattern is called
     so.
     """
@@ -719,12 +707,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_schedule(
-    outcome: Outcome,
-    data: dict[str, Any],
-    folder: Path,
-    *,
-    single: bool,
-    picture: bool = True,
+    outcome: Outcome, data: Data, folder: Path, *, single: bool, picture: bool = True
 ) -> tuple[list[str], list[str]]:
     """Write every export that applies; return the files and the reasons for those left out."""
     if not isinstance(outcome, Result) or outcome.solution is None:
@@ -853,15 +836,15 @@ def print_report(
     names: list[str],
     outcomes: list[Outcome],
     best: int,
-    objects: list[dict[str, Any]],
+    objects: list[Data],
 ) -> None:
     """Print the schedules, of a model with its stages and what its devices hold."""
     if shown.model is not None:
         print_stages(shown)
     print_schedules(shown, names, outcomes, best, objects)
-    winner = outcomes[best]
-    if shown.model is not None and isinstance(winner, Result) and winner.solution is not None:
-        print_memory(shown, winner.solution)
+    winner = _schedule_of(outcomes[best])
+    if shown.model is not None and winner is not None:
+        print_memory(shown, winner)
 
 
 def print_schedules(
@@ -869,7 +852,7 @@ def print_schedules(
     names: list[str],
     outcomes: list[Outcome],
     best: int,
-    objects: list[dict[str, Any]],
+    objects: list[Data],
 ) -> None:
     """Print a table of the solvers that found a schedule, and a line for each of the others."""
     problem = shown.problem
@@ -900,12 +883,7 @@ def print_schedules(
         common.say(line, markup=False)
 
 
-def _remarks(
-    shown: ScheduledSource,
-    name: str,
-    outcome: Outcome,
-    data: dict[str, Any],
-) -> Iterator[str]:
+def _remarks(shown: ScheduledSource, name: str, outcome: Outcome, data: Data) -> Iterator[str]:
     """Say of a solver what the table has no column for: why it found none, and what else is
     known of what it found.
     """
@@ -923,7 +901,7 @@ def _remarks(
         yield f"{name}: {transfers_text(shown, data['transfers'])}"
 
 
-def _row(shown: ScheduledSource, found: PipelineSchedule, data: dict[str, Any]) -> tuple[str, ...]:
+def _row(shown: ScheduledSource, found: PipelineSchedule, data: Data) -> tuple[str, ...]:
     """Return what the table says of a schedule, between the solver's name and its time."""
     wall = found.bubble_wall
     proved = found.makespan <= found.makespan_bound
@@ -940,7 +918,7 @@ def _row(shown: ScheduledSource, found: PipelineSchedule, data: dict[str, Any]) 
     )
 
 
-def larger_text(shown: ScheduledSource, data: dict[str, Any]) -> str:
+def larger_text(shown: ScheduledSource, data: Data) -> str:
     """Say what patterns of more micro-batches do, where "optimal" holds for one size only."""
     unit, larger = " ms" if shown.timed else " ticks", data["larger_pattern"]
     least = f"no K does better than {shown.time(data['lower_bound'])}{unit}"
@@ -956,7 +934,7 @@ def larger_text(shown: ScheduledSource, data: dict[str, Any]) -> str:
     )
 
 
-def transfers_text(shown: ScheduledSource, found: dict[str, Any]) -> str:
+def transfers_text(shown: ScheduledSource, found: Data) -> str:
     """Say how long the order of a schedule takes where transfers occupy something."""
     unit = " ms" if shown.timed else " ticks"
     return (

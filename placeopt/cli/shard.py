@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from placeopt.sharding.from_model import ShardingModel
     from placeopt.sharding.from_model_parameters import ParameterLayout
 
+    Data = dict[str, Any]
+
 DEFAULT_CLUSTER = "8xA100"
 
 
@@ -174,17 +176,17 @@ def _write_parameters(
 def _summary(
     model: ShardingModel,
     result: Result[Any],
-    rows: list[dict[str, Any]],
+    rows: list[Data],
     layouts: list[ParameterLayout] | None,
-) -> dict[str, Any]:
+) -> Data:
     from placeopt.io.serialize import result_fields
     from placeopt.sharding.evaluate import total_cost, usage_profile
     from placeopt.sharding.layout_table import collectives, megatron_layout
 
     problem, reference = model.problem, megatron_layout(model)
     objective: Any = objective_of(problem)
-    details: dict[str, Any] = {}
-    moved: dict[str, Any] = {}
+    details: Data = {}
+    moved: Data = {}
     if result.solution is not None:
         details = objective.details(problem, result.solution)
         moved = {"collectives": collectives(model, result.solution)}
@@ -203,9 +205,7 @@ def _summary(
     }
 
 
-def _write(
-    folder: Path, model: ShardingModel, result: Result[Any], rows: list[dict[str, Any]]
-) -> list[str]:
+def _write(folder: Path, model: ShardingModel, result: Result[Any], rows: list[Data]) -> list[str]:
     """Write problem and result as JSON and the table as CSV; return the paths."""
     from placeopt.io.csv_text import csv_text
     from placeopt.io.serialize import save
@@ -220,7 +220,7 @@ def _write(
     return [str(path) for path in paths]
 
 
-def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> None:
+def _print(model: ShardingModel, result: Result[Any], data: Data) -> None:
     say, problem = common.say, model.problem
     text = objective_of(problem).text
     if result.solution is None:
@@ -252,7 +252,7 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
         say(f"wrote {path}")
 
 
-def _table(data: dict[str, Any]) -> Any:
+def _table(data: Data) -> Any:
     """Return the layouts by parameter, else by op and weight, equal ones of all layers in a row."""
     view = common.table("", "layouts", "torch placements", "jax", "per device")
     # Most rows on the screen; `--out` writes all of them
@@ -276,7 +276,7 @@ def describe_problem(source: str, *, json: bool) -> None:
     problem = load(source)
     draft, fits = draft_of(problem)
     report = bound(problem, seconds=0.0)
-    data: dict[str, Any] = {
+    data: Data = {
         "problem": problem.name,
         "nodes": problem.num_nodes,
         "edges": problem.num_edges,

@@ -10,7 +10,7 @@ Mathematical Programming 91, 2002.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,19 +132,16 @@ def compare(rows: Iterable[Row]) -> SolverTable:
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     bounds: dict[str, int] = {}
-    solvers: dict[str, None] = {}
-    runs: dict[str, int] = defaultdict(int)
-    failures: dict[str, int] = defaultdict(int)
+    runs, failures = Counter[str](), Counter[str]()
     for row in rows:
         name, label = instance_name(row), row["label"]
-        solvers.setdefault(label)
         bounds[name] = max(bounds.get(name, 0), row["lower_bound"])
         runs[label] += 1
         failures[label] += row["status"] == "failed"
         if row["value"] is not None:
             values[name, label].append(row["value"])
             times[name, label].append(row["runtime"])
-    names, labels = list(bounds), list(solvers)
+    names, labels = list(bounds), list(runs)
     shape = (len(names), len(labels))
     median, best, runtime = (np.full(shape, np.nan) for _ in range(3))
     for i, name in enumerate(names):
@@ -159,9 +156,9 @@ def compare(rows: Iterable[Row]) -> SolverTable:
         median,
         best,
         runtime,
-        np.array([bounds[name] for name in names], np.float64),
-        np.array([runs[label] for label in labels]),
-        np.array([failures[label] for label in labels]),
+        np.array(list(bounds.values()), np.float64),
+        np.array(list(runs.values())),
+        np.array(list(failures.values())),
     )
 
 

@@ -117,9 +117,8 @@ def _words(error: BaseException) -> str:
     """Say in one line what was raised, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     origin = f"({Path(where.filename).name}:{where.lineno})"
-    if isinstance(error, InputError | SolverError):
-        return one_line(f"{error} {origin}", 400)
-    return one_line(f"{type(error).__name__}: {error} {origin}", 400)
+    kind = "" if isinstance(error, InputError | SolverError) else f"{type(error).__name__}: "
+    return one_line(f"{kind}{error} {origin}", 400)
 
 
 @contextmanager

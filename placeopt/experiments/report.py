@@ -15,6 +15,7 @@ import numpy as np
 
 from placeopt.experiments import analysis
 from placeopt.experiments.store import cell_rows
+from placeopt.io.body import plain
 from placeopt.io.csv_text import csv_text
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import write_bytes, write_text
@@ -76,25 +77,14 @@ def write_report(
     files.append(write_text(out / "report.html", page(title, tables, drawings)))
     if parquet:
         files.append(_write_parquet(rows, out / "runs.parquet"))
+    known = ("instance", "cluster", "objective", "value", "lower_bound", "bound_method")
     summary = {
         "study": title,
         "rows": len(rows),
         "failed": len(failed),
         "instances": len(table.instances),
         "solvers": len(table.solvers),
-        "best": [
-            {
-                "instance": b.instance,
-                "cluster": b.cluster,
-                "objective": b.objective,
-                "value": b.value,
-                "lower_bound": b.lower_bound,
-                "bound_method": b.bound_method,
-                "gap": b.gap,
-                "solver": b.solver,
-            }
-            for b in best
-        ],
+        "best": [{**plain(b, *known), "gap": b.gap, "solver": b.solver} for b in best],
     }
     return files, summary
 

@@ -479,8 +479,7 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
         process.stdin.close()
         process.stdout.close()
     if output:
-        row: Row = json.loads(output)
-        return row
+        return json.loads(output)  # type: ignore[no-any-return]
     return failure(
         cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started
     )

@@ -117,9 +117,7 @@ def row_options(
     parents : parsers of further options.
     """
     parser = argparse.ArgumentParser(
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=parents,
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter, parents=parents
     )
     if stages:
         parser.add_argument("stages", nargs="*", default=list(stages), metavar="STAGE")

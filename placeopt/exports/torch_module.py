@@ -118,10 +118,8 @@ def _put(module: Any, name: str, device: str) -> None:
     """Replace a stored tensor by one on `device`; tied names keep sharing one."""
     import torch
 
-    parent, leaf = (
-        attribute(module, name.rpartition(".")[0]) if "." in name else module,
-        name.rpartition(".")[2],
-    )
+    path, _, leaf = name.rpartition(".")
+    parent = attribute(module, path) if path else module
     value = getattr(parent, leaf)
     if not isinstance(value, torch.Tensor) or value.device == torch.device(device):
         return

@@ -56,8 +56,7 @@ def pyplot() -> Any:
 
 def new_figure(width: float, height: float) -> Any:
     """Return an empty figure of the given size in inches."""
-    matplotlib = pyplot()
-    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
+    return pyplot().figure.Figure(figsize=(width, height), layout="constrained")
 
 
 def time_unit(ticks: float, tick_seconds: float) -> tuple[str, float]:

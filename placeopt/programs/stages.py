@@ -160,8 +160,11 @@ class _Cutter:
         """Return what the first stage is given: a flag or a number that was fixed when the module
         was captured has no reader, and is no input.
         """
-        given = [node for node in self.nodes if node.op == "placeholder"]
-        return [node for node in given if _is_tensor(node) or node.users]
+        return [
+            node
+            for node in self.nodes
+            if node.op == "placeholder" and (_is_tensor(node) or node.users)
+        ]
 
     def _split_point(self, number: int) -> str:
         """Return the outermost module that begins with the stage, if the program runs stage after

@@ -92,7 +92,7 @@ def torch_program(
         dict.fromkeys(
             node.target
             for node in module.graph.nodes
-            if node.op == "get_attr" and _tensor(module, node.target, torch)
+            if node.op == "get_attr" and isinstance(attribute(module, node.target), torch.Tensor)
         )
     )
     paths = _module_paths(example.module, weights)
@@ -249,10 +249,6 @@ def _refusing(words: str) -> Iterator[None]:
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
         raise InputError(f"{words}: {reason}") from error
-
-
-def _tensor(module: Any, path: str, torch: Any) -> bool:
-    return isinstance(attribute(module, path), torch.Tensor)
 
 
 def attribute(module: Any, path: str) -> Any:

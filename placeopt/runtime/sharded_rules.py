@@ -165,12 +165,7 @@ def _mask(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
 
 _RULES = {
     "matmul": _matmul,
-    "bias_add": _map,
-    "mul_complex": _map,
-    "to_complex": _map,
-    "to_real": _map,
-    "add": _map,
-    "mul": _map,
+    **dict.fromkeys(("bias_add", "mul_complex", "to_complex", "to_real", "add", "mul"), _map),
     "rms_norm_part": _statistics,
     "softmax_part": _statistics,
     "rms_norm": _normalise,
