@@ -31,9 +31,7 @@ LOOPS = ("Loop", "Scan", "TensorIterator", "while_loop", "map_impl", "scan", "as
 BRANCHES = ("If", "cond")
 """Types of ops that run one of their bodies: they cost the dearest."""
 
-WEIGHTED = frozenset(
-    ("embedding", "gather", "linear", "gemm", "addmm", "matmul", "mm", "fusedmatmul")
-)
+WEIGHTED = ("embedding", "gather", "linear", "gemm", "addmm", "matmul", "mm", "fusedmatmul")
 """Types of ops, in small letters, whose weights models tie."""
 
 

@@ -164,11 +164,11 @@ def _write_parameters(
     if to is None:
         return [str(path)]
     name, text = FILES[to]
-    mesh = [axis.size for axis in model.axes]
     assert result.solution is not None
     if to == "dtensor" and program is not None and model.calls is not None:
         words = dtensor_program_file(layouts, model, result.solution, program)
     else:
+        mesh = [axis.size for axis in model.axes]
         words = text(layouts, input_layouts(model, result.solution), mesh)
     return [str(path), str(write_text(folder / name, words))]
 

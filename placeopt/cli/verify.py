@@ -77,7 +77,7 @@ def verify_command(
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():
         raise typer.Exit(interrupt.exit_code())
-    raise typer.Exit(0 if certificate.feasible else 1)
+    raise typer.Exit(int(not certificate.feasible))
 
 
 def _check_again(

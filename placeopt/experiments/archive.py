@@ -149,8 +149,7 @@ def write_archive(path: str | Path, records: dict[str, Record]) -> None:
 
 def _archived(record: Record) -> Row:
     """Return what a record claims as a row."""
-    claims = asdict(record)
-    return {**claims, "label": record.solver, "key": "of the archive", "status": "feasible"}
+    return {**asdict(record), "label": record.solver, "key": "of the archive", "status": "feasible"}
 
 
 def _improve(records: dict[str, Record], row: Row, bound: int, method: str) -> list[str]:

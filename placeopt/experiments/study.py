@@ -78,10 +78,9 @@ class SolverEntry(_Strict):
 
     def configurations(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (label, options) for every point of the grid."""
-        keys = list(self.grid)
         found = []
-        for values in itertools.product(*(self.grid[key] for key in keys)):
-            point = dict(zip(keys, values, strict=True))
+        for values in itertools.product(*self.grid.values()):
+            point = dict(zip(self.grid, values, strict=True))
             words = ", ".join(f"{key}={value}" for key, value in point.items())
             label = self.label or self.name
             found.append((f"{label} ({words})" if words else label, {**self.options, **point}))
@@ -239,10 +238,9 @@ def _braces(text: str) -> list[str]:
     match = _BRACES.search(text)
     if match is None:
         return [text]
-    choices = _choices(match[1])
     return [
         x
-        for choice in choices
+        for choice in _choices(match[1])
         for x in _braces(f"{text[: match.start()]}{choice}{text[match.end() :]}")
     ]
 

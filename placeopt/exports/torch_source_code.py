@@ -18,7 +18,7 @@ STORED_DEVICES = "placeopt_devices"
 """Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may
 lack."""
 
-BUILT_IN = frozenset({"aten", "prim", "prims", "higher_order", "_c10d_functional"})
+BUILT_IN = ("aten", "prim", "prims", "higher_order", "_c10d_functional")
 """Namespaces of ops that are there as soon as torch is."""
 
 HEADER = '''\

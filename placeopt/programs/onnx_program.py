@@ -69,8 +69,7 @@ class OnnxProgram:
     def _wanted(self, groups: Sequence[Sequence[int]]) -> list[list[str]]:
         """Tensors that every group has to hand over: those read by other groups, and results."""
         group_of = {i: g for g, group in enumerate(groups) for i in group}
-        made = _makers(self.nodes)
-        maker = {name: group_of[i] for name, i in made.items() if i in group_of}
+        maker = {name: group_of[i] for name, i in _makers(self.nodes).items() if i in group_of}
         wanted: list[dict[str, None]] = [{} for _ in groups]
         for i, g in group_of.items():
             for name in reads(self.nodes[i]):
@@ -281,4 +280,4 @@ def module_path(name: str) -> str:
     return ".".join(path)
 
 
-_FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+_FREE = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout")
