@@ -59,12 +59,13 @@ def evaluate_command(
     if json:
         common.print_json(data)
         return
-    say = common.say
-    say(f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)")
+    common.say(
+        f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)"
+    )
     if execution is not None:
         _print_execution(problem, given, execution)
     if data["warning"]:
-        say(data["warning"], markup=False)
+        common.say(data["warning"], markup=False)
 
 
 def _execution(problem: Any, placement: Any, queue: str | None) -> Any:

@@ -799,7 +799,7 @@ def print_stages(shown: ScheduledSource) -> None:
 def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
     """Print what every device of a model holds under a schedule, by what it is."""
     assert shown.model is not None
-    cut, say = shown.model.cut, common.say
+    cut = shown.model.cut
     placed, count = cut.placed, cut.placed.num_devices
     single = cut.device != ALL
     parts = resident_parts(
@@ -818,14 +818,14 @@ def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
     )[0]
     parts = parts - (-spread // count)
     parts = parts + parts[::-1] if cut.shape == "X" else parts
-    say("memory per device in GiB:")
+    common.say("memory per device in GiB:")
     for d, peak in enumerate(schedule.peak_memory):
         kept = parts[d].tolist()
         told = common.kept_text(*kept, training=any(kept[1:]))
         told += f" + activations {common.gib_text(peak)} at the peak" if peak else ""
         limit = int(placed.capacity[d])
         room = f" of {common.gib_text(limit)}" if limit < UNLIMITED else ""
-        say(
+        common.say(
             f"  {placed.device_names[d]}: {told} = {common.gib_text(sum(kept) + peak)}{room}",
             markup=False,
         )

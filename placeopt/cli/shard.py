@@ -168,8 +168,8 @@ def _write_parameters(
     if to == "dtensor" and program is not None and model.calls is not None:
         words = dtensor_program_file(layouts, model, result.solution, program)
     else:
-        mesh = [axis.size for axis in model.axes]
-        words = text(layouts, input_layouts(model, result.solution), mesh)
+        inputs = input_layouts(model, result.solution)
+        words = text(layouts, inputs, [axis.size for axis in model.axes])
     return [str(path), str(write_text(folder / name, words))]
 
 
