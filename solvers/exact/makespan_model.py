@@ -19,6 +19,7 @@ uncontended transfers, which start with those ends, live longer than in the fine
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
 
-NUM_ENERGY_CUTS = 12
-
-PROPAGATION_SECONDS = 1.0
-"""Time for deductions from the horizon before the model is built."""
-
 
 class MakespanModel:
     """Builds the model; `makespan_solution` hints and reads solutions.
@@ -48,10 +44,18 @@ class MakespanModel:
     scale : ticks of one unit of the model's time.
     contended : whether transfers wait for their channels; without, the model is smaller and still
     bounds the problem.
+    propagation_seconds : time for deductions from the horizon before the model is built.
     """
 
     def __init__(
-        self, analysis: Analysis, lower: int, upper: int, scale: int = 1, *, contended: bool = True
+        self,
+        analysis: Analysis,
+        lower: int,
+        upper: int,
+        scale: int = 1,
+        *,
+        contended: bool = True,
+        propagation_seconds: float = 1.0,
     ) -> None:
         self.problem, self.analysis, self.scale = analysis.problem, analysis, scale
         self.model = cp_model.CpModel()
@@ -59,7 +63,7 @@ class MakespanModel:
         self.item = self.problem.units.unit
         self.allowed = analysis.relaxation.allowed
         # what holds for all schedules that round down to the coarse horizon
-        deduced = analysis.within((self.horizon + 1) * scale - 1, PROPAGATION_SECONDS)
+        deduced = analysis.within((self.horizon + 1) * scale - 1, propagation_seconds)
         self.infeasible = deduced is None
         self.clusters: Clusters | None = None
         heads = analysis.heads
@@ -129,11 +133,20 @@ class MakespanModel:
             )
             self.start.append(m.new_int_var(first, max(first, last), f"start_{v}"))
 
+    def _where(self, v: int) -> dict[int, Literal]:
+        """Literals of the devices of op v."""
+        return self.on[self.item[v]]
+
+    def _readers(self, t: int) -> list[int]:
+        """Ops that read tensor t."""
+        p = self.problem
+        return p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+
     def _durations(self) -> None:
         """End of every op; heads and tails that depend on the device."""
         m = self.model
         for v in range(self.problem.num_ops):
-            literals = self.on[self.item[v]]
+            literals = self._where(v)
             times = {d: int(self.compute[v, d]) for d in literals}
             if len(set(times.values())) == 1:
                 self.end.append(self.start[v] + next(iter(times.values())))
@@ -158,7 +171,7 @@ class MakespanModel:
         m = self.model
         lanes: list[list[Any]] = [[] for _ in range(self.problem.num_devices)]
         for v in range(self.problem.num_ops):
-            for d, literal in self.on[self.item[v]].items():
+            for d, literal in self._where(v).items():
                 size = int(self.compute[v, d])
                 interval = m.new_optional_fixed_size_interval_var(
                     self.start[v], size, literal, f"run_{v}_{d}"
@@ -170,9 +183,8 @@ class MakespanModel:
     def same(self, i: int, j: int) -> Literal:
         """Literal: items i and j are on one device."""
         key = (min(i, j), max(i, j))
-        found = self.same_of.get(key)
-        if found is not None:
-            return found
+        if key in self.same_of:
+            return self.same_of[key]
         m, a, b = self.model, self.on[i], self.on[j]
         common = [d for d in a if d in b]
         if not common:
@@ -185,39 +197,28 @@ class MakespanModel:
                 m.add_bool_or([~a[d], ~b[d], found])
                 m.add_bool_or([~found, ~a[d], b[d]])
                 m.add_bool_or([~found, a[d], ~b[d]])
-            for only in (a, b):
-                for d, literal in only.items():
-                    if d not in common:
-                        m.add_implication(found, ~literal)
+            for d, literal in (*a.items(), *b.items()):
+                if d not in common:
+                    m.add_implication(found, ~literal)
         self.same_of[key] = found
         return found
 
     def _precedences(self) -> None:
         """Start a consumer after its producer, and after the transfer if the devices differ."""
         m, p = self.model, self.problem
-        source = p.producer[p.edge_tensor] if p.num_edges else np.zeros(0, np.int64)
         pairs: dict[tuple[int, int], list[int]] = {}
-        for u, v, t in zip(
-            source.tolist(), p.consumer.tolist(), p.edge_tensor.tolist(), strict=True
-        ):
-            pairs.setdefault((u, v), []).append(t)
+        for v, t in zip(p.consumer.tolist(), p.edge_tensor.tolist(), strict=True):
+            pairs.setdefault((int(p.producer[t]), v), []).append(t)
         transfer = p.transfer // self.scale
         for (u, v), tensors in pairs.items():
             i, j = int(self.item[u]), int(self.item[v])
-            if i == j:
-                m.add(self.start[v] >= self.end[u])
-                continue
             worst = transfer[tensors].max(axis=0)
             cost = {
                 (d, e): int(worst[p.link_class[d, e]])
-                for d in self.devices[i]
-                for e in self.devices[j]
-                if d != e
+                for d, e in itertools.product(self.devices[i], self.devices[j])
+                if d != e and i != j
             }
-            if not cost:
-                m.add(self.start[v] >= self.end[u])
-                continue
-            base = min(cost.values())
+            base = min(cost.values(), default=0)
             if base == 0:
                 m.add(self.start[v] >= self.end[u])
             else:
@@ -229,46 +230,37 @@ class MakespanModel:
 
     def _transfers_share_channels(self) -> None:
         """One optional interval per tensor, destination and source whose channel is contended."""
-        m, p = self.model, self.problem
-        if p.num_channels == 0:
-            return
+        p = self.problem
         lanes: dict[int, list[Any]] = {}
         for t in range(p.num_tensors):
-            u = int(p.producer[t])
-            i = int(self.item[u])
-            consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+            i = int(self.item[p.producer[t]])
+            elsewhere = [v for v in self._readers(t) if self.item[v] != i]
             for e in range(p.num_devices):
-                readers = [v for v in consumers if self.item[v] != i and e in self.on[self.item[v]]]
+                readers = [v for v in elsewhere if e in self._where(v)]
                 sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
                 if readers and sources:
-                    self._transfer(t, u, e, readers, sources, lanes)
+                    self._transfer(t, e, readers, sources, lanes)
         for lane in lanes.values():
-            m.add_no_overlap(lane)
+            self.model.add_no_overlap(lane)
 
     def _transfer(
-        self,
-        t: int,
-        u: int,
-        e: int,
-        readers: list[int],
-        sources: list[int],
-        lanes: dict[int, list[Any]],
+        self, t: int, e: int, readers: list[int], sources: list[int], lanes: dict[int, list[Any]]
     ) -> None:
-        m, p = self.model, self.problem
+        m, p, u = self.model, self.problem, int(self.problem.producer[t])
         start = m.new_int_var(0, self.horizon, f"send_{t}_{e}")
         self.transfer_start[t, e] = start
         m.add(start >= self.end[u])
         for d in sources:
             ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
-            here = self.on[self.item[u]][d]
+            here = self._where(u)[d]
             sent = m.new_bool_var(f"sent_{t}_{d}_{e}")
             self.sent[t, d, e] = sent
             m.add_implication(sent, here)
             for v in readers:
-                there = self.on[self.item[v]][e]
+                there = self._where(v)[e]
                 m.add_bool_or([~here, ~there, sent])
                 m.add(self.start[v] >= start + ticks).only_enforce_if([sent, there])
-            m.add_bool_or([~sent, *(self.on[self.item[v]][e] for v in readers)])
+            m.add_bool_or([~sent, *(self._where(v)[e] for v in readers)])
             interval = m.new_optional_fixed_size_interval_var(
                 start, ticks, sent, f"move_{t}_{d}_{e}"
             )
@@ -303,48 +295,37 @@ class MakespanModel:
             intervals: list[Any] = []
             demands: list[int] = []
             for v in range(p.num_ops):
-                if p.resident[v] and d in self.on[self.item[v]]:
-                    literal = self.on[self.item[v]][d]
+                if p.resident[v] and d in self._where(v):
+                    literal = self._where(v)[d]
                     whole = m.new_optional_fixed_size_interval_var(
                         0, self.horizon + 1, literal, f"rest_{v}_{d}"
                     )
                     intervals.append(whole)
                     demands.append(int(p.resident[v]))
-            for t in range(p.num_tensors):
-                if p.tensor_bytes[t]:
-                    self._live(t, d, intervals, demands)
+            for t in np.flatnonzero(p.tensor_bytes).tolist():
+                lives = self._live(t, d)
+                intervals += lives
+                demands += [int(p.tensor_bytes[t])] * len(lives)
             m.add_cumulative(intervals, demands, min(capacity, 2**61))
 
-    def _live(self, t: int, d: int, intervals: list[Any], demands: list[int]) -> None:
+    def _live(self, t: int, d: int) -> list[Any]:
         """Life of tensor t on device d: at home from its producer's start, elsewhere from its
         transfer's start.
         """
         m, p = self.model, self.problem
         u = int(p.producer[t])
         i = int(self.item[u])
-        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
-        here = [v for v in readers if d in self.on[self.item[v]]]
         home = self.on[i].get(d)
         size = m.new_int_var(0, self.horizon, f"life_{t}_{d}")
-        start: Any
+        lives: list[Any] = []
         if home is not None:
             end = m.new_int_var(0, self.horizon, f"gone_{t}_{d}")
-            interval = m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
-            m.add(end >= self.end[u]).only_enforce_if(home)
-            for v in here:
-                m.add(end >= self.end[v]).only_enforce_if([home, self.on[self.item[v]][d]])
-            for v in readers:
-                for e, there in self.on[self.item[v]].items():
-                    if e == d or self.item[v] == i:
-                        continue
-                    ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
-                    start = self.transfer_start.get((t, e), self.end[u])
-                    start = start if p.channel[d, e] >= 0 else self.end[u]
-                    m.add(end >= start + ticks).only_enforce_if([home, there])
-            intervals.append(interval)
-            demands.append(int(p.tensor_bytes[t]))
+            lives.append(
+                m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
+            )
+            self._keep_at_home(t, d, home, end)
+        visitors = [v for v in self._readers(t) if d in self._where(v) and self.item[v] != i]
         for source, literal in self.on[i].items():
-            visitors = [v for v in here if self.item[v] != i]
             if source == d or not visitors:
                 continue
             present = m.new_bool_var(f"visits_{t}_{source}_{d}")
@@ -352,15 +333,34 @@ class MakespanModel:
             away = m.new_int_var(0, self.horizon, f"leaves_{t}_{source}_{d}")
             span = m.new_int_var(0, self.horizon, f"stay_{t}_{source}_{d}")
             for v in visitors:
-                there = self.on[self.item[v]][d]
+                there = self._where(v)[d]
                 m.add_bool_or([~literal, ~there, present])
                 m.add(away >= self.end[v]).only_enforce_if([present, there])
             begin = m.new_int_var(0, self.horizon, f"enters_{t}_{source}_{d}")
             m.add(begin == start).only_enforce_if(present)
-            intervals.append(
+            lives.append(
                 m.new_optional_interval_var(begin, span, away, present, f"visit_{t}_{source}_{d}")
             )
-            demands.append(int(p.tensor_bytes[t]))
+        return lives
+
+    def _keep_at_home(self, t: int, d: int, home: Literal, end: cp_model.IntVar) -> None:
+        """Keep tensor t on its producer's device d until its readers there have ended, and until it
+        has arrived on the others.
+        """
+        m, p, u = self.model, self.problem, int(self.problem.producer[t])
+        m.add(end >= self.end[u]).only_enforce_if(home)
+        readers = self._readers(t)
+        for v in readers:
+            if d in self._where(v):
+                m.add(end >= self.end[v]).only_enforce_if([home, self._where(v)[d]])
+        for v in readers:
+            for e, there in self._where(v).items():
+                if e == d or self.item[v] == self.item[u]:
+                    continue
+                ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
+                start = self.transfer_start.get((t, e), self.end[u])
+                start = start if p.channel[d, e] >= 0 else self.end[u]
+                m.add(end >= start + ticks).only_enforce_if([home, there])
 
     def _shared_and_separated(self) -> None:
         """Fix the "same device" literals that the horizon decides (see
@@ -399,16 +399,16 @@ class MakespanModel:
         m = self.model
         for members in self.symmetric_classes():
             opened: list[list[Literal]] = [[] for _ in members]
-            for position, i in enumerate(self._pivot_order()[: 4 * len(members)].tolist()):
+            items = enumerate(self._pivot_order()[: 4 * len(members)].tolist())
+            for (position, i), (j, d) in itertools.product(items, enumerate(members)):
                 on = self.on[i]
-                for j, d in enumerate(members):
-                    if d not in on:
-                        continue
-                    if j > position:
-                        m.add(on[d] == 0)
-                    elif j > 0:
-                        m.add_bool_or([~on[d], *opened[j - 1]])
-                    opened[j].append(on[d])
+                if d not in on:
+                    continue
+                if j > position:
+                    m.add(on[d] == 0)
+                elif j > 0:
+                    m.add_bool_or([~on[d], *opened[j - 1]])
+                opened[j].append(on[d])
 
     def relabel(self, device: Ints) -> Ints:
         """Permute interchangeable devices so that the placement obeys `_symmetry`."""
@@ -430,30 +430,27 @@ class MakespanModel:
             inside = np.flatnonzero((head >= a) & (tail >= b)).tolist()
             for d in range(self.problem.num_devices):
                 terms = [
-                    int(self.compute[v, d]) * self.on[self.item[v]][d]
+                    int(self.compute[v, d]) * self._where(v)[d]
                     for v in inside
-                    if d in self.on[self.item[v]] and self.compute[v, d] > 0
+                    if d in self._where(v) and self.compute[v, d] > 0
                 ]
                 if len(terms) > 1:
                     self.model.add(self.makespan >= a + b + sum(terms))
 
-    def _energy_thresholds(self, head: Ints, tail: Ints) -> list[tuple[int, int]]:
-        """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the
-        graph.
+    def _energy_thresholds(
+        self, head: Ints, tail: Ints, *, most: int = 12
+    ) -> list[tuple[int, int]]:
+        """Return (0, 0) and the at most `most` thresholds whose head-tail bounds are largest,
+        spread over the graph.
         """
         fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
-        heads, tails = (np.unique(x) for x in (head, tail))
-        pick = [
-            np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist()
-            for x in (heads, tails)
-        ]
+        levels = (np.unique(head), np.unique(tail))
+        pick = [np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist() for x in levels]
         scored = []
-        for a in pick[0]:
-            for b in pick[1]:
-                inside = (head >= a) & (tail >= b)
-                if inside.sum() > 1:
-                    scored.append(
-                        (a + b + int(fastest[inside].sum()) // self.problem.num_devices, a, b)
-                    )
+        for a, b in itertools.product(*pick):
+            inside = (head >= a) & (tail >= b)
+            if inside.sum() > 1:
+                work = int(fastest[inside].sum())
+                scored.append((a + b + work // self.problem.num_devices, a, b))
         scored.sort(reverse=True)
-        return [(0, 0), *((a, b) for _, a, b in scored[:NUM_ENERGY_CUTS] if (a, b) != (0, 0))]
+        return [(0, 0), *((a, b) for _, a, b in scored[:most] if (a, b) != (0, 0))]

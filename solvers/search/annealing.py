@@ -178,26 +178,6 @@ LOOKS of them."""
 
 LOOKS = 40
 
-CYCLE_STEPS = 300
-"""Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""
-
-MAX_CYCLES = 10
-"""Most cycles: a slow cooling finds what many short ones, of the same steps together, do not."""
-
-SCATTER = 0.5
-"""Share of the cycles, the first ones, that begin where the walk began instead of at the best
-placement."""
-
-REHEAT = (1.0, 0.5, 0.25)
-"""Share of the initial temperature at which the cycles begin, in turn."""
-
-STEPS_PER_WALK = 10_000
-"""With fewer evaluations than this for each of two walks, one does them all."""
-
-STEPS_PER_LANE = 400
-LANES = 8
-"""Lockstep: evaluations that justify another state, and the most states per walk."""
-
 
 @dataclass(frozen=True)
 class Annealing(BatchSearch):
@@ -284,6 +264,8 @@ def anneal(
     cooling: Cooling | None = None,
     rules: WalkRules = WalkRules(),
     cycles: int | None = None,
+    *,
+    steps_per_walk: int = 10_000,
 ) -> None:
     """Spend the rest of the budget on annealing from `starts`, compiled where the problem allows
     it.
@@ -293,6 +275,7 @@ def anneal(
     cooling : temperatures as shares of the mean work of a device; None: `first_heat` to
         COLD.
     cycles : number of cycles of the compiled walk, None for its own choice.
+    steps_per_walk : with fewer evaluations than this for each of two walks, one does them all.
     """
     if cooling is None:
         cooling = GeometricCooling(first_heat(evaluator), COLD)
@@ -300,7 +283,7 @@ def anneal(
         lockstep(evaluator, starts, rng, cooling, rules)
         return
     tracker, space = evaluator.tracker, evaluator.space
-    walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, rules.walks))
+    walks = int(np.clip(tracker.evaluations_left // steps_per_walk, 1, rules.walks))
     acceptance = ACCEPTANCES[rules.acceptance]
     shares = MoveShares(move_weights(rules.moves, rules.focus), learn=rules.learn)
     begun = []
@@ -320,10 +303,18 @@ def lockstep(
     rng: np.random.Generator,
     cooling: Cooling,
     rules: WalkRules,
+    *,
+    steps_per_lane: int = 400,
+    most_lanes: int = 8,
 ) -> None:
-    """Walk several states at once, one proposal each per batch."""
+    """Walk several states at once, one proposal each per batch.
+
+    Parameters
+    ----------
+    steps_per_lane : evaluations that justify another state. most_lanes : states per walk.
+    """
     tracker, space = evaluator.tracker, evaluator.space
-    lanes = int(np.clip(tracker.evaluations_left // STEPS_PER_LANE, 1, LANES * rules.walks))
+    lanes = int(np.clip(tracker.evaluations_left // steps_per_lane, 1, most_lanes * rules.walks))
     if evaluator.measure is not None:
         lanes = 1  # a measurement is dear: every one is used by the next step
     begin = [starts[i % len(starts)] for i in range(lanes)]
@@ -349,6 +340,9 @@ def anneal_in_cycles(
     shares: MoveShares,
     cooling: Cooling,
     cycles: int | None = None,
+    *,
+    scatter: float = 0.5,
+    reheat: tuple[float, ...] = (1.0, 0.5, 0.25),
 ) -> None:
     """Anneal the walks until the budget is spent; they meet at the best placement after each cycle.
 
@@ -358,30 +352,22 @@ def anneal_in_cycles(
     ----------
     cooling : temperatures in ticks of the first cycle.
     cycles : number of cycles; None for what the number of steps suggests.
+    scatter : share of the cycles, the first ones, that begin where the walk began instead of at the
+        best placement.
+    reheat : share of the initial temperature at which the cycles begin, in turn.
     """
-    tracker, num_ops = evaluator.tracker, evaluator.problem.num_ops
-    walks = len(team.walks)
-    by_count = tracker.budget.evaluations is not None
-    total = tracker.evaluations_left if by_count else 2**62
-    began, seconds = tracker.elapsed, tracker.seconds_left
-    done, share, before, cycle, look = 0, 0.0, 0.0, 0, LOOK
-    if by_count and cycles is None:
-        cycles = _cycles(total / walks, num_ops)
-    while not tracker.stop() and share < 1.0 and done < total:
-        position = share * (cycles or 1)
-        if cycles is not None and int(position) > cycle:
+    tracker, pace, cycle = evaluator.tracker, _Pace(evaluator, len(team.walks), cycles), 0
+    while not tracker.stop() and pace.goes_on:
+        position = pace.share * pace.cycles
+        if int(position) > cycle:
             cycle = int(position)
             best = team.leader.best()
             for walk in team.walks:
-                walk.jump(*(walk.origin if cycle < SCATTER * cycles else best))
-        reheated = cooling.reheated(REHEAT[cycle % len(REHEAT)])
-        left = min(total - done, tracker.evaluations_left)
-        most = min(evaluator.chunk, look)
-        steps = [min(most, left // walks)] * walks if left >= walks else [1] * left
-        ahead = sum(steps) / total if by_count else share - before
-        before = share
-        phase = position - cycle
-        first, last = (reheated.at(min(1.0, x)) for x in (phase, phase + ahead * (cycles or 1)))
+                walk.jump(*(walk.origin if cycle < scatter * pace.cycles else best))
+        reheated = cooling.reheated(reheat[cycle % len(reheat)])
+        steps = pace.steps()
+        phase, ahead = position - cycle, pace.ahead(steps) * pace.cycles
+        first, last = (reheated.at(min(1.0, x)) for x in (phase, phase + ahead))
         team.weigh(shares.now())
         tally = team.tally
         made = team.run(steps, first, last, evaluator.target)
@@ -389,19 +375,67 @@ def anneal_in_cycles(
         team.report(tracker, evaluated)
         if made < sum(steps):
             return  # the target is reached
-        done += max(1, evaluated)
-        used = (tracker.elapsed - began) / seconds if seconds > 0 else 1.0
+        pace.spend(evaluated)
+
+
+class _Pace:
+    """What walks in cycles have spent of their budget, and how many steps come next.
+
+    Attributes
+    ----------
+    share : part of the budget that is spent. cycles : their number, 1 before the first steps tell.
+    """
+
+    def __init__(self, evaluator: BudgetedEvaluator, walks: int, cycles: int | None) -> None:
+        self.tracker, self.walks = evaluator.tracker, walks
+        self.most, self.num_ops = evaluator.chunk, evaluator.problem.num_ops
+        self.by_count = self.tracker.budget.evaluations is not None
+        self.total, self.began = self.tracker.evaluations_left, self.tracker.elapsed
+        self.seconds = self.tracker.seconds_left
+        self.done, self.share, self.before, self.look = 0, 0.0, 0.0, LOOK
+        self.cycles, self.chosen = cycles or 1, cycles is not None
+        if self.by_count and not self.chosen:
+            self.cycles, self.chosen = _cycles(self.total / walks, self.num_ops), True
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something of the budget is left."""
+        return self.share < 1.0 and self.done < self.total
+
+    def steps(self) -> list[int]:
+        """Return the steps of each walk until the next look at clock and gains."""
+        left = min(self.total - self.done, self.tracker.evaluations_left)
+        if left < self.walks:
+            return [1] * left
+        return [min(self.most, self.look, left // self.walks)] * self.walks
+
+    def ahead(self, steps: list[int]) -> float:
+        """Return the share of the budget that steps will take; by the clock, that of the last."""
+        return sum(steps) / self.total if self.by_count else self.share - self.before
+
+    def spend(self, evaluated: int) -> None:
+        """Count evaluated proposals, and see how many there will be in all."""
+        self.done += max(1, evaluated)
+        used = (self.tracker.elapsed - self.began) / self.seconds if self.seconds > 0 else 1.0
         # The count decides, so that the walk is reproducible, unless the clock will clearly come
         # first.
-        share = done / total if by_count and 4 * done >= used * total else used
-        if cycles is None:
-            cycles = _cycles(done / max(share, 1e-9) / walks, num_ops)
-        look = max(LOOK, int(done / max(share, 1e-9) / (walks * cycles * LOOKS)))
+        by_count = self.by_count and 4 * self.done >= used * self.total
+        self.before, self.share = self.share, self.done / self.total if by_count else used
+        whole = self.done / max(self.share, 1e-9)
+        if not self.chosen:
+            self.cycles, self.chosen = _cycles(whole / self.walks, self.num_ops), True
+        self.look = max(LOOK, int(whole / (self.walks * self.cycles * LOOKS)))
 
 
-def _cycles(steps: float, num_ops: int) -> int:
-    """Return the number of cycles for a walk of so many steps."""
-    return int(np.clip(steps / (CYCLE_STEPS * num_ops), 1, MAX_CYCLES))
+def _cycles(steps: float, num_ops: int, *, length: int = 300, most: int = 10) -> int:
+    """Return the number of cycles for a walk of so many steps.
+
+    Parameters
+    ----------
+    length : steps of a cycle per op; longer budgets are split into more cycles.
+    most : a slow cooling finds what many short ones, of the same steps together, do not.
+    """
+    return int(np.clip(steps / (length * num_ops), 1, most))
 
 
 def _progress(tracker: Tracker[Placement], start_time: float, start_count: int) -> float:
@@ -416,9 +450,6 @@ def _progress(tracker: Tracker[Placement], start_time: float, start_count: int) 
     share = (tracker.evaluations - start_count) / room if room > 0 else 1.0
     return min(1.0, share if 4 * share >= used else used)
 
-
-MEMORY = 0.9
-"""Weight of what was gained before one look at the gains, at the next."""
 
 DOUBT = 50.0
 """Proposals of the average gain that every kind of move is credited with."""
@@ -444,12 +475,15 @@ class MoveShares:
         self.first, self.learn = first / first.sum(), learn
         self.tried, self.better = np.zeros(len(first)), np.zeros(len(first))
 
-    def count(self, tally: Ints) -> int:
-        """Learn from new proposals, a tally of them; return how many were evaluated."""
+    def count(self, tally: Ints, memory: float = 0.9) -> int:
+        """Learn from new proposals, a tally of them; return how many were evaluated.
+
+        What was gained before one look at the gains has a weight of `memory` at the next.
+        """
         tried = tally[:, PROPOSED] - tally[:, EMPTY]
         if self.learn:
-            self.tried = MEMORY * self.tried + tried
-            self.better = MEMORY * self.better + tally[:, BEST]
+            self.tried = memory * self.tried + tried
+            self.better = memory * self.better + tally[:, BEST]
         return int(tried.sum())
 
     def now(self) -> Floats:
