@@ -128,10 +128,8 @@ def solve_on_grid(
     if horizon is None:
         _hint_incumbent(model, tracker)
     solver = configured(settings, tracker, share)
-    if from_below and settings.num_workers > 1:
-        solver.parameters.extra_subsolvers.append("objective_lb_search")
-    elif from_below:
-        solver.parameters.use_objective_lb_search = True
+    if from_below:
+        _branch_from_below(solver, settings.num_workers)
     target = tracker.lower_bound // scale
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
@@ -164,12 +162,26 @@ def solve_on_grid(
         tracker.raise_bound(
             int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat"
         )
-    proved = bool(outcome == cp_model.OPTIMAL and exact)
-    if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
+    optimal = bool(outcome == cp_model.OPTIMAL)
+    if optimal and exact:
+        _explain_gap(tracker)
+    return GridRun(finished=watch.met or optimal, closed=optimal and exact)
+
+
+def _branch_from_below(solver: cp_model.CpSolver, num_workers: int) -> None:
+    """Branch on the makespan first, on its lower half: on one of several workers, or always."""
+    if num_workers > 1:
+        solver.parameters.extra_subsolvers.append("objective_lb_search")
+    else:
+        solver.parameters.use_objective_lb_search = True
+
+
+def _explain_gap(tracker: Tracker[Placement]) -> None:
+    """Say why the value is above the bound where the exact grid is solved."""
+    if tracker.value is not None and tracker.value > tracker.lower_bound:
         tracker.message = (
             "the optimal schedule orders transfers in a way that no priorities express"
         )
-    return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
 def _hint_incumbent(model: MakespanModel, tracker: Tracker[Placement]) -> None:
@@ -190,18 +202,16 @@ def record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> No
         tracker.raise_bound((upper // scale + 1) * scale, "cp-sat")
 
 
-WORK = 0.35
-"""Deterministic CP-SAT time (about seconds) of the shortest run."""
-
-LONGEST_WAIT = 0.05
-"""Seconds between questions whether to stop."""
-
-
 class TightHorizon:
-    """Runs of one model until one of them answers; `outcome` and `placement` say how."""
+    """Runs of one model until one of them answers; `outcome` and `placement` say how.
 
-    def __init__(self, built: MakespanModel, seed: int) -> None:
-        self.built, self.seed = built, seed
+    Parameters
+    ----------
+    work : deterministic CP-SAT time (about seconds) of the shortest run.
+    """
+
+    def __init__(self, built: MakespanModel, seed: int, *, work: float = 0.35) -> None:
+        self.built, self.seed, self.work = built, seed, work
         self.outcome: Any = cp_model.UNKNOWN
         self.placement: Placement | None = None
         self.conflicts = 0
@@ -209,22 +219,26 @@ class TightHorizon:
         self._running: list[cp_model.CpSolver] = []
         self._failure: list[BaseException] = []
 
-    def run(self, num_workers: int, stop: Callable[[], bool]) -> None:
-        """Run on `num_workers` threads until an answer or `stop`."""
+    def run(
+        self, num_workers: int, stop: Callable[[], bool], *, longest_wait: float = 0.05
+    ) -> None:
+        """Run on `num_workers` threads until an answer or `stop`, which is asked every
+        `longest_wait` seconds.
+        """
         threads = [
             start_thread(self._work, name="placeopt-restarts", daemon=False)
             for _ in range(num_workers)
         ]
         try:
-            while not self._over.wait(LONGEST_WAIT) and not stop():
+            while not self._over.wait(longest_wait) and not stop():
                 pass
         finally:
             self._over.set()
             while any(thread.is_alive() for thread in threads):
                 # again and again: a run may not have begun when it is first told to stop
                 self._end_all()
-                threads[0].join(LONGEST_WAIT)
-                threads[-1].join(LONGEST_WAIT)
+                threads[0].join(longest_wait)
+                threads[-1].join(longest_wait)
         if self._failure:
             raise self._failure[0]
 
@@ -248,7 +262,7 @@ class TightHorizon:
             solver = cp_solver(
                 workers=1,
                 seed=self.seed + 7919 * turn,
-                effort=WORK * luby((turn + 1) // 2),
+                effort=self.work * luby((turn + 1) // 2),
                 linearization_level=turn % 2,  # with and without the linear relaxation
                 symmetry_level=2,
             )

@@ -5,6 +5,7 @@ reproduce it.
 from __future__ import annotations
 
 import heapq
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,20 +27,31 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         m.add_hint(
             built.start[v], int(schedule.finish[v]) // built.scale - length
         )  # ends are rounded down
-    done = set()
-    for v, i in enumerate(built.item.tolist()):
-        if i in done or len(built.on[i]) == 1:
-            continue
-        done.add(i)
-        for d, literal in built.on[i].items():
-            m.add_hint(literal, int(device[v] == d))
-    first = np.zeros(len(built.on), np.int64)
-    first[built.item] = device
+    home = np.zeros(len(built.on), np.int64)
+    home[built.item] = device
+    for i, literals in enumerate(built.on):
+        if len(literals) > 1:
+            for d, literal in literals.items():
+                m.add_hint(literal, int(home[i] == d))
     for (i, j), literal in built.same_of.items():
-        if not literal.name.startswith("same"):
-            continue
-        m.add_hint(literal, int(first[i] == first[j]))
-    sent = {}
+        if literal.name.startswith("same"):
+            m.add_hint(literal, int(home[i] == home[j]))
+    sent = _send_starts(built, schedule, device)
+    for (t, e), variable in built.transfer_start.items():
+        end = int(schedule.finish[built.problem.producer[t]]) // built.scale
+        m.add_hint(variable, sent.get((t, e), end))
+    for (t, d, e), literal in built.sent.items():
+        m.add_hint(literal, int((t, e) in sent and device[built.problem.producer[t]] == d))
+    m.add_hint(built.makespan, int(schedule.makespan) // built.scale)
+
+
+def _send_starts(
+    built: MakespanModel, schedule: Schedule, device: Ints
+) -> dict[tuple[int, int], int]:
+    """Return when each tensor is sent to each device (as the model names it), in units of the
+    model.
+    """
+    p, sent = built.problem, {}
     rows = zip(
         schedule.transfer_tensor,
         schedule.transfer_destination,
@@ -48,17 +60,10 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         strict=True,
     )
     for tensor, old, begin, finish in rows:
-        readers = built.problem.consumer[
-            built.problem.consumer_ptr[tensor] : built.problem.consumer_ptr[tensor + 1]
-        ]
+        readers = p.consumer[p.consumer_ptr[tensor] : p.consumer_ptr[tensor + 1]]
         new = int(device[readers[schedule.device[readers] == old][0]])
         sent[int(tensor), new] = int(finish) // built.scale - int(finish - begin) // built.scale
-    for (t, e), variable in built.transfer_start.items():
-        end = int(schedule.finish[built.problem.producer[t]]) // built.scale
-        m.add_hint(variable, sent.get((t, e), end))
-    for (t, d, e), literal in built.sent.items():
-        m.add_hint(literal, int((t, e) in sent and device[built.problem.producer[t]] == d))
-    m.add_hint(built.makespan, int(schedule.makespan) // built.scale)
+    return sent
 
 
 def decode(built: MakespanModel, value: Any) -> Placement:
@@ -90,32 +95,11 @@ def _ranks(
     channels' orders together are a relation on ops; a topological order of it reproduces the
     schedule exactly. Where it has a cycle, no ranks do, and the starts alone decide.
     """
-    n, p = len(start), built.problem
-    position = np.empty(n, np.int64)
-    position[p.topological_order] = np.arange(n)
-    order = np.lexsort((position, finish, start))
-    rank = np.empty(n, np.int64)
-    rank[order] = np.arange(n)
-    after: list[list[int]] = [[] for _ in range(n)]
-    last_op: dict[int, int] = {}
-    for v in order.tolist():
-        if device[v] in last_op:
-            after[last_op[device[v]]].append(v)
-        last_op[int(device[v])] = v
-    last_reader: dict[int, int] = {}
-    for _, t, d, e in sends:
-        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
-        reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
-        channel = int(p.channel[d, e])
-        if last_reader.get(channel, reader) != reader:
-            after[last_reader[channel]].append(reader)
-        last_reader[channel] = reader
-    waiting = np.zeros(n, np.int64)
-    for targets in after:
-        for v in targets:
-            waiting[v] += 1
-    heap = [int(rank[v]) for v in range(n) if waiting[v] == 0]
-    heapq.heapify(heap)
+    order = np.lexsort((np.argsort(built.problem.topological_order), finish, start))
+    rank = np.argsort(order)
+    after = _followers(built, device, order, rank, sends)
+    waiting = np.bincount(np.array(list(chain(*after)), np.int64), minlength=len(order))
+    heap = sorted(rank[waiting == 0].tolist())
     found = []
     while heap:
         v = int(order[heapq.heappop(heap)])
@@ -124,6 +108,33 @@ def _ranks(
             waiting[w] -= 1
             if waiting[w] == 0:
                 heapq.heappush(heap, int(rank[w]))
-    if len(found) == n:
-        rank[np.array(found)] = np.arange(n)
-    return rank
+    return np.argsort(found) if len(found) == len(order) else rank
+
+
+def _followers(
+    built: MakespanModel,
+    device: Ints,
+    order: Ints,
+    rank: Ints,
+    sends: list[tuple[int, int, int, int]],
+) -> list[list[int]]:
+    """Return the ops that come right after each op on its device, or as first readers on a
+    channel.
+    """
+    p = built.problem
+    after: list[list[int]] = [[] for _ in order]
+    last_op: dict[int, int] = {}
+    for v in order.tolist():
+        d = int(device[v])
+        if d in last_op:
+            after[last_op[d]].append(v)
+        last_op[d] = v
+    last_reader: dict[int, int] = {}
+    for _, t, d, e in sends:
+        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
+        reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
+        channel = int(p.channel[d, e])
+        if last_reader.get(channel, reader) != reader:
+            after[last_reader[channel]].append(reader)
+        last_reader[channel] = reader
+    return after
