@@ -55,7 +55,7 @@ class IdealDp(ChainSearch):
             self._go_beyond(tracker, f"more than {enough} ideals")
             return
         program = IdealProgram(model, lattice)
-        end = tracker.elapsed + tracker.seconds_left / (2 if self._beyond(tracker) else 1)
+        end = tracker.elapsed + tracker.seconds_left / (1 + self._beyond(tracker))
         outcome = best_chain(
             program, tracker.value, lambda: tracker.stop() or tracker.elapsed >= end
         )

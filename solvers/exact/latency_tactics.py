@@ -316,14 +316,13 @@ class LatencyCpModel(PlacementModel):
         present = [c for c in others if c is not None]
         if present:
             into = cp.new_bool_var(f"in{t}_{u}")
-            for c in present:
-                cp.add_bool_or([c.negated(), into] + ([] if mine is None else [mine]))
+            self._implies(present, mine, into)
             cp.add(start >= self.ready[producer]).only_enforce_if(into)
             found.append(into)
         if mine is not None and others:
             out = cp.new_bool_var(f"out{t}_{u}")
             for c in others:
-                cp.add_bool_or([mine.negated(), out] + ([] if c is None else [c]))
+                self._implies([mine], c, out)
             found.append(out)
         return found
 
@@ -364,9 +363,7 @@ class LatencyCpModel(PlacementModel):
             for first, second in ((x, y), (y, x)):
                 if first is not None:
                     crossed = self.cp.new_bool_var(f"c{e}_{u}")
-                    self.cp.add_bool_or(
-                        [first.negated(), crossed] + ([] if second is None else [second])
-                    )
+                    self._implies([first], second, crossed)
                     yield ticks * crossed
 
     def _break_symmetry(self, durations: list[Any]) -> None:
@@ -466,14 +463,10 @@ class Step(IntEnum):
     UNUSED = -2
 
 
-_MOVES, _MOVES_PER_CHOICE = 60_000, 300  # of a chunk; fewer on small problems
-_MAX_NODES = 1_000
-# weight of the mean slot duration in the energy: tells plateaus of the critical path apart
-_SERIAL = 0.01
-
-
-def starts(tracker: Tracker[Placement]) -> Iterator[None]:
-    """Offer everything on one device, the best segments, and the best pipeline, one per step."""
+def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
+    """Offer everything on one device, the best segments, and the best pipeline, one per step; the
+    last two on graphs of at most `max_nodes` nodes.
+    """
     problem = tracker.problem
     for d in sorted(set(pooled(problem).tolist())):
         offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
@@ -482,7 +475,7 @@ def starts(tracker: Tracker[Placement]) -> Iterator[None]:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
         return
-    if chain.num_nodes <= _MAX_NODES:
+    if chain.num_nodes <= max_nodes:
         offer_slots(tracker, _segments(problem, chain))
         yield
         offer_slots(tracker, _pipeline(problem, chain))
@@ -509,43 +502,44 @@ def pooled(problem: PlacementProblem) -> Ints:
     """
     stands_for = np.arange(problem.num_devices)
     first_of: dict[bytes, int] = {}
-    for d in np.flatnonzero(
-        (problem.io_class < 0) & (problem.capacity >= int(problem.resident.sum()))
-    ).tolist():
+    unlimited = problem.capacity >= int(problem.resident.sum())
+    for d in np.flatnonzero((problem.io_class < 0) & unlimited).tolist():
         stands_for[d] = first_of.setdefault(problem.compute[:, d].tobytes(), d)
     return stands_for
 
 
 def _segments(problem: PlacementProblem, model: ContractedProblem) -> Ints | None:
     """Best consecutive segments of the model's order, one per accelerator, the rest in the pool."""
-    n = model.num_nodes
-    accelerators = [
-        (d, g) for g, devices in enumerate(model.types) for d in devices if problem.io_class[d] >= 0
-    ]
-    pools = [
-        (devices[0], g) for g, devices in enumerate(model.types) if problem.io_class[devices[0]] < 0
-    ]
-    large = float(2**62)
-    serial = np.full(n, large)
-    for _, g in pools[:1]:
-        serial = np.where(model.allowed[:, g], model.total[:, g], large).astype(np.float64)
-    durations = {g: _durations(model, g) for g in {g for _, g in accelerators}}
-    value, choice = _best_segments(serial, [durations[g] for _, g in accelerators])
-    if value[n, -1] >= large:
+    ordered = [d for devices in model.types for d in devices]
+    accelerators = [d for d in ordered if problem.io_class[d] >= 0]
+    pool = next((d for d in ordered if problem.io_class[d] < 0), None)
+    serial = np.full(model.num_nodes, float(2**62))
+    if pool is not None:
+        g = model.type_of[pool]
+        serial[model.allowed[:, g]] = model.total[model.allowed[:, g], g]
+    kinds = model.type_of[accelerators].tolist()
+    durations = {g: _durations(model, g) for g in set(kinds)}
+    value, choice = _best_segments(serial, [durations[g] for g in kinds])
+    if value[-1, -1] >= 2**62:
         return None
-    device = np.zeros(n, np.int64)
-    j, a = n, len(accelerators)
+    return model.expand(_read_segments(choice, accelerators, pool))
+
+
+def _read_segments(choice: Ints, accelerators: list[int], pool: int | None) -> Ints:
+    """Return the device of every node, from how the last one of each prefix gets where it is."""
+    j, a = (size - 1 for size in choice.shape)
+    device = np.zeros(j, np.int64)
     while j > 0:
         step = int(choice[j, a])
         if step == Step.UNUSED:
             a -= 1
         elif step == Step.POOLED:
             j -= 1
-            device[j] = pools[0][0]
+            device[j] = pool
         else:
-            device[step:j] = accelerators[a - 1][0]
+            device[step:j] = accelerators[a - 1]
             j, a = step, a - 1
-    return model.expand(device)
+    return device
 
 
 def _best_segments(serial: Floats, durations: list[Floats]) -> tuple[Floats, Ints]:
@@ -588,15 +582,15 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
             ends[v].append(t)
     for i in range(n):
         ticks = used = 0
-        inside = dict.fromkeys(range(0), 0)
+        inside: set[int] = set()
         for j in range(i, n):
             used += int(model.resident[j])
             if not model.allowed[j, g] or used > model.capacity[g]:
                 break
             ticks += int(model.total[j, g])
             for t in ends[j]:
-                before = _cost(pins[t], i, j - 1) if inside.get(t) else 0
-                inside[t] = inside.get(t, 0) + 1
+                before = _cost(pins[t], i, j - 1) if t in inside else 0
+                inside.add(t)
                 ticks += (_cost(pins[t], i, j) - before) * int(model.weight[t, g])
             table[i, j + 1] = ticks
     return table
@@ -622,9 +616,22 @@ def anneal(tracker: Tracker[Placement], rng: Generator) -> Iterator[None]:
 
 
 class _Walk:
-    """A cycle from the incumbent (see `annealing_cycles`)."""
+    """A cycle from the incumbent (see `annealing_cycles`).
 
-    def __init__(self, tracker: Tracker[Placement], arrays: LatencyArrays, groups: Groups) -> None:
+    Parameters
+    ----------
+    moves, moves_per_choice : of a chunk, at most; fewer on small problems.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker[Placement],
+        arrays: LatencyArrays,
+        groups: Groups,
+        *,
+        moves: int = 60_000,
+        moves_per_choice: int = 300,
+    ) -> None:
         problem, solution = tracker.problem, tracker.solution
         assert solution is not None
         self.tracker, self.arrays, self.groups = tracker, arrays, groups
@@ -632,14 +639,16 @@ class _Walk:
         self.device = pooled(problem)[solution.device].copy()
         self.slot = placement_slots(problem, solution).copy()
         self.moves = min(
-            _MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices
+            moves, moves_per_choice * (len(groups.member_ptr) - 1) * problem.num_devices
         )
 
-    def cool(self, hot: float, cold: float, seed: int) -> None:
-        """Walk one chunk."""
+    def cool(self, hot: float, cold: float, seed: int, *, serial: float = 0.01) -> None:
+        """Walk one chunk; `serial` is the weight of the mean slot duration in the energy: it tells
+        plateaus of the critical path apart.
+        """
         device, slot = self.device.copy(), self.slot.copy()  # the best of the chunk
         walk = partial(anneal_slots, self.arrays, self.groups, self.device, self.slot)
-        cooling = Cooling(hot, cold, self.moves, _SERIAL)
+        cooling = Cooling(hot, cold, self.moves, serial)
         found = int(call_interruptibly(partial(walk, cooling, seed, device, slot)))
         if found < INFEASIBLE:
             slots = slot if self.tracker.problem.slots > 1 else None

@@ -35,7 +35,7 @@ from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.period.loads import order_edges
-from placeopt.solvers.exact.period_cp_sat import refutes
+from placeopt.solvers.exact.period_cp_sat import fitting, refutes
 from placeopt.solvers.exact.period_tactics import bounded, first_placements
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _TOLERANCE = 1e-6
-_PROOF_SHARE, _PROOF_SECONDS = (
-    0.25,
-    20.0,
-)  # of the time, to settle what HiGHS claims; without a limit so many seconds
 
 
 @dataclass(frozen=True)
@@ -132,17 +128,9 @@ class PeriodProgram:
         self.upper: list[float] = []
         self.integer: list[int] = []
         self.x = np.arange(m.num_nodes * k).reshape(m.num_nodes, k)
-        for v in range(m.num_nodes):
-            for d in range(k):
-                g = self.model.type_of[d]
-                fits = (
-                    m.allowed[v, g] and m.total[v, g] <= self.top and m.resident[v] <= m.capacity[g]
-                )
-                self._column(1.0 if fits else 0.0, integer=True)
-            self.rows.add([(int(c), 1.0) for c in self.x[v]], 1.0, 1.0)
-        passes = 2 if m.two_pass else 1
-        self.period = [self._column(1.0) for _ in range(passes)]
-        self._loads(passes)
+        self._place()
+        self.period = [self._column(1.0) for _ in m.pass_compute]
+        self._loads()
         self._memory()
         self.rows.add(
             [(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - _TOLERANCE), 1.0
@@ -161,33 +149,40 @@ class PeriodProgram:
         self.integer.append(int(integer))
         return len(self.upper) - 1
 
-    def _loads(self, passes: int) -> None:
+    def _place(self) -> None:
+        """Put every node on one device that it fits."""
+        for columns, fits in zip(
+            self.x.tolist(), fitting(self.model, self.top).tolist(), strict=True
+        ):
+            for fit in fits:
+                self._column(float(fit), integer=True)
+            self.rows.add([(c, 1.0) for c in columns], 1.0, 1.0)
+
+    def _loads(self) -> None:
         loads = []
         for d in range(self.problem.num_devices):
-            terms = self._terms(passes, d)
-            for p in range(passes):
-                self.rows.add([*terms[p], (self.period[p], -1.0)], -np.inf, 0.0)
+            terms = self._terms(d)
+            for load, period in zip(terms, self.period, strict=True):
+                self.rows.add([*load, (period, -1.0)], -np.inf, 0.0)
             loads.append(terms[0])
         if self.problem.contiguity != "chain":
             for devices in self.model.types:
                 for a, b in itertools.pairwise(devices):
                     self.rows.add([*loads[a], *[(c, -value) for c, value in loads[b]]], 0.0, np.inf)
 
-    def _terms(self, passes: int, d: int) -> list[list[tuple[int, float]]]:
+    def _terms(self, d: int) -> list[list[tuple[int, float]]]:
         """Return the load of a device in each pass."""
         m, g = self.model, int(self.model.type_of[d])
-        terms: list[list[tuple[int, float]]] = [[] for _ in range(passes)]
-        for v in range(m.num_nodes):
-            for p in range(passes):
-                ticks = m.compute[p, v, g] if passes == 2 else m.total[v, g]
-                if ticks:
-                    terms[p].append((int(self.x[v, d]), float(ticks) / self.scale))
-        for t in range(len(m.producer)):
-            if m.weight[t, g]:
-                p = int(m.tensor_pass[t]) if passes == 2 else 0
-                terms[p].extend(
-                    (c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d)
-                )
+        terms = [
+            [
+                (int(self.x[v, d]), float(compute[v, g]) / self.scale)
+                for v in np.flatnonzero(compute[:, g])
+            ]
+            for compute in m.pass_compute
+        ]
+        for t in np.flatnonzero(m.weight[:, g]).tolist():
+            share = float(m.weight[t, g]) / self.scale
+            terms[int(m.tensor_pass[t])].extend((c, share) for c in self._transfer(t, d))
         return terms
 
     def _transfer(self, t: int, d: int) -> list[int]:
@@ -231,13 +226,11 @@ class PeriodProgram:
 
     def _chain(self) -> None:
         k, m = self.problem.num_devices, self.model
-        before: dict[tuple[int, int], int] = {}
-        for a in range(k):
-            for b in range(k):
-                if a != b:
-                    before[a, b] = self._column(1.0, integer=True)
+        before = {
+            pair: self._column(1.0, integer=True) for pair in itertools.permutations(range(k), 2)
+        }
         for a, b in itertools.combinations(range(k), 2):
-            low = 1.0 if self.model.type_of[a] == self.model.type_of[b] else 0.0
+            low = float(m.type_of[a] == m.type_of[b])
             self.rows.add([(before[a, b], 1.0), (before[b, a], 1.0)], 1.0, 1.0)
             self.rows.add([(before[a, b], 1.0)], low, 1.0)
         for a, b, c in itertools.permutations(range(k), 3):
@@ -250,8 +243,12 @@ class PeriodProgram:
                 terms = [(int(self.x[u, a]), 1.0), (int(self.x[v, b]), 1.0), (before[a, b], -1.0)]
                 self.rows.add(terms, -np.inf, 1.0)
 
-    def solve(self, tracker: Tracker[Placement], *, log: bool = False) -> None:
-        """Run HiGHS for the rest of the budget."""
+    def solve(
+        self, tracker: Tracker[Placement], *, log: bool = False, proof_share: float = 0.25
+    ) -> None:
+        """Run HiGHS for the rest of the budget, but for a share of the time in which what it claims
+        is settled.
+        """
         from scipy.sparse import coo_matrix
 
         rows, width = self.rows, len(self.upper)
@@ -261,7 +258,7 @@ class PeriodProgram:
         cost = np.zeros(width)
         cost[self.period] = 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
-        left = tracker.seconds_left * (1 - _PROOF_SHARE)
+        left = tracker.seconds_left * (1 - proof_share)
         if (
             tracker.budget.evaluations is not None
         ):  # an evaluation is a node of the tree, which may take a second
@@ -294,15 +291,15 @@ class PeriodProgram:
         if value < INFEASIBLE:
             tracker.offer(value, Placement(device))
 
-    def _settle(self, tracker: Tracker[Placement], claim: int) -> None:
+    def _settle(self, tracker: Tracker[Placement], claim: int, *, seconds: float = 20.0) -> None:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
-        is proved in integers.
+        is proved in integers within so many seconds, and what is left of the time.
         """
         if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
             claim = tracker.value
         if claim <= tracker.lower_bound:
             return
-        if refutes(self.problem, claim - 1, min(_PROOF_SECONDS, max(0.1, tracker.seconds_left))):
+        if refutes(self.problem, claim - 1, min(seconds, max(0.1, tracker.seconds_left))):
             if tracker.value is None and claim > self.top:
                 tracker.infeasible(
                     "no placement fits the devices' memory, compatibility, colocation and "

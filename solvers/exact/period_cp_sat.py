@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
     from ortools.sat.python import cp_model
 
+    from placeopt.model.arrays import Flags
     from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 
@@ -68,6 +70,14 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
         stop_after_first_solution=True,
     )
     return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
+
+
+def fitting(model: ContractedProblem, limit: int) -> Flags:
+    """Return whether each node alone fits each device, its time within `limit` ticks; shape (N,
+    num_devices).
+    """
+    held = model.resident[:, None] <= model.capacity
+    return (model.allowed & held & (model.total <= limit))[:, model.type_of]
 
 
 class PeriodCpModel(PlacementModel):
@@ -100,16 +110,8 @@ class PeriodCpModel(PlacementModel):
     def _place(self) -> None:
         m, cp = self.model, self.cp
         self.x: list[list[cp_model.IntVar | None]] = []
-        for v in range(m.num_nodes):
-            row: list[cp_model.IntVar | None] = []
-            for d in range(self.problem.num_devices):
-                g = m.type_of[d]
-                fits = (
-                    m.allowed[v, g]
-                    and m.total[v, g] <= self.limit
-                    and m.resident[v] <= m.capacity[g]
-                )
-                row.append(cp.new_bool_var(f"x{v}_{d}") if fits else None)
+        for v, fits in enumerate(fitting(m, self.limit).tolist()):
+            row = [cp.new_bool_var(f"x{v}_{d}") if x else None for d, x in enumerate(fits)]
             self.x.append(row)
             present = [var for var in row if var is not None]
             if present:
@@ -186,7 +188,7 @@ class PeriodCpModel(PlacementModel):
         if len(consumers) == 1:  # one variable for both directions
             cut = cp.new_bool_var(f"cut{t}_{d}")
             self._implies(present, u, cut)
-            self._implies([] if u is None else [u], consumers[0], cut)
+            self._implies([u], consumers[0], cut)
             return [cut]
         found = []
         if present:
@@ -199,13 +201,6 @@ class PeriodCpModel(PlacementModel):
                 self._implies([u], c, out)
             found.append(out)
         return found
-
-    def _implies(
-        self, here: list[cp_model.IntVar], beside: cp_model.IntVar | None, then: cp_model.IntVar
-    ) -> None:
-        """Each of `here` is beside the other one, or `then`."""
-        for var in here:
-            self.cp.add_bool_or([var.negated(), then] + ([] if beside is None else [beside]))
 
     def _op_edges(self) -> list[tuple[int, int]]:
         """Order edges between ops that are not in the same node."""
@@ -230,9 +225,8 @@ class PeriodCpModel(PlacementModel):
                     cp.add_implication(x, z[op])
             for u, v in edges:
                 cp.add_implication(z[v], z[u])
-                x, y = self.x[node[u]][d], self.x[node[v]][d]
-                if x is not None and node[u] != node[v]:
-                    cp.add_bool_or([x.negated(), z[v].negated()] + ([] if y is None else [y]))
+                if node[u] != node[v]:
+                    self._implies([self.x[node[u]][d]], self.x[node[v]][d], z[v].negated())
 
     def _chain(self) -> None:
         cp, m, k = self.cp, self.model, self.problem.num_devices

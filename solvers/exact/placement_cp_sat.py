@@ -139,6 +139,14 @@ class PlacementModel(ABC):
         tracker.stop()
         return bool(code == cp_model.OPTIMAL)
 
+    def _implies(
+        self, here: Iterable[cp_model.IntVar | None], beside: cp_model.IntVar | None, then: Any
+    ) -> None:
+        """Each variable of `here` is beside the other one, or `then`."""
+        for var in here:
+            if var is not None:
+                self.cp.add_bool_or([var.negated(), then, *([] if beside is None else [beside])])
+
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none
             tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
