@@ -64,18 +64,22 @@ class Portfolio(MeasuringSearch):
         loading = load("placeopt.solvers.portfolio_tactics") if timed else None
         stages = self.begin(tracker)
         if loading is not None and self.measure is None and stages.registered("lns"):
-            loading.join(min(tracker.seconds_left, threading.TIMEOUT_MAX))
-            if not loading.is_alive() and not tracker.stop():
-                from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
-
-                names = named(self.tactics, NAMES, "portfolio option tactics")
-                tactics = chosen(names, lns=self.lns, prove=self.prove)
-                improve(stages, tactics, self.walks)
+            self._use_tactics(stages, loading)
         else:
             options = {"start": "random", "measure": self.measure, "threads": self.threads}
             stages.search("cross-entropy", SAMPLING, refine=0.0, **options)
             stages.search("annealing", 1.0, walks=self.walks, **options)
         stages.evaluator.conclude()
+
+    def _use_tactics(self, stages: Stages, loading: threading.Thread) -> None:
+        """Improve and prove by tactics, once their module is loaded."""
+        tracker = stages.tracker
+        loading.join(min(tracker.seconds_left, threading.TIMEOUT_MAX))
+        if not loading.is_alive() and not tracker.stop():
+            from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
+
+            names = named(self.tactics, NAMES, "portfolio option tactics")
+            improve(stages, chosen(names, lns=self.lns, prove=self.prove), self.walks)
 
     def begin(self, tracker: Tracker[Placement]) -> Stages:
         """Run the heuristics in turn, with the quick bound between them; return the stages to go on

@@ -126,27 +126,32 @@ class Stages:
         """Run a heuristic on half of what is left; the first one that finds an answer may take it
         all.
         """
-        tracker, measured = self.tracker, self.evaluator.measure is not None
         if not self.registered(name) or not self._compiled(
             name, kernels_of(self.evaluator.objective, [make_solver(name)])
         ):
             return
-        large = is_large(self.evaluator.problem, LARGE)
+        if self.tracker.solution is None or self._comes_back(name):
+            self._run_heuristic(name)
+
+    def _comes_back(self, name: str) -> bool:
+        """Whether a heuristic comes back in time, as far as the first one tells."""
+        tracker, expected = self.tracker, self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
+        return not (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected)
+
+    def _run_heuristic(self, name: str) -> None:
+        """Run a heuristic, and measure what it finds where the caller measures."""
+        tracker, measured = self.tracker, self.evaluator.measure is not None
+        first = name == FIRST and is_large(self.evaluator.problem, LARGE)
         needed = tracker.solution is None  # an answer, even a late one
-        expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
-        if not needed and (
-            tracker.stop() or self._nothing_left() or tracker.seconds_left < expected
-        ):
-            return
         before = tracker.elapsed
         result = run_part(
             tracker,
             make_solver(name),
-            seconds=None if needed or (large and name == FIRST) else self._seconds(0.5),
+            seconds=None if needed or first else self._seconds(0.5),
             target=self.evaluator.target,
             adopt=not measured,
         )
-        if name == FIRST and large:
+        if first:
             self.first_seconds = tracker.elapsed - before
         if measured and result is not None and result.solution is not None:
             self.evaluator.value_of(Placement(result.solution.device))

@@ -36,15 +36,13 @@ from placeopt.splits.problem import Split, SplitStage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from placeopt.model.ideals import Lattice
     from placeopt.solvers.exact.ideal_program import Stage
     from placeopt.splits.problem import SplitProblem
 
 MAX_IDEALS, MAX_GROUPED_IDEALS = 2_000_000, 400
 """Ideals up to which all are searched: without groups, and with them, where every pair of ideals
 has a row of its own."""
-
-GROWTH = 1.25
-"""Factor by which the limit on the period grows until a pipeline keeps it."""
 
 
 @dataclass(frozen=True)
@@ -94,32 +92,43 @@ def best_split(
         sync=problem.sync if problem.max_replicas > 1 else None,
         uplink=problem.uplink if problem.groups > 1 else None,
     )
-    sync = np.zeros(model.num_nodes, np.int64)
-    np.add.at(sync, model.node, problem.sync)
-    limit = (
-        (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
-        if max_ideals is None
-        else max_ideals
-    )
-    lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
-    whole = lattice is not None
-    lattice = linear_lattice(model.num_nodes) if lattice is None else lattice
+    limit = max_ideals
+    if limit is None:
+        limit = MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS
+    found = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
+    lattice, whole = found or linear_lattice(model.num_nodes), found is not None
     if problem.groups > 1:
-        members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
-        grouped = _best_in_groups(problem, model, members, sync)
+        grouped = _best_in_groups(problem, model, lattice)
         short = grouped is not None and (upper is None or split_period(problem, grouped) < upper)
         return SplitOutcome(grouped if short else None, whole)
-    per_type = np.repeat(sync[:, None], model.num_types, axis=1)
-    given = _two_passes(model) if problem.overlap else model
-    program = IdealProgram(given, lattice, max_replicas=problem.max_replicas, sync=per_type)
-    if problem.overlap:
-        outcome = _best_overlapped(
-            program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop
-        )
-    else:
-        outcome = best_chain(program, upper, stop)
+    outcome = _best_pipeline(problem, model, lattice, upper, stop)
     split = _split_of(model, outcome.stages) if outcome.stages else None
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
+
+
+def _sync_of_nodes(problem: SplitProblem, model: ContractedProblem) -> Ints:
+    """Return the ticks to send the weights of each node once."""
+    sync = np.zeros(model.num_nodes, np.int64)
+    np.add.at(sync, model.node, problem.sync)
+    return sync
+
+
+def _best_pipeline(
+    problem: SplitProblem,
+    model: ContractedProblem,
+    lattice: Lattice,
+    upper: int | None,
+    stop: Callable[[], bool] | None,
+) -> ChainOutcome:
+    """Find the best chain of ideals below `upper` ticks, without groups of devices."""
+    per_type = np.repeat(_sync_of_nodes(problem, model)[:, None], model.num_types, axis=1)
+    given = _two_passes(model) if problem.overlap else model
+    program = IdealProgram(given, lattice, max_replicas=problem.max_replicas, sync=per_type)
+    if not problem.overlap:
+        return best_chain(program, upper, stop)
+    return _best_overlapped(
+        program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop
+    )
 
 
 def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
@@ -157,17 +166,19 @@ def _best_overlapped(
     price: Callable[[tuple[Stage, ...]], int],
     upper: int | None,
     stop: Callable[[], bool] | None,
+    *,
+    growth: float = 1.25,
 ) -> ChainOutcome:
     """Find the smallest limit below `upper` on work and transfers of every stage, each by itself,
     that a chain keeps.
 
     A run gives the chain of the least work W whose transfers keep the limit: a chain within the
-    limit has at least W.
+    limit has at least W. The limit grows by the factor `growth` until a pipeline keeps it.
     """
     lower = program.area_bound()
     stages: tuple[Stage, ...] = ()
     best = NO_VALUE if upper is None else upper
-    limit = best - 1 if best <= GROWTH * lower else int(GROWTH * lower) + 1
+    limit = best - 1 if best <= growth * lower else int(growth * lower) + 1
     while lower < best:
         limit = min(limit, best - 1)
         outcome = program.run(limit, limit, stop=stop)
@@ -177,7 +188,7 @@ def _best_overlapped(
             best, stages, lower = price(outcome.stages), outcome.stages, max(lower, outcome.value)
         else:
             lower = limit + 1
-        limit = (lower + best) // 2 if stages else int(GROWTH * limit) + 1
+        limit = (lower + best) // 2 if stages else int(growth * limit) + 1
     bound = program.area_bound() if program.restricted else lower
     return ChainOutcome(best if stages else None, stages, bound, not program.restricted)
 
@@ -187,13 +198,11 @@ def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
 
 
 def _best_in_groups(
-    problem: SplitProblem,
-    model: ContractedProblem,
-    members: Flags,
-    sync: Ints,
+    problem: SplitProblem, model: ContractedProblem, lattice: Lattice
 ) -> Split | None:
     """Run the program of the module text on the devices of the most numerous type."""
     base = problem.placement
+    members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
     g = model.types.index(problem.usable_devices)
     size = len(problem.usable_devices) // problem.groups
     inner = np.ascontiguousarray(base.io_ticks[:, problem.usable_devices[0]])
@@ -202,7 +211,7 @@ def _best_in_groups(
         model.allowed[:, g],
         model.resident,
         int(model.capacity[g]),
-        sync,
+        _sync_of_nodes(problem, model),
         model.node[base.producer],
         base.consumer_ptr,
         model.node[base.consumer],

@@ -100,29 +100,12 @@ FROZEN = {"both": (), "sel": ("plc",), "plc": ("sel",), "none": ("plc", "sel")}
 STARTS = ("critical-path", "eft", "scratch")
 """What whole episodes may begin as."""
 
-MEASURED_BATCH = 8
-"""Episodes per gradient step where every one is measured: a real system is a thousand times slower
-than the simulator."""
-
-WINDOW_RATE = 0.05
-"""Step of the preferences for kinds and sizes of windows."""
-
-COOLING = 0.01
-"""Last temperature of accepting worse local steps over the first."""
-
-COOLER = 0.5
-"""Temperature of the windows' walk from the best placement over that of the others."""
-
 APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
 STUCK = 0.002
 """Part of the value by which a chain must be below where it began by then, and whole episodes below
 the seed, to go on where the walk may follow."""
-
-PATIENCE = 2
-"""Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of
-the budget to the walk."""
 
 SETTLED = 0.85
 """Part after which it goes on from the best placement met, or the walk does."""
@@ -279,25 +262,13 @@ class DualPolicy(LearnedPlacer):
         """
         taught = tracker.value, tracker.solution
         evaluator = BudgetedEvaluator(tracker)
-        walk = self.measure is None and evaluator.walkable
-        walk = walk and self.groups + self.episodes + self.windows < 1
-        if self.groups > 0 and self.measure is None and not tracker.stop():
+        shared = self.groups + self.episodes + self.windows
+        walk = self.measure is None and evaluator.walkable and shared < 1
+        if not tracker.stop():
             self._place_groups(evaluator, taught[0], policy.rng)
-        ahead = self._place_whole_graphs(
-            policy, problem, tracker, taught[0], PATIENCE if walk else None
-        )
-        if self.windows > 0 and not tracker.stop() and (ahead or not walk):
-            rewriter = DualLearner(
-                policy.ordered,
-                DualPolicyModel.heuristic("rewriting"),
-                self,
-                policy.rng,
-                residual=False,
-            )
-            until = self.groups + self.episodes + self.windows if walk else 1.0
-            self._place_windows(
-                rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until
-            )
+        ahead = self._place_whole_graphs(policy, problem, tracker, taught[0], walk=walk)
+        if (ahead or not walk) and not tracker.stop():
+            self._place_windows(policy, problem, tracker, taught, walk=walk)
         if walk and tracker.solution is not None and not tracker.stop():
             anneal(evaluator, [tracker.solution], policy.rng)
 
@@ -308,6 +279,8 @@ class DualPolicy(LearnedPlacer):
         value by then.
         """
         tracker = evaluator.tracker
+        if self.groups == 0 or self.measure is not None:
+            return
         search, share = Post().sampling(evaluator, tracker.solution, rng), self.groups / 2
         evaluations, seconds = int(tracker.evaluations_left * share), tracker.seconds_left * share
         for _ in range(2):
@@ -325,21 +298,26 @@ class DualPolicy(LearnedPlacer):
         problem: PlacementProblem,
         tracker: Tracker[Placement],
         seed: int | None,
-        patience: int | None,
+        *,
+        walk: bool,
+        patience: int = 2,
     ) -> bool:
         """Learn from whole episodes; return whether one is ahead of the seed's value, and end early
         if none is soon.
+
+        Parameters
+        ----------
+        walk : whether a walk follows. patience : batches after which a policy that is not ahead of
+            its seed leaves the rest of the budget to it.
         """
         ahead, batches = False, 0
         until = self.groups + self.episodes
-        if self.windows == 0 and patience is None:
+        if self.windows == 0 and not walk:
             until = 1.0  # nothing comes after them
         while not tracker.stop() and (spent(tracker) < until or not policy.elite):
-            if batches == patience and not ahead:
+            if walk and batches == patience and not ahead:
                 break
-            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(
-                tracker
-            )
+            temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
             ahead, batches = seed is None or policy.elite[0][0] < (1 - STUCK) * seed, batches + 1
@@ -371,7 +349,7 @@ class DualPolicy(LearnedPlacer):
                 starts.append((tracker.value, *teaching_order(problem, tracker.solution)))
         else:
             starts = [(value, *teaching_order(problem, taught)), own[-1]]
-        choice = WindowChoice(problem.num_ops, WINDOW_RATE)
+        choice = WindowChoice(problem.num_ops)
         return [self._chain(learner, *start, choice) for start in starts]
 
     def _chain(
@@ -390,32 +368,38 @@ class DualPolicy(LearnedPlacer):
 
     def _place_windows(
         self,
-        learner: DualLearner,
-        chains: list[Chain],
+        policy: DualLearner,
         problem: PlacementProblem,
         tracker: Tracker[Placement],
-        until: float,
+        taught: tuple[int | None, Placement | None],
+        *,
+        walk: bool,
+        cooling: float = 0.01,
     ) -> None:
-        """Place windows, one chain after the other, until a share of the budget is spent."""
-        began, turn, settling = spent(tracker), 0, False
+        """Place windows, one chain after the other, in their share of the budget; all of it where
+        no walk follows.
+
+        Parameters
+        ----------
+        taught : value and placement before learning, if there were any.
+        walk : whether a walk follows.
+        cooling : last temperature of accepting worse local steps over the first.
+        """
+        if self.windows == 0:
+            return
+        chains = self._chains(policy, problem, tracker, *taught)
+        rewriting = DualPolicyModel.heuristic("rewriting")
+        learner = DualLearner(policy.ordered, rewriting, self, policy.rng, residual=False)
+        until = self.groups + self.episodes + self.windows if walk else 1.0
+        began, turn, settled = spent(tracker), 0, False
         while not tracker.stop() and spent(tracker) < until:
             progress = (spent(tracker) - began) / max(1e-9, until - began)
-            if progress > APART:
-                moved = [chain for chain in chains if chain.best < (1 - STUCK) * chain.first]
-                if not moved and until < 1:
-                    return  # the walk may lead away from where windows do not
-                chains = [min(moved or chains, key=lambda chain: chain.best)]
-            if progress > SETTLED and until < 1:
-                return  # the walk begins where the best chain would go on
-            if (
-                progress > SETTLED
-                and not settling
-                and tracker.solution is not None
-                and tracker.value is not None
-            ):
-                best, settling = (tracker.value, *teaching_order(problem, tracker.solution)), True
-                chains = [self._chain(learner, *best, chains[0].choice)]
-                chains[0].heat *= COOLER
+            chains = _going_on(chains, progress, walk=walk)
+            if not chains:
+                return
+            if progress > SETTLED and not settled and tracker.solution is not None:
+                best = tracker.value, *teaching_order(problem, tracker.solution)
+                chains, settled = [self._settle(learner, *best, chains[0].choice)], True
             chain = chains[turn % len(chains)]
             turn += 1
             windows, choices = chain.windows(
@@ -425,11 +409,30 @@ class DualPolicy(LearnedPlacer):
             values = self.value(steps, problem, tracker)
             if self.window_rate > 0:
                 learner.learn_locally(steps, values, chain.incumbent.value, self.window_temperature)
-            chain.move(steps, values, choices, chain.heat * COOLING**progress, learner.rng)
+            chain.move(steps, values, choices, chain.heat * cooling**progress, learner.rng)
 
-    def batch_size(self, tracker: Tracker[Placement]) -> int:
-        """Episodes of the next step, fewer where each is measured."""
-        most = self.batch if self.measure is None else min(self.batch, MEASURED_BATCH)
+    def _settle(
+        self,
+        learner: DualLearner,
+        value: Any,
+        devices: NDArray[Any],
+        ranks: Ints,
+        choice: WindowChoice,
+        *,
+        cooler: float = 0.5,
+    ) -> Chain:
+        """Return a walk from the best placement, its temperature that of the others times
+        `cooler`.
+        """
+        chain = self._chain(learner, value, devices, ranks, choice)
+        chain.heat *= cooler
+        return chain
+
+    def batch_size(self, tracker: Tracker[Placement], *, measured: int = 8) -> int:
+        """Episodes of the next step: at most `measured` where each is measured, since a real system
+        is a thousand times slower than the simulator.
+        """
+        most = self.batch if self.measure is None else min(self.batch, measured)
         return int(min(most, tracker.evaluations_left))
 
     def values(self, problem: PlacementProblem, samples: Samples) -> Ints:
@@ -471,12 +474,12 @@ class DualPolicy(LearnedPlacer):
         return round(seconds / problem.tick_seconds) if math.isfinite(seconds) else int(INFEASIBLE)
 
 
-LAYER_RATE = 0.2
-"""Adam's step for hidden layers over that for the weights of features."""
-
-
 class DualLearner:
     """The parameters of a dual policy on one problem, and how they learn.
+
+    Parameters
+    ----------
+    layer_rate : Adam's step for hidden layers over that for the weights of features.
 
     Attributes
     ----------
@@ -496,6 +499,7 @@ class DualLearner:
         rng: np.random.Generator,
         *,
         residual: bool = True,
+        layer_rate: float = 0.2,
     ) -> None:
         n, k = ordered.graph.compute.shape
         self.ordered, self.config, self.rng = ordered, config, rng
@@ -515,7 +519,7 @@ class DualLearner:
             "plc_residual": np.zeros((rows, k)),
         }
         rates = {
-            name: config.learning_rate * (1.0 if name in ("sel", "plc") else LAYER_RATE)
+            name: config.learning_rate * (1.0 if name in ("sel", "plc") else layer_rate)
             for name in ARRAYS
         }
         rates |= dict.fromkeys(("sel_residual", "plc_residual"), max(1e-12, config.residual_rate))
@@ -694,15 +698,12 @@ def teaching_order(
     return placement.device.astype(np.int32)[None, :], ranks[None, :]
 
 
-CRITICAL_SHARE = 0.8
-"""Windows that begin at a critical op; the others begin anywhere."""
-
-LARGEST = 128
-"""Largest window of a local step."""
-
-
 class WindowChoice:
     """Preferences for kinds and sizes of windows.
+
+    Parameters
+    ----------
+    rate : step of the preferences. largest : most ops of a window.
 
     Attributes
     ----------
@@ -710,8 +711,8 @@ class WindowChoice:
     exponential.
     """
 
-    def __init__(self, num_ops: int, rate: float) -> None:
-        most = min(LARGEST, max(2, num_ops // 4))
+    def __init__(self, num_ops: int, *, rate: float = 0.05, largest: int = 128) -> None:
+        most = min(largest, max(2, num_ops // 4))
         self.sizes = 2 ** np.arange(int(np.log2(most)) + 1, dtype=np.int64)
         self.rate, self.average = rate, 0.0
         self.preference = np.zeros((NUM_KINDS, len(self.sizes)))
@@ -753,7 +754,7 @@ class Chain:
     ) -> None:
         self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
         self.first = self.best = incumbent.value
-        self._pull = _pull(graph, incumbent)
+        self._pull = _pull(incumbent)
         self.rank = np.argsort(incumbent.guide.order)
 
     def windows(self, rng: np.random.Generator, count: int) -> tuple[Flags, Ints]:
@@ -779,9 +780,8 @@ class Chain:
         self.choice.learn(choices, rewards)
         rows = episodes.rows
         i = int(values.argmin())
-        if (
-            values[i] >= now
-        ):  # no step is better: Metropolis' rule for one of those that change something
+        if values[i] >= now:
+            # No step is better: Metropolis' rule for one of those that change something.
             changed = (rows.device != self.incumbent.guide.device).any(axis=1) | (
                 rows.rank != self.rank
             ).any(axis=1)
@@ -794,21 +794,27 @@ class Chain:
         value = int(values[i])
         self.best = min(self.best, value)
         self.rank = rows.rank[i].copy()
-        self.incumbent = Incumbent.of(
-            self.graph, value, episodes.rows.device[i], episodes.rows.rank[i]
-        )
-        self._pull = _pull(self.graph, self.incumbent)
+        self.incumbent = Incumbent.of(self.graph, value, rows.device[i], rows.rank[i])
+        self._pull = _pull(self.incumbent)
 
 
-def _pull(graph: Graph, incumbent: Incumbent) -> Floats:
-    """Return the probability that a window begins at each op: critical ops by the time they take,
-    the others a little.
+def _going_on(chains: list[Chain], progress: float, *, walk: bool) -> list[Chain]:
+    """Return the chains that go on; none where the walk that follows does better: it may lead away
+    from where windows do not, and begins where the best chain would go on.
+    """
+    if progress <= APART:
+        return chains
+    moved = [chain for chain in chains if chain.best < (1 - STUCK) * chain.first]
+    if walk and (not moved or progress > SETTLED):
+        return []
+    return [min(moved or chains, key=lambda chain: chain.best)]
+
+
+def _pull(incumbent: Incumbent, *, critical: float = 0.8) -> Floats:
+    """Return the probability that a window begins at each op: a `critical` share at critical ops by
+    the time they take, the others anywhere.
     """
     length = incumbent.finish - incumbent.start
     share = np.where(incumbent.critical, length + 0.02 * length.max(), 0.0)
-    n = len(length)
-    return (
-        CRITICAL_SHARE * share / share.sum() + (1 - CRITICAL_SHARE) / n
-        if share.sum() > 0
-        else np.full(n, 1 / n)
-    )
+    n, total = len(length), share.sum()
+    return critical * share / total + (1 - critical) / n if total > 0 else np.full(n, 1 / n)

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.solving.tracker import Tracker
 
-TEACHER_SHARE = 0.5
-"""Part of a time limit that the teacher may use."""
-
 
 def ticks_of_unit_reward(problem: PlacementProblem, tracker: Tracker[Placement]) -> float:
     """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops,
@@ -122,11 +119,13 @@ class LearnedPlacer(SearchSolver):
     ) -> None:
         """Take policy-gradient steps until the budget is spent."""
         while not tracker.stop():
-            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(
-                tracker
-            )
+            temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
+
+    def temperature_now(self, tracker: Tracker[Placement]) -> float:
+        """Temperature of the softmaxes for the share of the budget that is spent."""
+        return self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
 
     def batch_size(self, tracker: Tracker[Placement]) -> int:
         """Samples of the next step."""
@@ -151,14 +150,14 @@ class LearnedPlacer(SearchSolver):
         return evaluate_batch(problem, samples.devices, samples.ranks, "priority")
 
     def ask_teacher(
-        self, tracker: Tracker[Placement], *, adopt: bool = True
+        self, tracker: Tracker[Placement], *, adopt: bool = True, share: float = 0.5
     ) -> Result[Placement] | None:
-        """Run the teacher on a part of the budget; its placement is offered if it is to be
+        """Run the teacher on a share of a limit of time; its placement is offered if it is to be
         adopted.
         """
         if not self.teacher or tracker.stop():
             return None
-        seconds = None if tracker.budget.seconds is None else TEACHER_SHARE * tracker.seconds_left
+        seconds = None if tracker.budget.seconds is None else share * tracker.seconds_left
         return run_part(tracker, make_solver(self.teacher), seconds=seconds, adopt=adopt)
 
 

@@ -246,12 +246,12 @@ class ListPolicy(PolicyFile):
                 f"{cls.version}"
             )
         try:
-            encoded, turn, hidden = (int(x) for x in data["widths"])
+            encoded, turn, hidden = map(int, data["widths"])
             arrays = {
                 name: np.array(data[name].split(), np.float64).reshape(shape)
                 for name, shape in shapes(encoded, turn, hidden).items()
             }
-            first, second = (float(x) for x in data["heats"])
+            first, second = map(float, data["heats"])
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InputError(
                 f"policy '{path}': expected three widths, tables {', '.join(ListWeights._fields)} "
@@ -262,7 +262,7 @@ class ListPolicy(PolicyFile):
         return cls(
             ListWeights(**arrays),
             (first, second),
-            tuple(str(x) for x in data.get("provenance", ())),
+            tuple(map(str, data.get("provenance", ()))),
         )
 
 

@@ -222,14 +222,6 @@ class Post(_SamplingSolver):
         )
 
 
-CONVERGED = 0.02
-"""Mean entropy, as a share of the uniform distribution's, below which a distribution starts
-anew."""
-
-KEY_NOISE = 0.25
-"""Initial deviation of the order's keys, as a share of the number of ops."""
-
-
 @dataclass(frozen=True)
 class Settings:
     """What the search does; see `CrossEntropy` and `Post` for the meaning of the fields."""
@@ -244,7 +236,6 @@ class Settings:
     clip: float = 0.2
     entropy_weight: float = 0.01
     order: bool = False
-    restarts: bool = True
 
 
 class Distribution:
@@ -299,11 +290,16 @@ class Distribution:
 
 
 class OrderKeys:
-    """Normal distributions of the ops' keys; their order is the ranks (random keys)."""
+    """Normal distributions of the ops' keys; their order is the ranks (random keys).
 
-    def __init__(self, rank: Ints) -> None:
+    Parameters
+    ----------
+    noise : first deviation, as a share of the number of ops.
+    """
+
+    def __init__(self, rank: Ints, *, noise: float = 0.25) -> None:
         self.mean = rank.astype(np.float64)
-        self.deviation = np.full(len(rank), KEY_NOISE * len(rank))
+        self.deviation = np.full(len(rank), noise * len(rank))
 
     def sample(self, rng: np.random.Generator, rows: int) -> Ints:
         """Draw ranks, shape (rows, num_ops): keys on a fine integer scale."""
@@ -352,20 +348,21 @@ class SamplingSearch:
         space = evaluator.space
         self.base = space.rank if lean_on is None or lean_on.priority is None else lean_on.priority
         self.batches: list[Batch] = []
-        self._begin(None if lean_on is None else lean_on.device)
+        self._begin(lean_on)
 
-    def run(self, evaluations: int, until: float) -> None:
+    def run(self, evaluations: int, until: float, *, converged: float = 0.02) -> None:
         """Sample and update until `evaluations` are spent or the clock passes `until` (or the
         budget ends).
+
+        Parameters
+        ----------
+        converged : mean entropy, as a share of the uniform distribution's, below which the
+            distribution starts anew.
         """
         tracker, settings = self.evaluator.tracker, self.settings
-        began = tracker.evaluations
-        while (
-            tracker.evaluations - began < evaluations
-            and tracker.elapsed < until
-            and not tracker.stop()
-        ):
-            batch = self._sample(min(settings.batch, evaluations - (tracker.evaluations - began)))
+        end = tracker.evaluations + evaluations
+        while tracker.evaluations < end and tracker.elapsed < until and not tracker.stop():
+            batch = self._sample(min(settings.batch, end - tracker.evaluations))
             self.batches.append(batch)
             if settings.epochs:
                 self.distribution.ascend(batch.drawn, _advantage(batch.values), settings)
@@ -373,18 +370,16 @@ class SamplingSearch:
                 self.batches = []
             elif sum(len(batch.values) for batch in self.batches) >= settings.refit:
                 self._refit()
-            if settings.restarts and self.distribution.entropy < CONVERGED:
+            if self.distribution.entropy < converged:
                 # Start anew, every other time near the incumbent.
                 near = tracker.solution is not None and self.rng.random() < 0.5
-                self._begin(
-                    tracker.solution.device if near and tracker.solution is not None else None
-                )
+                self._begin(tracker.solution if near else None)
 
-    def _begin(self, device: Ints | None) -> None:
-        """Forget what was learnt; lean towards the placement `device`, if there is one."""
+    def _begin(self, lean_on: Placement | None) -> None:
+        """Forget what was learnt; lean towards a placement, if there is one."""
         self.distribution = Distribution(self.allowed)
-        if device is not None:
-            self.distribution.lean(self._group_homes(device), 0.5)
+        if lean_on is not None:
+            self.distribution.lean(self._group_homes(lean_on.device), 0.5)
         self.keys = OrderKeys(np.argsort(np.argsort(self.base, kind="stable"), kind="stable"))
         self.exploration = self.settings.exploration
         self.batches = []

@@ -97,9 +97,6 @@ CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
 LEVELS = (0, 8, 16, 32, 64, 128)
 """Numbers of groups that crossover takes units in; 0 for every unit on its own."""
 
-CLIMB_HEAT = 0.002
-"""Temperature at which a child's local search begins, as a share of the mean work of a device."""
-
 EVALUATIONS_PER_MEMBER = 4000
 GENERATIONS = 7
 """A small budget keeps a small population, so that about this many generations fit."""
@@ -165,11 +162,8 @@ class Genetic(BatchSearch):
             for level in LEVELS
             if level < space.num_units
         ]
-        first = [_member(evaluator, placement) for placement in starts[:size]]
-        scratch = (space.random_homes(rng) for _ in range(size - len(first)))
-        first += [first[0]._replace(home=home) for home in scratch if home is not None]
-        members = climber.climb(first, climb)
-        while len(members) >= 1 and not tracker.stop():
+        members = climber.climb(_first_members(evaluator, starts[:size], size, rng), climb)
+        while members and not tracker.stop():
             children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
             members = _select(members + climber.climb(children, climb), size)
 
@@ -241,10 +235,15 @@ class WalkClimber:
                 break
         return sorted(done, key=lambda member: member.value)
 
-    def _walk(self, count: int, steps: int) -> None:
-        """Let the first `count` walks take `steps` steps each, or as many as the budget allows."""
+    def _walk(self, count: int, steps: int, *, heat: float = 0.002) -> None:
+        """Let the first `count` walks take `steps` steps each, or as many as the budget allows.
+
+        Parameters
+        ----------
+        heat : first temperature, as a share of the mean work of a device.
+        """
         tracker = self.evaluator.tracker
-        heat = CLIMB_HEAT * self.evaluator.space.mean_load
+        heat = heat * self.evaluator.space.mean_load
         while steps > 0 and not tracker.stop():
             now = min(steps, self.evaluator.chunk, max(1, tracker.evaluations_left // count))
             made = self.team.run(
@@ -281,10 +280,17 @@ class RowClimber:
         return sorted(done, key=lambda member: member.value)
 
 
-def _member(evaluator: BudgetedEvaluator, placement: Placement) -> Member:
-    return Member(
-        INFEASIBLE, evaluator.space.homes_of(placement.device), order_of(evaluator, placement)
-    )
+def _first_members(
+    evaluator: BudgetedEvaluator, starts: list[Placement], size: int, rng: np.random.Generator
+) -> list[Member]:
+    """Return the placements to start from, and random ones in the first one's order."""
+    space = evaluator.space
+    members = [
+        Member(INFEASIBLE, space.homes_of(start.device), order_of(evaluator, start))
+        for start in starts
+    ]
+    scratch = (space.random_homes(rng) for _ in range(size - len(starts)))
+    return members + [members[0]._replace(home=home) for home in scratch if home is not None]
 
 
 def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:

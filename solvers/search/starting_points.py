@@ -15,16 +15,12 @@ from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
 RANDOM = "random"
 """Name of the start from scratch."""
-
-ATTEMPTS = 16
-"""Random placements tried, at most, to find one that satisfies every constraint."""
-
-START_SHARE = 4
-"""A solver that proposes a start gets one part in so many of the budget."""
 
 STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
 """Start, by objective, where the one that is asked for does not take it."""
@@ -72,51 +68,51 @@ def starting_placements(
 
     if tracker.solution is not None:
         consider(tracker.value, tracker.solution)
-    if start != RANDOM:
-        proposed = _propose(evaluator, start)
-        if proposed is not None:
-            consider(*proposed)
+    for proposed in _proposed(evaluator, start):
+        consider(*proposed)
     if not found:
         for placement in _fallbacks(evaluator, rng):
             consider(None, placement)
             if found or tracker.stop():
                 break
-    if not found and tracker.evaluations_left > 0 and evaluator.objective.ordered:
-        proposed = _propose(evaluator, RESERVING)
-        if proposed is not None:
-            consider(None, proposed[1])
     found.sort(key=lambda pair: pair[0])
     return distinct(placement for _, placement in found)
 
 
-def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Placement] | None:
-    """Run a solver on a part of the budget; return (value or None if it has to be measured,
-    placement).
+def _proposed(
+    evaluator: BudgetedEvaluator, name: str, *, parts: int = 4
+) -> Iterator[tuple[int | None, Placement]]:
+    """Run a solver on one of so many parts of the budget; yield (value or None if it has to be
+    measured, placement) if it finds one.
     """
     tracker, objective = evaluator.tracker, evaluator.objective
-    if objective.name not in specs("placement")[name].accepted:
-        name = STARTERS.get(objective, "")
-    if not name or tracker.stop():
-        return None
+    if name != RANDOM and objective.name not in specs("placement")[name].accepted:
+        name = STARTERS.get(objective, RANDOM)
+    if name == RANDOM or tracker.stop():
+        return
     measured = evaluator.measure is not None
     result = run_part(
         tracker,
         make_solver(name),
-        seconds=None if tracker.budget.seconds is None else tracker.seconds_left / START_SHARE,
+        seconds=None if tracker.budget.seconds is None else tracker.seconds_left / parts,
         evaluations=None
         if tracker.budget.evaluations is None
-        else max(1, tracker.evaluations_left // START_SHARE),
+        else max(1, tracker.evaluations_left // parts),
         adopt=not measured,
     )
-    if result is None or result.solution is None:
-        return None  # the start is an offer; a solver that refuses the problem makes none
-    return (None if measured else result.value), result.solution
+    # The start is an offer; a solver that refuses the problem makes none.
+    if result is not None and result.solution is not None:
+        yield (None if measured else result.value), result.solution
 
 
-def _fallbacks(evaluator: BudgetedEvaluator, rng: np.random.Generator) -> list[Placement]:
-    """Random placements that fit, contiguous chunks, and everything on one device."""
+def _fallbacks(
+    evaluator: BudgetedEvaluator, rng: np.random.Generator, *, attempts: int = 16
+) -> Iterator[Placement]:
+    """Yield random placements that fit, contiguous chunks, everything on one device, and what a
+    heuristic finds where these break the limit on peak memory.
+    """
     space = evaluator.space
-    rows = [space.random_homes(rng) for _ in range(ATTEMPTS)]
+    rows = [space.random_homes(rng) for _ in range(attempts)]
     chunk = space.chunk_homes()
     # Random parts hardly ever form a pipeline.
     rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
@@ -124,4 +120,6 @@ def _fallbacks(evaluator: BudgetedEvaluator, rng: np.random.Generator) -> list[P
         space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
     ]
     rank = space.rank if evaluator.ordered else None
-    return [Placement(space.devices_of(row), rank) for row in rows if row is not None]
+    yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)
+    if evaluator.objective.ordered:
+        yield from (placement for _, placement in _proposed(evaluator, RESERVING))
