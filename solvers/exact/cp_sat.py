@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,8 @@ from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -128,6 +131,13 @@ def configured(settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> An
         symmetry_level=2,
         **limits,
     )
+
+
+def ended_by_others(solver: Any, tracker: Tracker[Any]) -> AbstractContextManager[Any]:
+    """Let those with whom the tracker exchanges end a run of CP-SAT, too."""
+    if tracker.exchange is None:
+        return nullcontext()
+    return tracker.exchange.ending(solver.stop_search)
 
 
 def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import threading
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortools.sat.python import cp_model
@@ -27,7 +26,7 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import common_unit
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.threads import start_thread
-from placeopt.solvers.exact.cp_sat import configured, evaluations_of
+from placeopt.solvers.exact.cp_sat import configured, ended_by_others, evaluations_of
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint, decode
 from placeopt.solvers.search.cp_sat_start import offer
@@ -152,7 +151,7 @@ def solve_on_grid(
             solver.stop_search()
 
     solver.best_bound_callback = on_bound
-    with nullcontext() if tracker.exchange is None else tracker.exchange.ending(solver.stop_search):
+    with ended_by_others(solver, tracker):
         outcome = solve_interruptibly(solver, model.model, watch := Watch())
     tracker.count(evaluations_of(solver, tracker))
     if outcome == cp_model.INFEASIBLE:
@@ -162,10 +161,10 @@ def solve_on_grid(
         tracker.raise_bound(
             int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat"
         )
-    optimal = bool(outcome == cp_model.OPTIMAL)
-    if optimal and exact:
+    proved = bool(outcome == cp_model.OPTIMAL and exact)
+    if proved:
         _explain_gap(tracker)
-    return GridRun(finished=watch.met or optimal, closed=optimal and exact)
+    return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
 def _branch_from_below(solver: cp_model.CpSolver, num_workers: int) -> None:

@@ -8,7 +8,6 @@ bound and its infeasibility hold for the problem, and its solutions are evaluate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import SolverError
 from placeopt.model.threads import num_threads
+from placeopt.solvers.exact.cp_sat import ended_by_others
 from placeopt.solving.options import named
 from placeopt.solving.scheduler import Scheduler
 
@@ -117,8 +117,7 @@ class PlacementModel(ABC):
                 solver.stop_search()
 
         solver.best_bound_callback = on_bound
-        exchange = tracker.exchange
-        with nullcontext() if exchange is None else exchange.ending(solver.stop_search):
+        with ended_by_others(solver, tracker):
             code = solve_interruptibly(solver, self.cp, Watch())
         if code == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")

@@ -98,9 +98,7 @@ def best_split(
     found = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
     lattice, whole = found or linear_lattice(model.num_nodes), found is not None
     if problem.groups > 1:
-        grouped = _best_in_groups(problem, model, lattice)
-        short = grouped is not None and (upper is None or split_period(problem, grouped) < upper)
-        return SplitOutcome(grouped if short else None, whole)
+        return SplitOutcome(_best_in_groups(problem, model, lattice, upper), whole)
     outcome = _best_pipeline(problem, model, lattice, upper, stop)
     split = _split_of(model, outcome.stages) if outcome.stages else None
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
@@ -198,9 +196,11 @@ def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
 
 
 def _best_in_groups(
-    problem: SplitProblem, model: ContractedProblem, lattice: Lattice
+    problem: SplitProblem, model: ContractedProblem, lattice: Lattice, upper: int | None
 ) -> Split | None:
-    """Run the program of the module text on the devices of the most numerous type."""
+    """Run the program of the module text on the devices of the most numerous type; None where
+    nothing is shorter than `upper` ticks.
+    """
     base = problem.placement
     members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
     g = model.types.index(problem.usable_devices)
@@ -230,7 +230,8 @@ def _best_in_groups(
         best[j] = np.minimum(best[j - 1], np.maximum(best[j - 1][:, None], group).min(axis=0))
     if best[problem.groups, -1] >= NO_VALUE:
         return None
-    return Split(_trace(model, members, g, stage, inside, group, best))
+    split = Split(_trace(model, members, g, stage, inside, group, best))
+    return split if upper is None or split_period(problem, split) < upper else None
 
 
 class GroupModel(NamedTuple):

@@ -371,9 +371,13 @@ class SamplingSearch:
             elif sum(len(batch.values) for batch in self.batches) >= settings.refit:
                 self._refit()
             if self.distribution.entropy < converged:
-                # Start anew, every other time near the incumbent.
-                near = tracker.solution is not None and self.rng.random() < 0.5
-                self._begin(tracker.solution if near else None)
+                self._restart()
+
+    def _restart(self) -> None:
+        """Start anew, every other time near the incumbent."""
+        incumbent = self.evaluator.tracker.solution
+        near = incumbent is not None and self.rng.random() < 0.5
+        self._begin(incumbent if near else None)
 
     def _begin(self, lean_on: Placement | None) -> None:
         """Forget what was learnt; lean towards a placement, if there is one."""
