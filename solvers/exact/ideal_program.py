@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from placeopt.model.ideals import Lattice, LatticeArrays
     from placeopt.period.contracted import ContractedProblem, TensorArrays
 
-_FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
 _MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 
 
@@ -71,7 +70,6 @@ class DpOutcome:
     value: int | None
     stages: tuple[Stage, ...]
     complete: bool
-    pairs: int
 
 
 class IdealProgram:
@@ -122,13 +120,6 @@ class IdealProgram:
         """Whether some devices had to be left out, so that nothing is proved of the others."""
         return bool((self.counts < self.model.type_counts).any())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables and the lattice."""
-        return (
-            sum(int(x.nbytes) for x in self.tables) + self.lattice.nbytes + int(self._sums.nbytes)
-        )
-
     def area_bound(self) -> int:
         """Ticks that every period (forward part only for "gpipe") reaches: all work spread
         evenly.
@@ -142,32 +133,39 @@ class IdealProgram:
         return ceil(Fraction(int(self._amount[0].sum())) / full) if full else 0
 
     def run(
-        self, limit: int, limit2: int = NO_VALUE, *, stop: Callable[[], bool] | None = None
+        self,
+        limit: int,
+        limit2: int = NO_VALUE,
+        *,
+        stop: Callable[[], bool] | None = None,
+        chunk: int = 16,
+        seconds: float = 0.1,
     ) -> DpOutcome:
         """Find the smallest largest load that is at most `limit` (backward loads at most `limit2`).
 
-        `stop` is asked about ten times a second; when it answers True the run ends incomplete.
+        `stop` is asked about every so many seconds, after `chunk` ideals for the first time; when
+        it answers True the run ends incomplete.
         """
         tables, lattice = self.tables, self.lattice
         if min(limit, limit2) < 0:
-            return DpOutcome(None, (), True, 0)
+            return DpOutcome(None, (), True)
         limits = self._limits(limit, limit2)
         self._mark_viable(limits)
-        row, chunk, pairs = 0, _FIRST_CHUNK, 0
+        row = 0
         while row < lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, lattice.num_ideals)
             fill = partial(fill_rows, self.arrays, lattice.arrays, tables, limits, row, last)
-            pairs += call_interruptibly(fill)
+            call_interruptibly(fill)
             row = last
             spent = time.perf_counter() - begin
-            chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
+            chunk = max(1, min(chunk * 4, int(chunk * seconds / max(spent, 1e-9))))
             if row < lattice.num_ideals and stop is not None and stop():
-                return DpOutcome(None, (), False, pairs)
+                return DpOutcome(None, (), False)
         value = int(tables.value[-1, -1])
         if value >= NO_VALUE:
-            return DpOutcome(None, (), True, pairs)
-        return DpOutcome(value, self._stages(), True, pairs)
+            return DpOutcome(None, (), True)
+        return DpOutcome(value, self._stages(), True)
 
     def _limits(self, limit: int, limit2: int) -> Limits:
         load = [min(x, NO_VALUE - 1) for x in (limit, limit2)[: len(self._amount) - 1]]
@@ -185,11 +183,9 @@ class IdealProgram:
         viable[:] = True
         for q, (rates, done) in enumerate(zip(self._rates, self._sums, strict=True)):
             total = int(done[-1])
-            limit = (
-                int(limits.load[q]) if q < len(limits.load) else 1
-            )  # bytes have their capacity as rate
-            room = np.zeros(len(digit), np.int64)
-            rest = np.zeros(len(digit), np.int64)
+            # bytes have their capacity as rate
+            limit = int(limits.load[q]) if q < len(limits.load) else 1
+            room, rest = np.zeros((2, len(digit)), np.int64)
             for g, rate in enumerate(rates):
                 held = [
                     total if rate is None else min(total, floor(rate * d * limit))

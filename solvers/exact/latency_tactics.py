@@ -478,7 +478,7 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
     if chain.num_nodes <= max_nodes:
         offer_slots(tracker, _segments(problem, chain))
         yield
-        offer_slots(tracker, _pipeline(problem, chain))
+        offer_slots(tracker, _pipeline(chain))
 
 
 def offer_slots(
@@ -571,15 +571,12 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
     n = model.num_nodes
     table = np.full((n, n + 1), float(2**62))
     ends: list[list[int]] = [[] for _ in range(n)]
-    pins = []
-    for t in range(len(model.producer)):
-        members = [
-            int(model.producer[t]),
-            *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist(),
-        ]
-        pins.append(members)
-        for v in members:
-            ends[v].append(t)
+    pins = [
+        [int(u), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
+        for t, u in enumerate(model.producer)
+    ]
+    for t, v in ((t, v) for t, members in enumerate(pins) for v in members):
+        ends[v].append(t)
     for i in range(n):
         ticks = used = 0
         inside: set[int] = set()
@@ -603,7 +600,7 @@ def _cost(pins: list[int], first: int, last: int) -> int:
     return int(any(first <= c <= last for c in pins[1:]))
 
 
-def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> Ints | None:
+def _pipeline(chain: ContractedProblem) -> Ints | None:
     """Best pipeline for the period along the model's order."""
     outcome = best_chain(IdealProgram(chain, linear_lattice(chain.num_nodes)), None)
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None

@@ -281,9 +281,9 @@ class MakespanModel:
             )
         live = int(p.tensor_bytes.sum())
         if p.memory == "peak" and (p.capacity < total + live).any():
-            self._peak_memory(total)
+            self._peak_memory()
 
-    def _peak_memory(self, total: int) -> None:
+    def _peak_memory(self) -> None:
         """Dynamic peak: resident bytes plus a cumulative of live tensors (never longer than in the
         execution).
         """

@@ -55,15 +55,8 @@ SHAPE_UNITS = 2**12
 """Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
 are then short, and rounding loses at most a 4096th per op."""
 
-FINER = 4
-"""How much finer the next grid of `grids` is: each is solved from the one before."""
-
 RUNGS = (SHAPE_UNITS, 2**16, COARSE_HORIZON)
 """Units in the horizon of the grids of `ladder`, at most those of the exact grid."""
-
-SHORT_OPS = 0.5
-"""Share of the ops that must be without length on a natural grid for it to be tried: then the
-coarse problem is much smaller."""
 
 PARTS_SECONDS = 1.0
 """Time to find the parts in series."""
@@ -72,9 +65,6 @@ SEGMENTS_SECONDS = 2.0
 """Length of the first look at segments: most graphs have few that help and need far less, and where
 they help, all other proofs begin from a higher bound (both looks at the stack of modules that
 README places take 0.6 s)."""
-
-SMALL = 2000
-"""Ops times devices up to which CP-SAT has all its threads, whatever runs beside it."""
 
 
 class MakespanFacts:
@@ -141,13 +131,14 @@ class MakespanFacts:
         evidence = self.analysis.evidence(self.analysis.best()[0])
         return FrontSearch(evidence, self.settings.num_workers)
 
-    def with_threads(self, state: State) -> CpSat:
-        """Return the settings with the cores that the lane has; on small problems with all of
-        theirs, since another of CP-SAT's strategies is worth more there than an undisturbed core.
+    def with_threads(self, state: State, *, small: int = 2000) -> CpSat:
+        """Return the settings with the cores that the lane has; with all of theirs on small
+        problems, of so many ops times devices, since another of CP-SAT's strategies is worth more
+        there than an undisturbed core.
         """
         p, most = self.analysis.problem, self.settings.num_workers
-        small = p.num_ops * p.num_devices <= SMALL
-        return replace(self.settings, num_workers=most if small else min(most, state.threads))
+        enough = most if p.num_ops * p.num_devices <= small else min(most, state.threads)
+        return replace(self.settings, num_workers=enough)
 
 
 def windows(state: State) -> Iterator[str | None]:
@@ -325,25 +316,33 @@ def _join(state: State, parts: Sequence[Part]) -> None:
         offer(analysis.problem, state.tracker, placement_in_series(analysis.problem, ops, found))
 
 
-def _grids(state: State, part: Tracker[Placement]) -> bool:
+def _grids(
+    state: State, part: Tracker[Placement], *, finer: int = 4, short_ops: float = 0.5
+) -> bool:
     """Solve the whole problem on its natural grid, contention left out, then on finer ones as long
     as that succeeds.
 
     Where most of the work is in ops whose times are small multiples of one another, as in sharded
     graphs, the coarse problem is solved within a second, and what rounding loses is small. Each
     grid starts from the incumbent that the last one led to.
+
+    Parameters
+    ----------
+    finer : how much finer the next grid is: each is solved from the one before.
+    short_ops : share of the ops that must be without length on a natural grid for it to be tried:
+        then the coarse problem is much smaller.
     """
     facts: MakespanFacts = state.facts
     if facts.grid is None:
         if part.value is None:
             return False
         unit = natural_grid(part.problem, part.value)
-        short = (facts.analysis.relaxation.min_compute < unit).mean() > SHORT_OPS
+        short = (facts.analysis.relaxation.min_compute < unit).mean() > short_ops
         facts.grid = unit if short else 0
     if facts.grid <= facts.unit:
         return True
     if solve_coarse(facts.with_threads(state), part, facts.analysis, facts.grid, 1.0):
-        facts.grid //= FINER
+        facts.grid //= finer
     return facts.grid <= facts.unit
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.repair import fits
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -124,16 +125,10 @@ def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iter
     homes = choice[np.arange(num_units), np.minimum(draws, options - 1)]
     unlimited = bool((units.bytes.sum() <= units.capacity).all())
     for home in homes:
-        if unlimited or _fits(context, home):
+        if unlimited or fits(units, home):
             yield home
         else:
             yield _sequential(context, rng)
-
-
-def _fits(context: Context, home: Ints) -> bool:
-    used = np.zeros(context.problem.num_devices, np.int64)
-    np.add.at(used, home, context.units.bytes)
-    return bool((used <= context.units.capacity).all())
 
 
 def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:

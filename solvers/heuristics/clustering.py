@@ -232,9 +232,8 @@ class EdgeZeroing(Heuristic):
         sweep = _Sweep(context, graph, self.slack)
         if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
             yield from sweep.candidates(internalised(context, graph))
-        yield from sweep.candidates(
-            np.arange(len(graph.bytes))
-        )  # nothing merged: plain list scheduling
+        # nothing merged: plain list scheduling
+        yield from sweep.candidates(np.arange(len(graph.bytes)))
         share = graph.mean_work.sum() / problem.num_devices
         multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
         for cap in (*self.caps, *multiples):
@@ -286,9 +285,8 @@ class Dsc(Heuristic):
         sweep = _Sweep(context, graph, self.slack)
         cluster, start = dsc_units(context)
         yield from sweep.candidates(cluster)
-        share = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
         for cut in self.cuts:
-            yield from sweep.candidates(cut_clusters(graph, cluster, start, cut * share))
+            yield from sweep.candidates(cut_clusters(graph, cluster, start, cut * sweep.ideal))
 
 
 def op_edges(context: Context, order: Ints) -> OpEdges:

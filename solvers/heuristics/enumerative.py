@@ -103,24 +103,20 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
         _, first = np.unique(units.unit[free_ops], return_index=True)
         rows = free_ops[np.sort(first)]
         if len(rows):
-            usable = units.allowed[units.unit[rows]] & (
-                units.bytes[units.unit[rows]][:, None] <= free
-            )
-            full = ~np.logical_or.reduce(usable, axis=1)
-            usable[full] = units.allowed[units.unit[rows[full]]]  # repaired later
+            allowed = units.allowed[units.unit[rows]]
+            usable = allowed & (units.bytes[units.unit[rows]][:, None] <= free)
+            full = ~usable.any(axis=1)
+            usable[full] = allowed[full]  # repaired later
             cost = _fetch_times(context, rows, device) + _tie_break(context, rows, load)
             places = -(-len(rows) // k)
             # Evenness is a wish: a place beyond the even share exists too, at a price above any
             # fetch time.
             even = np.repeat(np.where(usable, cost, forbidden), places, axis=1)
-            if (~usable).any():
+            owner = np.repeat(np.arange(k), places)
+            if not usable.all():
                 dear = np.where(usable, cost + 1.0 + cost[usable].sum(), forbidden)
-                even = np.concatenate([even, np.repeat(dear, len(rows), axis=1)], axis=1)
-                owner = np.concatenate(
-                    [np.repeat(np.arange(k), places), np.repeat(np.arange(k), len(rows))]
-                )
-            else:
-                owner = np.repeat(np.arange(k), places)
+                even = np.hstack([even, np.repeat(dear, len(rows), axis=1)])
+                owner = np.hstack([owner, np.repeat(np.arange(k), len(rows))])
             row, column = linear_sum_assignment(even)
             for i, j in zip(row.tolist(), column.tolist(), strict=True):
                 unit = units.unit[rows[i]]
@@ -144,9 +140,8 @@ def _fetch_times(context: Context, rows: Ints, device: Ints) -> Floats:
         if len(edges):
             origin = device[source[edges]]
             time = problem.transfer[tensor[edges][:, None], problem.link_class[origin]]
-            cost[i] = np.where(origin[:, None] == np.arange(problem.num_devices), 0, time).sum(
-                axis=0
-            )
+            moved = origin[:, None] != np.arange(problem.num_devices)
+            cost[i] = np.where(moved, time, 0).sum(axis=0)
     return cost
 
 

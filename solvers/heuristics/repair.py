@@ -43,6 +43,13 @@ def pack(units: Units) -> tuple[Ints | None, bool]:
     return (home, False) if home is not None else _integer_program(units)
 
 
+def fits(units: Units, home: Ints) -> bool:
+    """Whether the devices of units can hold their bytes."""
+    used = np.zeros(len(units.capacity), np.int64)
+    np.add.at(used, home, units.bytes)
+    return bool((used <= units.capacity).all())
+
+
 def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
     used = np.zeros(len(units.capacity), np.int64)
@@ -89,14 +96,20 @@ def _best_fit(units: Units) -> Ints | None:
     return None
 
 
-def _integer_program(units: Units) -> tuple[Ints | None, bool]:
-    """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
+def _integer_program(
+    units: Units, *, most_cells: int = 200_000, node_limit: int = 20_000
+) -> tuple[Ints | None, bool]:
+    """Solve the packing with HiGHS: (device per unit or None, proved impossible).
+
+    Parameters
+    ----------
+    most_cells : largest (units x devices) table for which the integer program is tried.
+    node_limit : of the last resort; unlike a time limit, it gives the same answer on every machine.
+    """
     from scipy.sparse import csr_array
 
     num_units, k = units.allowed.shape
-    # Largest (units x devices) table for which the integer program is tried
-    milp_cells = 200_000
-    if num_units * k > milp_cells:
+    if num_units * k > most_cells:
         return None, False
     unit = np.repeat(np.arange(num_units), k)
     device = np.tile(np.arange(k), num_units)
@@ -106,20 +119,15 @@ def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     limit = np.minimum(units.capacity.astype(np.float64), float(units.bytes.sum())) / scale
     one = csr_array((np.ones(len(column)), (unit, column)), shape=(num_units, len(column)))
     fit = csr_array((units.bytes[unit] / scale, (device, column)), shape=(k, len(column)))
-    # Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every
-    # machine
-    milp_nodes = 20_000
     answer = integer_program(
         np.zeros(len(column)),
         np.ones(len(column)),
         [(one, 1, 1), (fit, -np.inf, limit)],
         (0, units.allowed.ravel().astype(np.float64)),
-        node_limit=milp_nodes,
+        node_limit=node_limit,
     )
     if answer.x is None:
         return None, answer.status == 2
     home = answer.x.reshape(num_units, k).argmax(axis=1).astype(np.int64)
-    used = np.zeros(k, np.int64)
-    np.add.at(used, home, units.bytes)
-    fits = bool((used <= units.capacity).all() and units.allowed[np.arange(num_units), home].all())
-    return (home if fits else None), False
+    good = fits(units, home) and units.allowed[np.arange(num_units), home].all()
+    return (home if good else None), False

@@ -529,11 +529,6 @@ class DualLearner:
         self.episodes = 0
         self._known: Weights | None = None
 
-    @property
-    def best(self) -> tuple[int, NDArray[np.int32], Ints] | None:
-        """Value, devices and ranks of the best episode so far."""
-        return self.elite[0] if self.elite else None
-
     def model(self, note: str) -> DualPolicyModel:
         """Return the policy as it is now, without residual."""
         return self.first.trained({name: self.parameters[name] for name in ARRAYS}, note)

@@ -170,12 +170,8 @@ def edge_features(problem: PlacementProblem, graph: GroupingGraph, without: str)
     (edges, features).
     """
     structure = structure_features(problem)
-    left_out = [
-        i for i, name in enumerate(STRUCTURE) if without == "structure" or name.startswith(without)
-    ]
-    structure[:, left_out] = 0.0
-    cost = graph.cost
-    own = cost / max(1e-300, float(cost.max())) if len(cost) else cost
+    structure[:, [i for i in left_out(without) if i < len(STRUCTURE)]] = 0.0
+    own = graph.cost / max(1e-300, float(graph.cost.max(initial=0)))
     source, target = structure[graph.source], structure[graph.target]
     return np.column_stack([own, (source + target) / 2, np.abs(source - target)])
 
@@ -227,16 +223,16 @@ class NeuralParsingPolicy(ParsingPolicy):
         nodes = describe(problem, np.arange(problem.num_ops), None, 0.0)
         features = nodes.features.clone()
         features[:, left_out(config.without)] = 0.0
-        cost = torch.from_numpy(
-            (self.graph.cost / max(1e-300, float(self.graph.cost.max(initial=0)))).astype(
-                np.float32
-            )
-        )
+        cost = self.features[:, EDGE_FEATURES.index("cost")]
         ends = torch.from_numpy(self.graph.source), torch.from_numpy(self.graph.target)
 
         def make() -> EdgeScores:
             return EdgeScores(
-                nodes._replace(features=features), ends, cost, config.hidden, config.rounds
+                nodes._replace(features=features),
+                ends,
+                torch.from_numpy(cost.astype(np.float32)),
+                config.hidden,
+                config.rounds,
             )
 
         self.network: Any = seeded(make, int(rng.integers(2**62)))

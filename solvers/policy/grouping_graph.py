@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-NUM_LEVELS = 16
-
-
 class GroupingGraph(NamedTuple):
     """What grouping and placing need of a problem (n ops, k devices)."""
 
@@ -34,30 +31,28 @@ class GroupingGraph(NamedTuple):
     num_levels: int
 
 
-def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
-    """Return the arrays of a problem that grouping kernels take."""
+def grouping_graph(problem: PlacementProblem, *, num_levels: int = 16) -> GroupingGraph:
+    """Return the arrays of a problem that grouping kernels take, with so many buckets of depth."""
     view = Context(problem)
     n = problem.num_ops
-    source = problem.producer[problem.edge_tensor] if problem.num_edges else np.zeros(0, np.int64)
+    source = problem.producer[problem.edge_tensor]
     target = np.array(problem.consumer)
     ends = np.concatenate([source, target])
     order = np.argsort(ends, kind="stable")
     rank, _ = view.upward_rank()
-    bucket = np.minimum(
-        NUM_LEVELS - 1, (1 - rank / max(1e-300, float(rank.max()))) * NUM_LEVELS
-    ).astype(np.int64)
+    depth = (1 - rank / max(1e-300, float(rank.max()))) * num_levels
     return GroupingGraph(
         compute=problem.compute.astype(np.float64),
         resident=problem.resident.astype(np.float64),
         capacity=problem.capacity.astype(np.float64),
         source=source,
         target=target,
-        cost=view.mean_transfer[problem.edge_tensor] if problem.num_edges else np.zeros(0),
+        cost=view.mean_transfer[problem.edge_tensor],
         incident_ptr=np.searchsorted(ends[order], np.arange(n + 1)).astype(np.int64),
         incident=(order % max(1, len(source))).astype(np.int64),
         unit=np.array(problem.units.unit),
-        level=bucket,
-        num_levels=NUM_LEVELS,
+        level=np.minimum(num_levels - 1, depth).astype(np.int64),
+        num_levels=num_levels,
     )
 
 

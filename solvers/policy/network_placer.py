@@ -173,9 +173,7 @@ def stretches(problem: PlacementProblem, length: int) -> Ints:
     about equal work.
     """
     units = problem.units
-    position = np.empty(problem.num_ops, np.int64)
-    position[problem.topological_order] = np.arange(problem.num_ops)
-    order = np.argsort(position[units.first_op], kind="stable")
+    order = np.argsort(np.argsort(problem.topological_order)[units.first_op], kind="stable")
     if len(order) > length:
         work = np.bincount(units.unit, np.maximum(1, problem.min_compute).astype(np.float64))[order]
         bucket = np.minimum(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 NUM_TYPES = 12
 NUM_SPECTRAL = 4
 NUM_POSITIONAL = 4
-MAX_RADIUS = 8
 
 GRAPH_FEATURES = (
     "in_degree",
@@ -55,8 +54,6 @@ def structure_features(problem: PlacementProblem) -> Floats:
     view = Context(problem)
     adjacency = _adjacency(problem)
     level, height = _depths(problem)
-    output = np.zeros(problem.num_ops)
-    np.add.at(output, problem.producer, view.mean_transfer)
     phase = level / max(1.0, float(level.max())) * np.pi
     columns = {
         "in_degree": np.diff(problem.predecessors[0]),
@@ -66,7 +63,7 @@ def structure_features(problem: PlacementProblem) -> Floats:
         "centrality": _centrality(adjacency),
         "fractal_dimension": _fractal_dimension(adjacency),
         "compute": view.mean_compute,
-        "output": output,
+        "output": np.bincount(problem.producer, view.mean_transfer, problem.num_ops),
         "b_level": view.upward_rank()[0],
     }
     columns = {
@@ -76,15 +73,14 @@ def structure_features(problem: PlacementProblem) -> Floats:
     for i, name in enumerate(POSITION_FEATURES):
         wave = np.cos if i % 2 else np.sin
         columns[name] = wave(phase * 2 ** (i // 2))
-    return np.column_stack([columns[name] for name in STRUCTURE])
+    return np.column_stack([*columns.values()])  # in the order of STRUCTURE
 
 
 def type_features(problem: PlacementProblem) -> Floats:
     """One column per frequent op type (1 where the op has it), shape (num_ops, NUM_TYPES)."""
-    ranked = sorted(Counter(problem.op_types).items(), key=lambda item: (-item[1], item[0]))[
-        :NUM_TYPES
-    ]
-    columns = {name: i for i, (name, _) in enumerate(ranked)}
+    count = Counter(problem.op_types)
+    ranked = sorted(count, key=lambda name: (-count[name], name))[:NUM_TYPES]
+    columns = {name: i for i, name in enumerate(ranked)}
     table = np.zeros((problem.num_ops, NUM_TYPES))
     for v, name in enumerate(problem.op_types):
         if name in columns:
@@ -104,8 +100,6 @@ def neighbour_means(problem: PlacementProblem, features: Floats) -> Floats:
 def _adjacency(problem: PlacementProblem) -> csr_array:
     """Undirected adjacency, 1 per connected pair."""
     n = problem.num_ops
-    if problem.num_edges == 0:
-        return csr_array((n, n))
     source = problem.producer[problem.edge_tensor]
     both = np.concatenate([source, problem.consumer]), np.concatenate([problem.consumer, source])
     matrix = coo_array((np.ones(2 * problem.num_edges), both), shape=(n, n)).tocsr()
@@ -137,7 +131,7 @@ def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) ->
     return rank
 
 
-def _fractal_dimension(adjacency: csr_array) -> Floats:
+def _fractal_dimension(adjacency: csr_array, *, max_radius: int = 8) -> Floats:
     """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at
     each op).
     """
@@ -146,7 +140,7 @@ def _fractal_dimension(adjacency: csr_array) -> Floats:
         return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
     reach = csr_array((np.ones(n), (np.arange(n), np.arange(n))), shape=(n, n))
     radii, masses = [], []
-    for radius in range(1, MAX_RADIUS + 1):
+    for radius in range(1, max_radius + 1):
         reach = reach + reach @ adjacency
         reach.data[:] = 1.0
         if radius & (radius - 1) == 0:

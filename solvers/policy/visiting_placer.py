@@ -92,8 +92,7 @@ class Visits:
         self.units, self.ranks = problem.units, b_level_ranks(problem)
         self.scale = ticks_of_unit_reward(problem, tracker)
         self.num_units = len(self.units.first_op)
-        position = np.empty(problem.num_ops, np.int64)
-        position[problem.topological_order] = np.arange(problem.num_ops)
+        position = np.argsort(problem.topological_order)
         self.order = np.argsort(position[self.units.first_op], kind="stable")
         nodes = describe(problem, np.array(self.units.unit), None, 0.0)
         self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
@@ -125,9 +124,8 @@ class Visits:
         for at in visits:
             if tracker.stop():
                 break
-            if tracker.evaluations_left < 2 * len(
-                self.device
-            ):  # values before the first visit, and after this one
+            if tracker.evaluations_left < 2 * len(self.device):
+                # values before the first visit, and after this one
                 tracker.count(max(0, int(min(tracker.evaluations_left, len(self.device)))))
                 break
             if self.value is None:

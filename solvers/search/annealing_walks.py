@@ -35,8 +35,7 @@ def move_weights(names: str, focus: float = 1.0) -> Floats:
     commas; `focus` for those of DIRECTED among them.
     """
     wanted = named(names, MOVES, "annealing option moves")
-    weight = [focus if name in DIRECTED else 1.0 for name in MOVES]
-    return np.array([w * (name in wanted) for w, name in zip(weight, MOVES, strict=True)])
+    return np.array([(focus if x in DIRECTED else 1.0) * (x in wanted) for x in MOVES])
 
 
 class AnnealingWalk:

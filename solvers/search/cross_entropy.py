@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
-AUTO_GROUPS = 48
-"""Number of groups where none is given and there are more units."""
-
 AUTO_SAMPLES, AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES = 256, 40, 32, 1024
 """Samples per refit where none are given: without a limit of evaluations, else this part of them
 within limits."""
@@ -76,10 +73,6 @@ class _SamplingSolver(BatchSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.groups is not None and self.groups < 0:
-            raise InputError(
-                f"{self.name} option groups: expected at least 0, received {self.groups}"
-            )
         if not self.refine < 1:
             raise InputError(
                 f"{self.name} option refine: expected at least 0 and below 1, received "
@@ -114,11 +107,18 @@ class _SamplingSolver(BatchSearch):
         self.sampling(evaluator, lean_on, rng).run(evaluations, until)
 
     def sampling(
-        self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator
+        self,
+        evaluator: BudgetedEvaluator,
+        lean_on: Placement | None,
+        rng: np.random.Generator,
+        *,
+        auto_groups: int = 48,
     ) -> SamplingSearch:
-        """Return the search by the distribution, before its first sample."""
+        """Return the search by the distribution, before its first sample; in `auto_groups` groups
+        where no number is given and there are more units.
+        """
         space = evaluator.space
-        count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
+        count = auto_groups if self.groups is None else self.groups
         labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
         return SamplingSearch(evaluator, self.settings(evaluator.tracker), labels, lean_on, rng)
 

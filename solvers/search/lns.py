@@ -183,9 +183,7 @@ class WindowSearch:
         """Execute the placement the best way and return its times."""
         _, queue = best_queue(self.problem, placement)
         run = evaluate(self.problem, placement, queue, check=False)
-        position = np.empty(self.problem.num_ops, np.int64)
-        position[self.problem.topological_order] = np.arange(self.problem.num_ops)
-        order = np.lexsort((position, run.finish, run.start))
+        order = np.lexsort((np.argsort(self.problem.topological_order), run.finish, run.start))
         delay = {}
         if self.problem.num_channels:
             for tensor, target, _, end in run.transfers.tolist():
@@ -198,17 +196,14 @@ class WindowSearch:
     def _window(self, now: Incumbent, kind: str, size: int) -> tuple[Ints, Ints]:
         """Return (ops of the slice in incumbent order, ops to free)."""
         free = WINDOWS[kind](self.problem, now, size, self.rng)
-        n, most = self.problem.num_ops, self.settings.slice_ops
-        if n <= most:
-            return now.order, free
-        return self._slice(now, free, most)
+        most = self.settings.slice_ops
+        return self._slice(now, free, most) if self.problem.num_ops > most else (now.order, free)
 
     def _slice(self, now: Incumbent, free: Ints, most: int) -> tuple[Ints, Ints]:
         """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it
         is.
         """
-        position = np.empty(self.problem.num_ops, np.int64)
-        position[now.order] = np.arange(self.problem.num_ops)
+        position = np.argsort(now.order)
         at = np.sort(position[free])
         middle = int(at[len(at) // 2])
         low = max(0, min(middle - most // 2, self.problem.num_ops - most))
@@ -229,10 +224,8 @@ class WindowSearch:
         """
         members = np.bincount(self.unit, minlength=len(self.allowed))
         held = np.bincount(self.unit[inside], minlength=len(self.allowed))
-        units = {int(i) for i in self.unit[free].tolist() if members[i] == held[i]}
-        loose = {int(v) for v in free.tolist()} | {
-            int(v) for v in inside.tolist() if int(self.unit[v]) in units
-        }
+        units = {i for i in self.unit[free].tolist() if members[i] == held[i]}
+        loose = {*free.tolist(), *(v for v in inside.tolist() if self.unit[v] in units)}
         window = Window(inside, units, loose, compact)
         model = WindowModel(
             self.problem, now, window, self.allowed, self.grid, self.tracker.lower_bound
@@ -299,14 +292,12 @@ def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) ->
     path = [at]
     while now.start[at] > 0 and len(path) <= problem.num_ops:
         begin = int(now.start[at])
+        here, edges = int(now.device[at]), slice(ptr[at], ptr[at + 1])
+        inputs = zip(source[edges].tolist(), tensor[edges].tolist(), strict=True)
         tight = [
-            int(source[e])
-            for e in range(ptr[at], ptr[at + 1])
-            if int(now.finish[source[e]])
-            + arrival_delay(
-                problem, now, int(tensor[e]), int(now.device[source[e]]), int(now.device[at])
-            )
-            >= begin
+            u
+            for u, t in inputs
+            if now.finish[u] + arrival_delay(problem, now, t, int(now.device[u]), here) >= begin
         ]
         if at in previous and now.finish[previous[at]] >= begin:
             tight.append(previous[at])

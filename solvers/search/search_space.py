@@ -18,7 +18,7 @@ from placeopt.model.placement import Placement
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.ranks import priority_list
-from placeopt.solvers.heuristics.repair import repair
+from placeopt.solvers.heuristics.repair import fits, repair
 from placeopt.solvers.search.edge_merging import Groups, groups_along
 from placeopt.solvers.search.walk_state import WalkGraph
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def host_weight(problem: PlacementProblem) -> Floats:
     """Mean ticks of each tensor between the devices and host memory."""
-    return problem.io_ticks.mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
+    return problem.io_ticks.mean(axis=1, dtype=np.float64)
 
 
 TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], Floats]] = {PERIOD: host_weight}
@@ -83,8 +83,7 @@ class SearchSpace:
     def sequence(self) -> Ints:
         """Ops by decreasing upward rank: a topological order."""
         level, _ = self.context.upward_rank()
-        order = np.lexsort((self.context.position, -level)).astype(np.int64)
-        return frozen(self.topological(order))
+        return frozen(self.topological(self.context.by_decreasing(level)))
 
     @cached_property
     def rank(self) -> Ints:
@@ -125,16 +124,13 @@ class SearchSpace:
 
     def feasible(self, devices: NDArray[np.int32]) -> Flags:
         """Whether each row respects compatibility, colocation and static capacities."""
-        problem = self.problem
-        homes = self.homes_of(devices)
+        units, homes = self.problem.units, self.homes_of(devices)
         good = (self.devices_of(homes) == devices).all(axis=1)
-        inside = ((homes >= 0) & (homes < problem.num_devices)).all(axis=1)
-        safe = np.clip(homes, 0, problem.num_devices - 1)
-        good &= inside & self.problem.units.allowed[np.arange(self.num_units), safe].all(axis=1)
+        safe = np.clip(homes, 0, self.problem.num_devices - 1)
+        good &= (homes == safe).all(axis=1)
+        good &= units.allowed[np.arange(self.num_units), safe].all(axis=1)
         for row, home in enumerate(safe):
-            used = np.zeros(problem.num_devices, np.int64)
-            np.add.at(used, home, self.problem.units.bytes)
-            good[row] &= bool((used <= problem.capacity).all())
+            good[row] &= fits(units, home)
         return np.asarray(good)
 
     def repaired(self, homes: Ints) -> Ints | None:
@@ -174,12 +170,10 @@ class SearchSpace:
         work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
-        source = target = np.zeros(0, np.int64)
-        if problem.num_edges:
-            weight = self.tensor_weight[problem.edge_tensor]
-            heaviest = np.lexsort((np.arange(len(weight)), -weight))
-            source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
-            target = units.unit[problem.consumer][heaviest]
+        weight = self.tensor_weight[problem.edge_tensor]
+        heaviest = np.lexsort((np.arange(len(weight)), -weight))
+        source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
+        target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]
         order = order[np.sort(np.unique(order, return_index=True)[1])]
         alone = Groups(

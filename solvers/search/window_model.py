@@ -206,13 +206,12 @@ class WindowModel:
         lanes: dict[int, list[Any]] = {}
         chain: dict[int, int] = {}
         for v in self.inside:
-            loose = v in self.loose
             for d, x in self.on[v].items():
                 size = int(self.problem.compute[v, d]) // self.grid
                 lanes.setdefault(d, []).append(
                     m.new_optional_fixed_size_interval_var(self.start[v], size, x, f"run_{v}_{d}")
                 )
-            if not loose:
+            if v not in self.loose:
                 d = int(self.now.device[v])
                 if d in chain:
                     m.add(self.start[v] >= self.end[chain[d]])
@@ -302,10 +301,8 @@ class WindowModel:
         """
         p, now = self.problem, self.now
         device = now.device.copy()
-        position = np.empty(p.num_ops, np.int64)
-        position[p.topological_order] = np.arange(p.num_ops)
-        start = np.empty(len(self.inside), np.int64)
-        finish = np.empty(len(self.inside), np.int64)
+        position = np.argsort(p.topological_order)
+        start, finish = np.empty((2, len(self.inside)), np.int64)
         for at, v in enumerate(self.inside):
             device[v] = next(d for d, x in self.on[v].items() if value(x))
             start[at] = value(self.start[v])
@@ -315,6 +312,4 @@ class WindowModel:
         rest = [v for v in now.order.tolist() if v not in self.within]
         early = [v for v in rest if v in self.before]
         late = [v for v in rest if v not in self.before]
-        rank = np.empty(p.num_ops, np.int64)
-        rank[np.array([*early, *inside.tolist(), *late], np.int64)] = np.arange(p.num_ops)
-        return device, rank
+        return device, np.argsort([*early, *inside.tolist(), *late])
