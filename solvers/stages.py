@@ -58,8 +58,6 @@ SLOW = {
 }
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
-BOUND_SECONDS = 2.0
-BOUND_SECONDS_PER_OP = 1e-4
 SAMPLING = 0.1
 """Share of the evaluations, after the heuristics, for cross-entropy; annealing has the others."""
 
@@ -95,21 +93,20 @@ class Stages:
         """Whether evaluations are the limit."""
         return self.tracker.budget.evaluations is not None
 
-    def bound(self) -> None:
-        """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not
-        enough.
+    def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
+        """Prove a lower bound, in a tenth of the time, at most so many seconds; only the quickest
+        ones where there are fewer than `per_op` for each op.
         """
-        seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
-        enough = seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops
-        if (
-            enough or self.tracker.lower_bound == 0
-        ):  # the quickest ones are often proved before the search
-            seconds = seconds if enough else 0.0
-            if self.evaluator.measure is None:  # bounds hold for the model, not for a clock
-                report = self.evaluator.objective.bounds(
-                    self.evaluator.problem, seconds, None, self.tracker.value
-                )
-                self.tracker.raise_bound(report.value, report.method)
+        tracker, problem = self.tracker, self.evaluator.problem
+        seconds = min(most, 0.1 * tracker.seconds_left)
+        enough = seconds >= per_op * problem.num_ops
+        if self.evaluator.measure is not None:
+            return  # bounds hold for the model, not for a clock
+        if enough or tracker.lower_bound == 0:  # the quickest are often proved before the search
+            report = self.evaluator.objective.bounds(
+                problem, seconds if enough else 0.0, None, tracker.value
+            )
+            tracker.raise_bound(report.value, report.method)
 
     def slices(self) -> None:
         """Offer equal slices of a topological order: an answer at once, where every heuristic takes

@@ -399,10 +399,9 @@ class LatencyCpModel(PlacementModel):
         p = self.problem
         device = np.zeros(p.num_ops, np.int64)
         slot = np.zeros(p.num_ops, np.int64)
-        for v, row in enumerate(self.x):
-            for (d, s), x in zip(self.units, row, strict=True):
-                if x is not None and value(x):
-                    device[v], slot[v] = d, max(s, 0)
+        for v, d, s, x in self._choices():
+            if value(x):
+                device[v], slot[v] = d, max(s, 0)
         offer_slots(tracker, device, slot)
 
     def hint(self, placement: Placement) -> None:
@@ -412,7 +411,7 @@ class LatencyCpModel(PlacementModel):
         p = self.problem
         device = pooled(p)[placement.device]
         slot = placement_slots(p, placement)
-        lasts = _slot_durations(p, self.problem.io_ticks, device, slot)
+        lasts = _slot_durations(p, device, slot)
         rename = np.arange(p.num_devices)
         self.cp.clear_hints()
         for members in self._identical():
@@ -420,11 +419,17 @@ class LatencyCpModel(PlacementModel):
             rename[sorted(devices, key=lambda d: (-lasts[d], d))] = devices
         device = rename[device]
         hinted: set[int] = set()
+        for v, d, s, x in self._choices():
+            if x.index not in hinted:
+                hinted.add(x.index)
+                self.cp.add_hint(x, int(device[v] == d and (s < 0 or slot[v] == s)))
+
+    def _choices(self) -> Iterator[tuple[int, int, int, cp_model.IntVar]]:
+        """Yield op, device, slot and variable of what may be chosen."""
         for v, row in enumerate(self.x):
             for (d, s), x in zip(self.units, row, strict=True):
-                if x is not None and x.index not in hinted:
-                    hinted.add(x.index)
-                    self.cp.add_hint(x, int(device[v] == d and (s < 0 or slot[v] == s)))
+                if x is not None:
+                    yield v, d, s, x
 
 
 def _longest(problem: PlacementProblem) -> int:
@@ -432,27 +437,23 @@ def _longest(problem: PlacementProblem) -> int:
     and by each reader.
     """
     moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
-    return int(problem.compute.max(axis=1).sum()) + int(
-        (problem.io_ticks.max(axis=1, initial=0) * moves).sum()
-    )
+    transfers = problem.io_ticks.max(axis=1, initial=0) * moves
+    return int(problem.compute.max(axis=1).sum()) + int(transfers.sum())
 
 
-def _slot_durations(p: PlacementProblem, io: Ints, device: Ints, slot: Ints) -> Ints:
+def _slot_durations(p: PlacementProblem, device: Ints, slot: Ints) -> Ints:
     """Ticks of the first slot of every device."""
-    first = slot == 0
     lasts = np.zeros(p.num_devices, np.int64)
-    for v in np.flatnonzero(first):
-        lasts[device[v]] += p.compute[v, device[v]]
-    for t in range(p.num_tensors):
-        u = int(p.producer[t])
-        consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
-        home = (int(device[u]), int(slot[u]))
-        units = sorted({(int(device[c]), int(slot[c])) for c in consumers} - {home})
-        for d, s in units:
+    first = np.flatnonzero(slot == 0)
+    np.add.at(lasts, device[first], p.compute[first, device[first]])
+    unit = list(zip(device.tolist(), slot.tolist(), strict=True))
+    for t, u in enumerate(p.producer.tolist()):
+        readers = {unit[c] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]}
+        if readers <= {unit[u]}:
+            continue
+        for d, s in sorted(readers | {unit[u]}):
             if s == 0:
-                lasts[d] += io[t, d]
-        if units and home[1] == 0:
-            lasts[home[0]] += io[t, home[0]]
+                lasts[d] += p.io_ticks[t, d]
     return lasts
 
 
@@ -575,20 +576,19 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
         [int(u), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
         for t, u in enumerate(model.producer)
     ]
-    for t, v in ((t, v) for t, members in enumerate(pins) for v in members):
-        ends[v].append(t)
+    for t, members in enumerate(pins):
+        for v in members:
+            ends[v].append(t)
     for i in range(n):
         ticks = used = 0
-        inside: set[int] = set()
         for j in range(i, n):
             used += int(model.resident[j])
             if not model.allowed[j, g] or used > model.capacity[g]:
                 break
             ticks += int(model.total[j, g])
             for t in ends[j]:
-                before = _cost(pins[t], i, j - 1) if t in inside else 0
-                inside.add(t)
-                ticks += (_cost(pins[t], i, j) - before) * int(model.weight[t, g])
+                more = _cost(pins[t], i, j) - _cost(pins[t], i, j - 1)
+                ticks += more * int(model.weight[t, g])
             table[i, j + 1] = ticks
     return table
 

@@ -62,8 +62,6 @@ SEL_FEATURES, PLC_FEATURES = (
     tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)
 )
 HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
-SHARPNESS = 12.0
-"""Weight of a heuristic's own feature in the policy that starts as that heuristic."""
 
 LAYERS = ("sel_inside", "sel_context", "sel_out", "plc_inside", "plc_context", "plc_out")
 """The arrays of the hidden layers."""
@@ -127,18 +125,22 @@ class DualPolicyModel(PolicyFile):
         return len(self.sel_out)
 
     @classmethod
-    def heuristic(cls, name: str) -> DualPolicyModel:
+    def heuristic(cls, name: str, *, sharpness: float = 12.0) -> DualPolicyModel:
         """Return the policy that is a heuristic when it acts greedily.
 
         "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish
         (HEFT without insertion). "scratch": uniform over ready ops and devices. "rewriting", for
         local steps: what the guide leaves most to be done after first, where it starts and ends
         early, near its neighbours.
+
+        Parameters
+        ----------
+        sharpness : weight of the own feature of the first two.
         """
         sel, plc = np.zeros(len(SEL_FEATURES)), np.zeros(len(PLC_FEATURES))
         if name in ("critical-path", "eft"):
-            sel[Sel.B_LEVEL] = SHARPNESS
-            plc[Plc.EARLIEST_START if name == "critical-path" else Plc.EARLIEST_FINISH] = -SHARPNESS
+            sel[Sel.B_LEVEL] = sharpness
+            plc[Plc.EARLIEST_START if name == "critical-path" else Plc.EARLIEST_FINISH] = -sharpness
         elif name == "rewriting":
             sel[Sel.TAIL] = sel[Sel.PLACE] = 90.0
             sel[Sel.KEPT] = -1.5

@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 
-STEPS_PER_OP = 20
-"""Steps of an episode for each op, to decide whether a batch is worth several threads."""
-
-CHUNK = 8
-"""Episodes whose score functions are added up in one place: fixed, so that sums do not depend on
-the number of threads."""
-
 CLUSTERS = 48
 """Groups of ops joined along their most expensive edges, for the feature that draws an op to its
 group."""
@@ -327,11 +320,21 @@ def _run(
     guide: Guide | None,
     seeds: NDArray[np.uint64],
     mode: int,
+    *,
+    chunk: int = 8,
+    steps_per_op: int = 20,
 ) -> list[Gradient]:
-    """Run the episodes in chunks; return the gradient of each chunk (zeros but in replays)."""
+    """Run the episodes in chunks; return the gradient of each chunk (zeros but in replays).
+
+    Parameters
+    ----------
+    chunk : episodes whose score functions are added up in one place: fixed, so that sums do not
+        depend on the number of threads.
+    steps_per_op : of an episode, to decide whether a batch is worth several threads.
+    """
     n, batch = len(ordered.order), len(seeds)
     follow = no_guide(n) if guide is None else guide
-    chunks = [slice(at, min(batch, at + CHUNK)) for at in range(0, batch, CHUNK)]
+    chunks = [slice(at, min(batch, at + chunk)) for at in range(0, batch, chunk)]
     replay = mode == select_and_place.REPLAY
     nothing = zero_gradient(weights)
     gradients = [zero_gradient(weights) if replay else nothing for _ in chunks]
@@ -344,5 +347,5 @@ def _run(
                 ordered.graph, follow, weights, state, seeds[part], own, gradient, mode
             )
 
-    parallel_slices(run, len(chunks), batch * n * STEPS_PER_OP)
+    parallel_slices(run, len(chunks), batch * n * steps_per_op)
     return gradients

@@ -66,8 +66,6 @@ EDGE_FEATURES = (
     *(f"mean_{name}" for name in STRUCTURE),
     *(f"difference_{name}" for name in STRUCTURE),
 )
-STEPS_PER_OP = 40
-"""Steps of a sample for each op, to decide whether a batch is worth several threads."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,8 @@ class ParsingPolicy:
             {"edge": rate, "residual": 2 * rate, "place": rate},
         )
 
-    def sample(self, count: int, temperature: float) -> ParsedSamples:
-        """Draw placements."""
+    def sample(self, count: int, temperature: float, *, steps_per_op: int = 40) -> ParsedSamples:
+        """Draw placements; `steps_per_op` of each decide whether they are worth several threads."""
         n, k = self.graph.compute.shape
         now = self.parameters
         samples = ParsedSamples(
@@ -137,7 +135,7 @@ class ParsingPolicy:
         def draw(seeds: NDArray[np.uint64], rows: ParsedSamples) -> None:
             parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds, rows)
 
-        return fill_samples(samples, self.rng, draw, count * n * STEPS_PER_OP)
+        return fill_samples(samples, self.rng, draw, count * n * steps_per_op)
 
     @property
     def slopes_per_edge(self) -> bool:

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-HEAD_START = 6.0
-"""Logit that the seed's group of each op gets over the others."""
-
 RATES = {"weights": 0.3, "residual": 2.0, "place": 0.5, "bias": 1.0}
 """Learning rate of each parameter over that of the solver."""
 
@@ -125,16 +122,16 @@ class GroupingPolicy:
         if start is not None and groups >= k:
             self._begin_as(start, k)
 
-    def _begin_as(self, start: Placement, k: int) -> None:
-        """Give each op the groups of its device (one per level bucket), and each group its
-        device.
+    def _begin_as(self, start: Placement, k: int, *, lead: float = 6.0) -> None:
+        """Give each op the groups of its device (one per level bucket), and each group its device,
+        by a logit of `lead` over the others.
         """
         per_device = self.config.groups // k
         bucket = self.graph.level * per_device // self.graph.num_levels
         group = start.device * per_device + bucket
-        self.parameters["residual"][np.arange(len(group)), group] = HEAD_START
+        self.parameters["residual"][np.arange(len(group)), group] = lead
         for g in range(per_device * k):
-            self.parameters["bias"][g, g // per_device] = HEAD_START
+            self.parameters["bias"][g, g // per_device] = lead
 
     def sample(self, count: int, temperature: float) -> AssignedSamples:
         """Draw placements."""

@@ -69,13 +69,6 @@ OP = (
 """What is said of an op, whatever is scheduled: ranks as parts of the longest path, times as parts
 of their mean, squashed to [0, 1)."""
 
-WIDTHS = (16, 8, 16)
-"""Widths of the encoder and of the hidden layers of ops and devices, before training."""
-
-SHARPNESS = 10.0
-"""Linear weight of the upward rank in a policy before its training: a tenth of the longest path is
-one in log-odds."""
-
 
 class ListSight(NamedTuple):
     """A problem as a list policy sees it, from one of its ends."""
@@ -194,18 +187,26 @@ class ListPolicy(PolicyFile):
             array.setflags(write=False)
 
     @classmethod
-    def heft(cls, widths: tuple[int, int, int] = WIDTHS, seed: int = 0) -> ListPolicy:
+    def heft(
+        cls, widths: tuple[int, int, int] = (16, 8, 16), seed: int = 0, *, sharpness: float = 10.0
+    ) -> ListPolicy:
         """Return the policy before its training: by upward rank, to the earliest finish.
 
         Its hidden layers see at random and say nothing: their output weights are 0. Temperatures
         are those of its best climb, chosen as those of the trained policy are.
+
+        Parameters
+        ----------
+        widths : of the encoder and of the hidden layers of ops and devices.
+        sharpness : linear weight of the upward rank: at 10, a tenth of the longest path is one in
+            log-odds.
         """
         rng = np.random.default_rng(seed)
         zero = {name: np.zeros(shape) for name, shape in shapes(*widths).items()}
         for name, array in zero.items():
             if array.ndim == 2:
                 zero[name] = rng.normal(size=array.shape) / np.sqrt(len(array))
-        zero["score_linear"][OP.index("upward rank")] = SHARPNESS
+        zero["score_linear"][OP.index("upward rank")] = sharpness
         zero["linear"][DEVICE.index("finish")] = -1.0
         return cls(ListWeights(**zero), (1.6, 0.02), ("upward rank, earliest finish",))
 

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
-MAX_NORM = 1.0
-"""Longer gradients are shortened to this."""
-
-DECAY = 0.9
-"""Of the moving average of rewards that is the baseline."""
-
 
 class Network(Protocol):
     """A network of `placement_networks`."""
@@ -108,12 +102,12 @@ class NetworkPolicy:
             surprise = -(now.detach().sum(dim=1) * now.sum(dim=1)).mean() / now.shape[1]
             descend(self.steps, -gain.sum(dim=1).mean() - self.config.entropy * surprise)
 
-    def _advantages(self, values: Ints) -> Floats:
+    def _advantages(self, values: Ints, *, decay: float = 0.9) -> Floats:
         """Return square-root rewards over their moving average, scaled by their deviation."""
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         mean = float(rewards.mean())
         self.baseline = (
-            mean if self.baseline is None else DECAY * self.baseline + (1 - DECAY) * mean
+            mean if self.baseline is None else decay * self.baseline + (1 - decay) * mean
         )
         return np.asarray((rewards - self.baseline) / max(1e-9, float(rewards.std())))
 
@@ -127,9 +121,9 @@ def seeded(make: Callable[[], Network], seed: int) -> Network:
         return make()
 
 
-def descend(steps: torch.optim.Adam, loss: torch.Tensor) -> None:
-    """Take one step along the shortened gradient of a loss."""
+def descend(steps: torch.optim.Adam, loss: torch.Tensor, *, most: float = 1.0) -> None:
+    """Take one step along the gradient of a loss; a norm above `most` is shortened to it."""
     steps.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(steps.param_groups[0]["params"], MAX_NORM)
+    torch.nn.utils.clip_grad_norm_(steps.param_groups[0]["params"], most)
     steps.step()

@@ -31,9 +31,6 @@ Measure = Callable[[Any], float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
 fails."""
 
-SLICE_SECONDS = 0.05
-"""Aimed length of one call of the evaluator, between two looks at the clock."""
-
 CHUNK_WORK, CHUNK_SECONDS = 400_000, 0.01
 """Ops and edges replayed between two looks at the clock, and about how long that takes."""
 
@@ -116,10 +113,10 @@ class BudgetedEvaluator:
                 rank = ranks if ranks.ndim == 1 else ranks[best]
             self.tracker.offer(int(values[best]), Placement(devices[best], rank))
 
-    def _rows_at_once(self, left: int) -> int:
-        """Rows to evaluate before the next look at the clock."""
+    def _rows_at_once(self, left: int, *, seconds: float = 0.05) -> int:
+        """Rows to evaluate before the next look at the clock, after about so many seconds."""
         if self._seconds_per_row > 0:
-            return min(left, max(1, int(SLICE_SECONDS / self._seconds_per_row)))
+            return min(left, max(1, int(seconds / self._seconds_per_row)))
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
 
