@@ -293,7 +293,7 @@ class PeriodProgram:
 
     def _settle(self, tracker: Tracker[Placement], claim: int, *, seconds: float = 20.0) -> None:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
-        is proved in integers within so many seconds, and what is left of the time.
+        is proved in integers, in at most so many seconds of what is left.
         """
         if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
             claim = tracker.value
