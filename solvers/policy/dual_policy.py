@@ -706,7 +706,7 @@ class WindowChoice:
     exponential.
     """
 
-    def __init__(self, num_ops: int, *, rate: float = 0.05, largest: int = 128) -> None:
+    def __init__(self, num_ops: int, rate: float = 0.05, *, largest: int = 128) -> None:
         most = min(largest, max(2, num_ops // 4))
         self.sizes = 2 ** np.arange(int(np.log2(most)) + 1, dtype=np.int64)
         self.rate, self.average = rate, 0.0
