@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.planning.launch_search import (
-    NOT_SEARCHED,
-    SEARCHED,
-    missing,
-    spread,
-    why,
-)
+from placeopt.planning.launch_search import NOT_SEARCHED, SEARCHED, missing, spread, why
 from placeopt.planning.launchers import launch_files
 from placeopt.plans.model_shapes import stage_layers
 
@@ -137,10 +131,30 @@ def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
 
 def to_json(answer: LaunchAnswer) -> dict[str, Any]:
     """Return what `placeopt plan --json` prints; the plan is the given one, else the best."""
-    problem, best = answer.problem, answer.best
-    shown = answer.given or best
-    bound = best.seconds if best is not None and answer.complete else 0.0
-    body: dict[str, Any] = {
+    problem, given, best = answer.problem, answer.given, answer.best
+    body, shown = _search_body(answer), given or best
+    if shown is None:
+        return body
+    body |= plan_body(problem, shown)
+    bound = answer.lower_bound
+    body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
+    if given is not None:
+        body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
+        body["message"] = _against_best(problem, given, best)
+    else:
+        body |= _measured_interval(answer) | _regret(answer)
+    if body["fits"]:
+        body["launch"] = {
+            name: item.get("refused") or f"written as {item['file']}"
+            for name, item in launch_files(problem, shown.conf).items()
+        }
+    return body
+
+
+def _search_body(answer: LaunchAnswer) -> dict[str, Any]:
+    """Return what was asked, and how far the search went."""
+    problem = answer.problem
+    return {
         "problem": f"{problem.shape.name} on {problem.machine.devices} {problem.machine.gpu.name}",
         "solver": "all-plans",
         "batch": problem.batch,
@@ -148,10 +162,10 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
         "parameters": round(problem.shape.parameters),
         "active_parameters": round(problem.shape.active_parameters),
         "step_seconds": None,
-        "lower_bound_seconds": bound,
+        "lower_bound_seconds": answer.lower_bound,
         "bound_method": "every plan of the space was priced" if answer.complete else "none",
         "gap": None,
-        "status": "infeasible" if best is None and answer.complete else "unknown",
+        "status": _status(answer),
         "plans_looked_at": answer.looked,
         "plans_that_fit": answer.fitted,
         "runtime": answer.runtime,
@@ -161,50 +175,45 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
             {"what": "devices", "source": problem.machine.gpu.source},
             {"what": "constants", "source": problem.constants.source},
         ],
-        "message": missing(answer) if best is None else "",
+        "message": missing(answer) if answer.best is None else "",
         "stages": [],
-        "runner_ups": [],
+        "runner_ups": [] if answer.best is None else _runner_ups(answer.best, answer.others),
     }
-    if shown is None:
-        return body
-    body |= plan_body(problem, shown)
-    body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
-    if answer.given is not None:
-        body["status"] = "given"
-        body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
-        body["message"] = _given(answer)
-    elif best is not None:
-        body["status"] = "optimal" if answer.complete else "feasible"
-        found = spread(answer)
-        if found is not None:
-            low, high, rows, key = found
-            body["measured_interval_seconds"] = [low, high]
-            body["measured_interval"] = f"eight in ten of {rows} measured rows like it ({key})"
-        body |= _regret(answer)
-    if body["fits"]:
-        files = launch_files(problem, shown.conf)
-        body["launch"] = {
-            name: item.get("refused") or f"written as {item['file']}"
-            for name, item in files.items()
+
+
+def _runner_ups(best: Priced, others: dict[str, Priced]) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": what,
+            "plan": other.conf.text(),
+            "step_seconds": other.seconds,
+            "reason": why(best.parts, other.parts),
         }
-    if best is not None:
-        body["runner_ups"] = [
-            {
-                "what": what,
-                "plan": other.conf.text(),
-                "step_seconds": other.seconds,
-                "reason": why(best.parts, other.parts),
-            }
-            for what, other in answer.others.items()
-        ]
-    return body
+        for what, other in others.items()
+    ]
 
 
-def _given(answer: LaunchAnswer) -> str:
+def _status(answer: LaunchAnswer) -> str:
+    if answer.given is not None:
+        return "given"
+    if answer.best is None:
+        return "infeasible" if answer.complete else "unknown"
+    return "optimal" if answer.complete else "feasible"
+
+
+def _measured_interval(answer: LaunchAnswer) -> dict[str, Any]:
+    found = spread(answer)
+    if found is None:
+        return {}
+    low, high, rows, key = found
+    return {
+        "measured_interval_seconds": [low, high],
+        "measured_interval": f"eight in ten of {rows} measured rows like it ({key})",
+    }
+
+
+def _against_best(problem: LaunchProblem, given: Priced, best: Priced | None) -> str:
     """Compare the given plan with the best."""
-    given, best, problem = answer.given, answer.best, answer.problem
-    if given is None:
-        return ""
     if given.memory.total > problem.limit:
         over = (given.memory.total - problem.limit) / 2**30
         return f"the given plan does not fit: {over:.1f} GiB a device too much"

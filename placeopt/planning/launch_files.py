@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from placeopt.io.serialize import save
@@ -57,9 +58,9 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     Refused
         If they are not.
     """
-    kinds = {(group.kind, group.tensor) for stage in plan.stages for group in stage.replicas}
-    degrees = {tensor for _, tensor in kinds}
-    if len({group.form for stage in plan.stages for group in stage.replicas}) > 1:
+    groups = [group for stage in plan.stages for group in stage.replicas]
+    degrees = {group.tensor for group in groups}
+    if len({group.form for group in groups}) > 1:
         raise Refused(f"export to {form}: it knows one way to split layers for all stages")
     if len(degrees) > 1:
         raise Refused(
@@ -79,49 +80,64 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
     `schedule` holds the rows of torch's schedule file: `<stage><ACTION><micro-batch>`.
     """
     plan = plan_of(planned)
-    price = planned.price
-    rounds = 1 if price is None else price.rounds
-    ranks: list[list[list[int]]] = []
-    number = 0
-    for stage in plan.on_devices:
-        held = []
-        for group in stage.each_replica():
-            held.append(list(range(number, number + group.tensor)))
-            number += group.tensor
-        ranks.append(held)
+    devices, data = len(plan.on_devices), plan.stages[0].data
+    rounds = planned.problem.rounds(plan.micro_batch, data)
     degrees = {group.tensor for stage in plan.stages for group in stage.replicas}
-    mesh = [len(ranks), plan.stages[0].data, next(iter(degrees))] if len(degrees) == 1 else None
-    names, schedule = planned.device_names()[: len(ranks)], parse_schedule(plan.schedule)
-    orders = [
-        schedule.order(len(plan.stages), rounds, device, plan.kept) for device in range(len(ranks))
-    ]
-    # torch calls the gradient of the inputs I where that of the weights is apart
-    actions = {"B": "I" if schedule.splits_backward else "B"}
-    rows = [
-        [f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}" for step in order]
-        for order in orders
-    ]
+    mesh = [devices, data, *degrees] if len(degrees) == 1 else None
+    names, schedule = planned.device_names()[:devices], parse_schedule(plan.schedule)
     return {
-        "world_size": number,
+        "world_size": sum(plan.devices().values()),
         "mesh": mesh,
         "mesh_dim_names": ["pp", "dp", "tp"] if mesh else None,
         "device_of_rank": [name for stage in names for replica in stage for name in replica],
-        "groups": {
-            "data": [[replica[0] for replica in held] for held in ranks],
-            "tensor": [replica for held in ranks for replica in held if len(replica) > 1],
-            "pipeline": [[held[j][0] for held in ranks] for j in range(plan.stages[0].data)],
-        },
+        "groups": _rank_groups(plan),
+        **_stage_lists(plan),
+        "micro_batch": plan.micro_batch,
+        "micro_batches": rounds,
+        "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]],
+        "schedule": _schedule_rows(plan, rounds),
+        "stages_per_device": schedule.chunks,
+        "sharded_states": plan.sharded,
+    }
+
+
+def _rank_groups(plan: TrainingPlan) -> dict[str, list[list[int]]]:
+    """Return the ranks of every data, tensor and pipeline group."""
+    rank = count()
+    ranks = [
+        [list(islice(rank, group.tensor)) for group in stage.each_replica()]
+        for stage in plan.on_devices
+    ]
+    data = [[replica[0] for replica in held] for held in ranks]
+    return {
+        "data": data,
+        "tensor": [replica for held in ranks for replica in held if len(replica) > 1],
+        "pipeline": [list(firsts) for firsts in zip(*data, strict=True)],
+    }
+
+
+def _stage_lists(plan: TrainingPlan) -> dict[str, list[Any]]:
+    """Return what every stage holds, and how."""
+    return {
         "split_points": [stage.layers[0] for stage in plan.stages[1:]],
         "layers": [list(stage.layers) for stage in plan.stages],
         "recompute": [bool(stage.recompute) for stage in plan.stages],
         "split_by": [stage.replicas[0].form or "tensor" for stage in plan.stages],
-        "micro_batch": plan.micro_batch,
-        "micro_batches": rounds,
-        "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]],
-        "schedule": rows,
-        "stages_per_device": schedule.chunks,
-        "sharded_states": plan.sharded,
     }
+
+
+def _schedule_rows(plan: TrainingPlan, rounds: int) -> list[list[str]]:
+    """Return the passes of every device, as torch's schedule file has them."""
+    schedule = parse_schedule(plan.schedule)
+    # torch calls the gradient of the inputs I where that of the weights is apart
+    actions = {"B": "I" if schedule.splits_backward else "B"}
+    return [
+        [
+            f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}"
+            for step in schedule.order(len(plan.stages), rounds, device, plan.kept)
+        ]
+        for device in range(len(plan.on_devices))
+    ]
 
 
 def megatron_arguments(planned: Planned) -> list[str]:
@@ -136,40 +152,20 @@ def megatron_arguments(planned: Planned) -> list[str]:
     """
     plan = plan_of(planned)
     stages, _, tensor = uniform_degrees(plan, "megatron")
-    sizes = [len(stage.layers) for stage in plan.stages]
+    how = plan.stages[0].replicas[0].form
+    # ranks of an expert group are data-parallel ones there, with a share of the samples each
+    experts = tensor if how == EXPERT else 1
     arguments = [
-        f"--tensor-model-parallel-size={tensor}",
+        f"--tensor-model-parallel-size={tensor // experts}",
         f"--pipeline-model-parallel-size={stages}",
-        f"--micro-batch-size={plan.micro_batch}",
+        f"--micro-batch-size={plan.micro_batch // experts}",
         f"--global-batch-size={planned.problem.batch}",
     ]
-    how = plan.stages[0].replicas[0].form
-    if (
-        how == EXPERT
-    ):  # ranks of an expert group are data-parallel ones there, with a share of the samples each
-        arguments[0], arguments[2] = (
-            "--tensor-model-parallel-size=1",
-            f"--micro-batch-size={plan.micro_batch // tensor}",
-        )
+    if how == EXPERT:
         arguments.append(f"--expert-model-parallel-size={tensor}")
     elif how == SEQUENCE:
         arguments.append("--sequence-parallel")
-    if stages > 1 and len(set(sizes)) > 1:
-        arguments += [
-            f"--decoder-first-pipeline-num-layers={sizes[0]}",
-            f"--decoder-last-pipeline-num-layers={sizes[-1]}",
-        ]
-        if len(set(sizes[1:-1])) > 1:
-            raise Refused(
-                "export to megatron: stages between the first and the last have to be alike, "
-                f"received {sizes}"
-            )
-        if len(sizes) > stages:
-            raise Refused(
-                f"export to megatron: interleaved stages have to be alike, received {sizes}"
-            )
-    if len(sizes) > stages:
-        arguments.append(f"--num-layers-per-virtual-pipeline-stage={sizes[0]}")
+    arguments += _stage_sizes([len(stage.layers) for stage in plan.stages], stages)
     if plan.sharded:
         arguments.append("--use-distributed-optimizer")
     if any(stage.recompute for stage in plan.stages):
@@ -179,6 +175,24 @@ def megatron_arguments(planned: Planned) -> list[str]:
             "--recompute-num-layers=1",
         ]
     return arguments
+
+
+def _stage_sizes(sizes: list[int], stages: int) -> list[str]:
+    """Return Megatron's arguments on the layers of each stage; see `megatron_arguments`."""
+    virtual = [f"--num-layers-per-virtual-pipeline-stage={sizes[0]}"] if len(sizes) > stages else []
+    if stages == 1 or len(set(sizes)) == 1:
+        return virtual
+    if len(set(sizes[1:-1])) > 1:
+        raise Refused(
+            "export to megatron: stages between the first and the last have to be alike, "
+            f"received {sizes}"
+        )
+    if virtual:
+        raise Refused(f"export to megatron: interleaved stages have to be alike, received {sizes}")
+    return [
+        f"--decoder-first-pipeline-num-layers={sizes[0]}",
+        f"--decoder-last-pipeline-num-layers={sizes[-1]}",
+    ]
 
 
 def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
@@ -192,11 +206,9 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     """
     plan = plan_of(planned)
     stages, data, tensor = uniform_degrees(plan, "deepspeed")
-    if plan.stages[0].replicas[0].form:
-        raise Refused(
-            f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} "
-            "parallelism"
-        )
+    form = plan.stages[0].replicas[0].form
+    if form:
+        raise Refused(f"export to deepspeed: its argument lists know no {form} parallelism")
     if len(plan.stages) > stages:
         raise Refused(f"export to deepspeed: it has no schedule {plan.schedule}")
     rounds = planned.problem.rounds(plan.micro_batch, data)
@@ -226,25 +238,22 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
     That is megatron.txt and deepspeed.json. `po.verify` takes problem.json and solution.json.
     """
     torch = torch_configuration(planned)
+    rows = "".join(",".join(row) + "\n" for row in torch["schedule"])
     written = [
-        write_text(folder / "plan.json", json.dumps(planned.to_json(), indent=1) + "\n"),
-        write_text(folder / "torch.json", json.dumps(torch, indent=1) + "\n"),
-        write_text(
-            folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])
-        ),
+        _write_json(folder / "plan.json", planned.to_json()),
+        _write_json(folder / "torch.json", torch),
+        write_text(folder / "schedule.csv", rows),
+        save(plan_of(planned), folder / "solution.json"),
     ]
-    written.append(save(plan_of(planned), folder / "solution.json"))
     with suppress(Refused):  # a cost model of the user's own has no JSON form
         written.append(save(planned.problem, folder / "problem.json"))
     with suppress(Refused):
-        written.append(
-            write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n")
-        )
+        text = "\n".join(megatron_arguments(planned)) + "\n"
+        written.append(write_text(folder / "megatron.txt", text))
     with suppress(Refused):
-        written.append(
-            write_text(
-                folder / "deepspeed.json",
-                json.dumps(deepspeed_configuration(planned), indent=1) + "\n",
-            )
-        )
+        written.append(_write_json(folder / "deepspeed.json", deepspeed_configuration(planned)))
     return written
+
+
+def _write_json(path: Path, body: dict[str, Any]) -> Path:
+    return write_text(path, json.dumps(body, indent=1) + "\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,19 +180,13 @@ class LaunchProblem:
             precision=self.precision,
             framework=self.framework,
         )
-        for tensor in self._tensor_degrees():
-            for context in self._context_degrees():
-                for pipeline in self._stage_counts(devices // tensor // context):
-                    inner = tensor * context * pipeline
-                    if devices % inner == 0 and self.batch % (devices // inner) == 0:
-                        outer = replace(
-                            base,
-                            tensor=tensor,
-                            context=context,
-                            pipeline=pipeline,
-                            data=devices // inner,
-                        )
-                        yield from self._inner(outer)
+        for tensor, context in product(self._tensor_degrees(), self._context_degrees()):
+            for pipeline in self._stage_counts(devices // tensor // context):
+                data, rest = divmod(devices, tensor * context * pipeline)
+                if rest == 0 and self.batch % data == 0:
+                    yield from self._inner(
+                        replace(base, tensor=tensor, context=context, pipeline=pipeline, data=data)
+                    )
 
     def _stage_counts(self, most: int) -> list[int]:
         layers = self.shape.layers
@@ -209,31 +204,31 @@ class LaunchProblem:
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
         each = self.batch // outer.data
-        for micro in MICRO_BATCHES:
-            if each % micro:
-                continue
-            rounds = each // micro
-            for chunks in CHUNKS:
-                if chunks > 1 and (
-                    outer.pipeline == 1
-                    or rounds % outer.pipeline
-                    or not stage_layers(self.shape.layers, outer.pipeline * chunks)
-                ):
-                    continue
-                for expert in self._expert_degrees(outer.data * outer.context):
-                    for sharding, group in self._shardings(outer):
-                        for recompute in RECOMPUTE if self.recompute else RECOMPUTE[:1]:
-                            yield replace(
-                                outer,
-                                micro_batch=micro,
-                                chunks=chunks,
-                                expert=expert,
-                                sharding=sharding,
-                                shard_group=group,
-                                recompute=recompute,
-                                main_gradients=2 if sharding == "zero3" else 4,
-                                framework="fsdp" if sharding == "zero3" else self.framework,
-                            )
+        choices = (
+            self._expert_degrees(outer.data * outer.context),
+            self._shardings(outer),
+            RECOMPUTE if self.recompute else RECOMPUTE[:1],
+        )
+        for micro in (size for size in MICRO_BATCHES if each % size == 0):
+            for chunks in self._chunk_counts(outer.pipeline, each // micro):
+                for expert, (sharding, group), recompute in product(*choices):
+                    yield replace(
+                        outer,
+                        micro_batch=micro,
+                        chunks=chunks,
+                        expert=expert,
+                        sharding=sharding,
+                        shard_group=group,
+                        recompute=recompute,
+                        main_gradients=2 if sharding == "zero3" else 4,
+                        framework="fsdp" if sharding == "zero3" else self.framework,
+                    )
+
+    def _chunk_counts(self, pipeline: int, rounds: int) -> list[int]:
+        if pipeline == 1 or rounds % pipeline:
+            return [1]
+        layers = self.shape.layers
+        return [c for c in CHUNKS if c == 1 or stage_layers(layers, pipeline * c)]
 
     def _expert_degrees(self, ranks: int) -> list[int]:
         if not self.shape.experts:
@@ -284,6 +279,11 @@ class LaunchAnswer:
     runtime: float
     fitting: tuple[Priced, ...] = ()
 
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no plan of the space goes below, 0 if some were not looked at."""
+        return self.best.seconds if self.best is not None and self.complete else 0.0
+
 
 def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
     """Price all plans of a problem that fit; see the module.
@@ -315,8 +315,7 @@ def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
 def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) -> LaunchAnswer:
     free = replace(problem, fixed={})
     found: list[Priced] = []
-    given: list[Priced] = []
-    leanest: tuple[int, Configuration] | None = None
+    leanest: tuple[float, Configuration] | None = None
     looked, complete = 0, True
     for conf in free.configurations(devices):
         looked += 1
@@ -324,25 +323,17 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
             complete = False
             break
         memory = free.memory(conf)
-        mine = problem.allowed(conf)
-        if mine and (leanest is None or memory.total < leanest[0]):
+        if problem.allowed(conf) and (leanest is None or memory.total < leanest[0]):
             leanest = memory.total, conf
-        if memory.total > free.limit:
-            continue
-        priced = Priced(conf, free.model.parts(conf), memory)
-        found.append(priced)
-        if mine and problem.fixed:
-            given.append(priced)
+        if memory.total <= free.limit:
+            found.append(Priced(conf, free.model.parts(conf), memory))
     found.sort(key=lambda priced: priced.seconds)
-    best = found[0] if found else None
     lean = None if leanest is None else free.price(leanest[1])
-    mine_best = min(given, key=lambda priced: priced.seconds, default=None)
-    if problem.fixed and mine_best is None:
-        mine_best = lean
+    allowed = (priced for priced in found if problem.allowed(priced.conf))
     return LaunchAnswer(
         problem,
-        best,
-        mine_best if problem.fixed else None,
+        next(iter(found), None),
+        next(allowed, lean) if problem.fixed else None,
         _others(found),
         looked,
         len(found),

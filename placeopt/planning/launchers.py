@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
 from placeopt.plans.model_shapes import stage_layers
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
     from placeopt.planning.launch_search import LaunchProblem
     from placeopt.plans.configuration import Configuration
+    from placeopt.plans.model_shapes import ModelShape
+
+Argument = tuple[str, Any]
+"""Name and value of an argument; a flag is True, False where it is not set."""
 
 
 def rank_groups(conf: Configuration) -> dict[str, Any]:
@@ -34,37 +40,34 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
 
     Expert groups are neighbours among the context and data ranks of a stage.
     """
-    t, c, d, p = conf.tensor, conf.context, conf.data, conf.pipeline
+    shape = conf.pipeline, conf.data, conf.context, conf.tensor
+    ranks = np.arange(conf.devices).reshape(shape)
 
-    def rank(i: int, j: int, k: int, stage: int) -> int:
-        return i + t * (j + c * (k + d * stage))
+    def groups(axis: int) -> list[list[int]]:
+        """Return the ranks along an axis, for each choice of the others."""
+        found: list[list[int]] = np.moveaxis(ranks, axis, -1).reshape(-1, shape[axis]).tolist()
+        return found
 
-    tensor, context, data, pipeline, expert = [], [], [], [], []
-    for stage in range(p):
-        tensor += [[rank(i, j, k, stage) for i in range(t)] for k in range(d) for j in range(c)]
-        context += [[rank(i, j, k, stage) for j in range(c)] for k in range(d) for i in range(t)]
-        data += [[rank(i, j, k, stage) for k in range(d)] for j in range(c) for i in range(t)]
-        for i in range(t):
-            ranks = [rank(i, j, k, stage) for k in range(d) for j in range(c)]
-            expert += [ranks[n : n + conf.expert] for n in range(0, c * d, conf.expert)]
-    for k in range(d):
-        for j in range(c):
-            pipeline += [[rank(i, j, k, stage) for stage in range(p)] for i in range(t)]
+    # the context and data ranks of each stage and tensor rank
+    sharing = np.moveaxis(ranks, 3, 1).reshape(-1, conf.data * conf.context).tolist()
     return {
         "world_size": conf.devices,
         "order": "tp-cp-dp-pp",
-        "tensor": tensor,
-        "context": context,
-        "data": data,
-        "pipeline": pipeline,
-        "expert": expert,
+        "tensor": groups(3),
+        "context": groups(2),
+        "data": groups(1),
+        "pipeline": groups(0),
+        "expert": [
+            row[n : n + conf.expert] for row in sharing for n in range(0, len(row), conf.expert)
+        ],
     }
 
 
 def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the arguments of Megatron-LM's pretrain_gpt.py that a plan decides."""
     shape = problem.shape
-    said: list[tuple[str, Any]] = [
+    grouped = shape.kv_heads != shape.heads
+    said: list[Argument] = [
         ("num-layers", shape.layers),
         ("hidden-size", shape.hidden),
         ("ffn-hidden-size", shape.ffn),
@@ -76,71 +79,111 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         ("context-parallel-size", conf.context),
         ("micro-batch-size", conf.micro_batch),
         ("global-batch-size", conf.batch),
+        ("swiglu", bool(shape.gated)),
+        ("group-query-attention", grouped),
+        ("num-query-groups", grouped and shape.kv_heads),
+        ("untie-embeddings-and-output-weights", not shape.tied),
+        ("sequence-parallel", conf.tensor > 1),
+        *_megatron_stages(shape, conf),
+        *_megatron_experts(shape, conf),
+        *MEGATRON_RECOMPUTE.get(conf.recompute, ()),
+        *_megatron_sharding(conf),
+        *_megatron_precision(conf.precision),
     ]
-    flags = ["swiglu"] if shape.gated else []
-    if shape.kv_heads != shape.heads:
-        flags.append("group-query-attention")
-        said.append(("num-query-groups", shape.kv_heads))
-    if not shape.tied:
-        flags.append("untie-embeddings-and-output-weights")
-    if conf.tensor > 1:
-        flags.append("sequence-parallel")
+    values = [f"--{name} {value}\n" for name, value in said if not isinstance(value, bool)]
+    return "".join(values + [f"--{name}\n" for name, value in said if value is True])
+
+
+MEGATRON_RECOMPUTE: dict[str, tuple[Argument, ...]] = {
+    "selective": (("recompute-granularity", "selective"),),
+    "full": (
+        ("recompute-granularity", "full"),
+        ("recompute-method", "uniform"),
+        ("recompute-num-layers", 1),
+    ),
+}
+
+
+def _megatron_stages(shape: ModelShape, conf: Configuration) -> list[Argument]:
     sizes = stage_layers(shape.layers, conf.pipeline * conf.chunks)
-    if len(set(sizes)) > 1:  # embedding and head stand for a layer each
-        flags += ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"]
-    if conf.chunks > 1 and len(set(sizes)) > 1:
-        said.append(("num-virtual-stages-per-pipeline-rank", conf.chunks))
-    elif conf.chunks > 1:
-        said.append(("num-layers-per-virtual-pipeline-stage", max(sizes)))
-    if shape.experts:
-        said += [
-            ("num-experts", shape.experts),
-            ("moe-router-topk", shape.active),
-            ("moe-ffn-hidden-size", shape.expert_ffn),
-            ("expert-model-parallel-size", conf.expert),
-        ]
-        flags.append("moe-grouped-gemm")
-        if shape.shared_ffn:
-            said.append(("moe-shared-expert-intermediate-size", shape.shared_ffn))
-    if conf.recompute == "full":
-        said += [
-            ("recompute-granularity", "full"),
-            ("recompute-method", "uniform"),
-            ("recompute-num-layers", 1),
-        ]
-    elif conf.recompute == "selective":
-        said.append(("recompute-granularity", "selective"))
+    uneven = len(set(sizes)) > 1  # embedding and head stand for a layer each
+    said: list[Argument] = [
+        ("account-for-embedding-in-pipeline-split", uneven),
+        ("account-for-loss-in-pipeline-split", uneven),
+    ]
+    if conf.chunks == 1:
+        return said
+    if uneven:
+        return [*said, ("num-virtual-stages-per-pipeline-rank", conf.chunks)]
+    return [*said, ("num-layers-per-virtual-pipeline-stage", max(sizes))]
+
+
+def _megatron_experts(shape: ModelShape, conf: Configuration) -> list[Argument]:
+    if not shape.experts:
+        return []
+    return [
+        ("num-experts", shape.experts),
+        ("moe-router-topk", shape.active),
+        ("moe-ffn-hidden-size", shape.expert_ffn),
+        ("expert-model-parallel-size", conf.expert),
+        ("moe-grouped-gemm", True),
+        ("moe-shared-expert-intermediate-size", shape.shared_ffn or False),
+    ]
+
+
+def _megatron_sharding(conf: Configuration) -> list[Argument]:
+    if conf.sharding == "none":
+        return []
     if conf.sharding == "zero1":
-        flags += ["use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"]
-    elif conf.sharding in ("zero2", "zero3"):
-        if conf.shard_group:
-            raise Refused("FSDP within a host alone is not among its arguments here")
-        flags += ["use-megatron-fsdp", "use-distributed-optimizer"]
-        flags.append("no-gradient-accumulation-fusion")
-        said.append(("ckpt-format", "fsdp_dtensor"))
-        level = {"zero2": "optim_grads", "zero3": "optim_grads_params"}[conf.sharding]
-        said.append(("data-parallel-sharding-strategy", level))
-    flags += {"bf16": ["bf16"], "fp16": ["fp16"], "fp8": ["bf16"]}.get(conf.precision, [])
-    if conf.precision == "fp8":
-        said.append(("fp8-format", "hybrid"))
-    if conf.precision == "fp4":
+        flags = ("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather")
+        return [(flag, True) for flag in flags]
+    if conf.shard_group:
+        raise Refused("FSDP within a host alone is not among its arguments here")
+    level = {"zero2": "optim_grads", "zero3": "optim_grads_params"}[conf.sharding]
+    return [
+        ("use-megatron-fsdp", True),
+        ("use-distributed-optimizer", True),
+        ("no-gradient-accumulation-fusion", True),
+        ("ckpt-format", "fsdp_dtensor"),
+        ("data-parallel-sharding-strategy", level),
+    ]
+
+
+def _megatron_precision(precision: str) -> list[Argument]:
+    if precision == "fp4":
         raise Refused("4-bit recipes differ by release; none is written")
-    return "".join([f"--{k} {v}\n" for k, v in said] + [f"--{flag}\n" for flag in flags])
+    if precision == "fp8":
+        return [("bf16", True), ("fp8-format", "hybrid")]
+    return [(precision, precision in ("bf16", "fp16"))]
+
+
+def _refuse(*cases: tuple[bool, str]) -> None:
+    """Refuse for the first reason that applies."""
+    for applies, reason in cases:
+        if applies:
+            raise Refused(reason)
 
 
 def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the tables of torchtitan's TOML that a plan decides."""
-    if conf.sharding == "zero1":
-        raise Refused("it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)")
-    if conf.precision in ("fp16", "fp4"):
-        raise Refused(f"it trains in bf16 or fp8, not in {conf.precision}")
     sharded = conf.sharding != "none"
     group = (conf.shard_group or conf.data) if sharded else 1
-    if conf.expert > 1 and not conf.context <= conf.expert <= group * conf.context:
-        raise Refused(
+    most = group * conf.context
+    _refuse(
+        (
+            conf.sharding == "zero1",
+            "it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)",
+        ),
+        (
+            conf.precision in ("fp16", "fp4"),
+            f"it trains in bf16 or fp8, not in {conf.precision}",
+        ),
+        (
+            conf.expert > 1 and not conf.context <= conf.expert <= most,
             f"its expert degree lies between the context degree, {conf.context}, and the ranks "
-            f"that share weights out, {group * conf.context}; the plan's is {conf.expert}"
-        )
+            f"that share weights out, {most}; the plan's is {conf.expert}",
+        ),
+    )
     local = conf.micro_batch * (conf.rounds if conf.pipeline > 1 else 1)
     lines = [
         "[training]",
@@ -169,8 +212,7 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
             f"pipeline_parallel_first_stage_less_layers = {max(sizes) - sizes[0]}",
             f"pipeline_parallel_last_stage_less_layers = {max(sizes) - sizes[-1]}",
         ]
-    mode = f'mode = "{conf.recompute}"'
-    lines += ["", "[activation_checkpoint]", mode]
+    lines += ["", "[activation_checkpoint]", f'mode = "{conf.recompute}"']
     if conf.recompute == "selective":
         lines.append('selective_ac_option = "op"')
     if conf.precision == "fp8":
@@ -180,16 +222,17 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
 
 def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
     """Return DeepSpeed's configuration."""
-    if conf.chunks > 1:
-        raise Refused("its pipeline engine has no interleaved schedule")
-    if problem.shape.layers % conf.pipeline:
-        raise Refused(f"{problem.shape.layers} layers need a module list of your own")
-    if conf.context > 1:
-        raise Refused("its configuration has no context parallelism")
-    if conf.expert > 1:
-        raise Refused("expert parallelism is set in the model's code, not in its configuration")
-    if conf.precision in ("fp8", "fp4"):
-        raise Refused(f"its configuration has no {conf.precision}")
+    layers = problem.shape.layers
+    _refuse(
+        (conf.chunks > 1, "its pipeline engine has no interleaved schedule"),
+        (layers % conf.pipeline > 0, f"{layers} layers need a module list of your own"),
+        (conf.context > 1, "its configuration has no context parallelism"),
+        (
+            conf.expert > 1,
+            "expert parallelism is set in the model's code, not in its configuration",
+        ),
+        (conf.precision in ("fp8", "fp4"), f"its configuration has no {conf.precision}"),
+    )
     body: dict[str, Any] = {
         "train_batch_size": conf.batch,
         "train_micro_batch_size_per_gpu": conf.micro_batch,
@@ -204,27 +247,25 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
         body["beside"] = {  # arguments of Megatron-DeepSpeed; not DeepSpeed's own
             "--tensor-model-parallel-size": conf.tensor,
             "--pipeline-model-parallel-size": conf.pipeline,
-            "--num-layers": problem.shape.layers,
+            "--num-layers": layers,
         }
     return json.dumps(body, indent=1) + "\n"
 
 
 def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the parts of nanotron's YAML that a plan decides."""
-    if conf.chunks > 1:
-        raise Refused("it has no interleaved schedule")
-    if problem.shape.layers % conf.pipeline:
-        raise Refused("it balances unequal stages by its own costs")
-    if conf.sharding in ("zero2", "zero3"):
-        raise Refused(f"it has ZeRO 1, not {conf.sharding}")
-    if conf.recompute == "selective":
-        raise Refused("it recomputes whole layers or nothing")
-    if conf.precision not in ("bf16", "fp32"):
-        raise Refused(f"no {conf.precision} is set by its configuration here")
-    dtype = {"bf16": "bfloat16", "fp32": "float32"}[conf.precision]
+    dtypes = {"bf16": "bfloat16", "fp32": "float32"}
+    unequal = problem.shape.layers % conf.pipeline > 0
+    _refuse(
+        (conf.chunks > 1, "it has no interleaved schedule"),
+        (unequal, "it balances unequal stages by its own costs"),
+        (conf.sharding in ("zero2", "zero3"), f"it has ZeRO 1, not {conf.sharding}"),
+        (conf.recompute == "selective", "it recomputes whole layers or nothing"),
+        (conf.precision not in dtypes, f"no {conf.precision} is set by its configuration here"),
+    )
     again = str(conf.recompute == "full").lower()
     return (
-        f"model:\n  dtype: {dtype}\n"
+        f"model:\n  dtype: {dtypes[conf.precision]}\n"
         f"optimizer:\n  zero_stage: {int(conf.sharding == 'zero1')}\n"
         f"parallelism:\n  dp: {conf.data}\n  pp: {conf.pipeline}\n  tp: {conf.tensor}\n"
         f"  context_parallel_size: {conf.context}\n  expert_parallel_size: {conf.expert}\n"
