@@ -8,6 +8,7 @@ so that what the runs do not tell stays there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,10 +91,6 @@ NOISE = 0.05
 """Repeats of a published run differ by up to so much (data/measured), so that no source is taken
 to be known better."""
 
-KEPT = 40
-"""Samples that a calibration file holds, of those drawn."""
-
-ROUNDS = 12
 LEAST_RUNS = 10
 
 
@@ -115,25 +112,20 @@ class LinearFit:
 
     def __init__(self, runs: list[Run], start: Calibration, widths: Widths) -> None:
         self.start = start
-        self.runs = [predict_run(run, start)[2] for run in runs]
-        self.runs = [replace(run, unsaid_recompute=False) for run in self.runs]
+        self.runs = [replace(predict_run(run, start)[2], unsaid_recompute=False) for run in runs]
         self.names = list(CONSTANTS)
         keys = [offset_keys(run.shape, run.conf, run.gpu) for run in self.runs]
-        self.keys = list(dict.fromkeys(key for row in keys for key in row))
+        self.keys = list(dict.fromkeys(chain.from_iterable(keys)))
         known = [start.offset(run.shape, run.conf, run.gpu) for run in self.runs]
         self.measured = np.log([run.seconds or 1.0 for run in self.runs]) - known
-        place = {key: i for i, key in enumerate(self.keys)}
-        self.kinds = np.zeros((len(self.runs), len(self.keys)))
-        for i, row in enumerate(keys):
-            self.kinds[i, [place[key] for key in row]] = 1.0
+        self.kinds = _one_hot(keys, self.keys)
         self.tail = widths.tail
         self.widths = np.array(
-            [widths.of_constant(name) for name in self.names]
-            + [widths.of_key(key) for key in self.keys]
+            [*map(widths.of_constant, self.names), *map(widths.of_key, self.keys)]
         )
         self.prior = np.log([start[name] for name in self.names])
-        names = [run.source for run in self.runs]
-        self.sources = np.unique(np.array(names), return_inverse=True)[1].reshape(-1)
+        sources = np.array([run.source for run in self.runs])
+        self.sources = np.unique(sources, return_inverse=True)[1].reshape(-1)
 
     def predicted(self, logs: Array) -> Array:
         """Return the logarithms of the steps, offsets apart.
@@ -176,6 +168,15 @@ class LinearFit:
         return np.asarray(np.linalg.solve(gram, right), np.float64)
 
 
+def _one_hot(rows: list[list[str]], keys: list[str]) -> Array:
+    """Return 1 where a row has a key, 0 elsewhere; shape (rows, keys)."""
+    place = {key: i for i, key in enumerate(keys)}
+    found = np.zeros((len(rows), len(keys)))
+    for i, row in enumerate(rows):
+        found[i, [place[key] for key in row]] = 1.0
+    return found
+
+
 @dataclass(frozen=True)
 class Solution:
     """Where a fit ended: logarithms of constants, offsets, errors of the runs and their noise."""
@@ -191,10 +192,11 @@ def student(error: Array, noise: Array, tail: float) -> Array:
     return np.asarray(np.sqrt((tail + 1) / (tail + (error / noise) ** 2)) / noise)
 
 
-def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
+def minimize(model: LinearFit, near: Calibration | None = None, *, rounds: int = 12) -> Solution:
     """Fit constants and offsets by Gauss-Newton; steps that make the fit worse are halved.
 
-    `near`: where to begin, which saves rounds; the end is the same.
+    `near`: where to begin, which saves rounds; the end is the same. `rounds`: of Gauss-Newton, at
+    most.
     """
     near = near or model.start
     logs = np.log([near[name] for name in model.names])
@@ -202,7 +204,7 @@ def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
     offsets -= [model.start.offsets.get(key, 0.0) for key in model.keys]
     error = model.measured - model.predicted(logs) - model.kinds @ offsets
     noise = np.full(len(error), max(NOISE, 1.4826 * float(np.median(np.abs(error)))))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         weights = student(error, noise, model.tail)
         away = np.concatenate([logs - model.prior, offsets])
         slopes = model.slopes(logs)
@@ -271,11 +273,12 @@ def _loss(error: Array, away: Array, tail: float) -> float:
 
 
 def bootstrapped(
-    fitted: Calibration, model: LinearFit, found: Solution, bootstraps: int
+    fitted: Calibration, model: LinearFit, found: Solution, bootstraps: int, *, kept: int = 40
 ) -> Calibration:
     """Return a calibration with intervals (5th to 95th part) and samples of its constants.
 
     Whole groups of (model, devices) are drawn again, the fit is linear around the one of all.
+    `kept`: samples that a calibration file holds, of those drawn.
     """
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
@@ -296,7 +299,7 @@ def bootstrapped(
         for i, name in enumerate(model.names)
     }
     samples = {
-        name: [float(f"{value:.3g}") for value in values[:KEPT, i]]
+        name: [float(f"{value:.3g}") for value in values[:kept, i]]
         for i, name in enumerate(model.names)
     }
     return replace(fitted, intervals=intervals, samples=samples)
@@ -309,15 +312,14 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
     Families of frameworks with enough peaks get a base of their own, the others that of all runs.
     Bases tried are what single peaks leave; factors of the allocator, steps of 0.05 up to 1.5.
     """
-    if sum(run.memory_gb is not None for run in runs) < LEAST_RUNS:
+    peaks = np.array([run.memory_gb for run in runs], np.float64) * 2**30  # NaN: not measured
+    known = ~np.isnan(peaks)
+    if known.sum() < LEAST_RUNS:
         return MEMORY_CONSTANTS | start.memory
     plain = replace(start, memory={"base": 0.0, "fragmentation": 1.0})
     parts = [predict_run(run, plain)[1] for run in runs]
-    kept = np.array([part.activations for part in parts])
-    rest = np.array([part.total for part in parts]) - kept
-    peaks = np.array([(run.memory_gb or np.nan) * 2**30 for run in runs])
-    room = np.array([USABLE * run.gpu.memory for run in runs])
-    known, left = ~np.isnan(peaks), np.array([not run.oom for run in runs])
+    kept, rest = np.array([(part.activations, part.total - part.activations) for part in parts]).T
+    room, left = np.array([(USABLE * run.gpu.memory, not run.oom) for run in runs]).T
     kinds = np.array([run.conf.framework for run in runs])
 
     def least(share: float, rows: Flags) -> tuple[float, float]:

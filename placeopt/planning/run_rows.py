@@ -13,16 +13,8 @@ from placeopt.plans.calibration import family, launcher_of
 from placeopt.plans.configuration import Configuration
 from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
 
-COUNT_TOLERANCE = 0.15
-"""A public shape whose parameters differ from the row's by more is another model."""
-
-
 MOST_COUNT = 10**9
 """A larger count is a slip: of tokens, say, in the column of sequences."""
-
-MOST_EXPERT = 64
-"""Ranks that experts are spread over at most where a row does not say it: no plan searched has
-more."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +76,9 @@ def read_run(row: dict[str, Any]) -> Run:
     InputError
         If the row lacks something that nothing stands for; the message names it.
     """
-    notes: list[str] = []
     framework = family(_text(row, "framework"))
     gpu, said = find_gpu(_text(row, "gpu"), number(row, "gpu_memory_gb"))
-    notes += [said] if said else []
+    notes = [said] if said else []
     shape = _shape(row, notes)
     conf, oom = _configuration(row, framework, gpu, shape, notes), number(row, "oom")
     return Run(
@@ -106,27 +97,39 @@ def read_run(row: dict[str, Any]) -> Run:
     )
 
 
-def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
+def _shape(row: dict[str, Any], notes: list[str], tolerance: float = 0.15) -> ModelShape:
+    """Return the shape of a row's model; a public one whose parameters differ from the row's by
+    more than `tolerance` is another model.
+    """
     name, params = _text(row, "model"), number(row, "params_b")
     layers, hidden = _count(row, "layers"), _count(row, "hidden")
-    named = named_shape(name) if name else None
+    named = named_shape(name)
     if layers and hidden:
         if named and (named.layers, named.hidden) == (layers, hidden):
             return named
-        shape = shape_of(name, layers, hidden, _count(row, "heads") or 0)
-        shape = replace(shape, tied=True)
-        inner = (params or 0) * 1e9 - shape.embedding_parameters
-        ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
-        return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
-    if named and (not params or abs(named.parameters / params / 1e9 - 1) < COUNT_TOLERANCE):
+        return _sized_shape(row, layers, hidden)
+    if named and (not params or abs(named.parameters / params / 1e9 - 1) < tolerance):
         return named
-    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
-    if not params and size:
-        params = float(size.group(1)) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size.group(2)]
+    params = params or _billions(name)
     if not params:
         raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
     notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
     return counted_shape(params * 1e9, name)
+
+
+def _sized_shape(row: dict[str, Any], layers: int, hidden: int) -> ModelShape:
+    """Return a GPT of a size, its feed-forward part so wide that it has the row's parameters."""
+    shape = shape_of(_text(row, "model"), layers, hidden, _count(row, "heads") or 0)
+    shape = replace(shape, tied=True)
+    inner = (number(row, "params_b") or 0) * 1e9 - shape.embedding_parameters
+    ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
+    return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
+
+
+def _billions(name: str) -> float:
+    """Return the parameters that a name says, in 1e9, 0 if it says none."""
+    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
+    return float(size[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size[2]] if size else 0.0
 
 
 PRECISION_WORDS = {
@@ -139,9 +142,27 @@ PRECISION_WORDS = {
 }
 
 
+SHARDING_WORDS = {
+    "gradop|zero-2": "zero2",
+    "distributed|zero-1": "zero1",
+    "hsdp|hybrid": "hybrid",
+    r"zero-3|\+\+|fsdp|fullshard|fullysharded": "zero3",
+}
+
+
+def _meaning(words: dict[str, str], text: str) -> str | None:
+    """Return what the first of some patterns that a text has stands for."""
+    return next((name for word, name in words.items() if re.search(word, text)), None)
+
+
+def _digits(pattern: str, text: str) -> str:
+    """Return the group of a pattern where a text has it first, "" where it has none."""
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
 def _precision(text: str, notes: list[str]) -> str:
-    words = PRECISION_WORDS.items()
-    found = next((name for word, name in words if re.search(word, text.lower())), None)
+    found = _meaning(PRECISION_WORDS, text.lower())
     if found is None and text:
         notes.append(f"precision '{text}' is not known: bf16 assumed")
     return found or "bf16"
@@ -150,18 +171,16 @@ def _precision(text: str, notes: list[str]) -> str:
 def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tuple[str, int]:
     """Return the level of sharding and its group, 0 for all replicas."""
     plain = re.sub(r"[^a-z0-9:]", "", text.lower())
-    group = re.search(r"(?:zero\d:|fsdp)(\d+)$", plain)
-    size = int(group.group(1)) if group else 0
-    stage = re.search(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
-    level = stage.group(1) if stage else ""
-    if "gradop" in plain or level == "2":
-        return "zero2", 0
-    if level == "1" or "distributed" in plain or (not plain and framework == "megatron"):
-        return "zero1", size
-    if "hsdp" in plain or "hybrid" in plain:
+    if not plain and framework == "megatron":
+        return "zero1", 0
+    size = int(_digits(r"(?:zero\d:|fsdp)(\d+)$", plain) or 0)
+    level = _digits(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
+    more = "++" if "++" in text else ""
+    found = _meaning(SHARDING_WORDS, f"{plain} zero-{level}{more}")
+    if found == "hybrid":
         return "zero3", per_host
-    if level == "3" or "++" in text or re.search("fsdp|fullshard|fullysharded", plain):
-        return "zero3", size if size > 2 else 0
+    if found:
+        return found, {"zero1": size, "zero3": size if size > 2 else 0}.get(found, 0)
     if level != "0" and plain not in ("", "none", "no", "ddp", "false", "replicate"):
         notes.append(f"sharding '{text}' is not known: none assumed")
     return "none", 0
@@ -189,27 +208,32 @@ def _degrees(row: dict[str, Any], gpu: Gpu, shape: ModelShape, notes: list[str])
     """Return tp, pp, vp, cp and dp; the row may leave out one of devices, replicas and tensor
     ranks that the others tell.
     """
-    found = {key: _count(row, key) or 1 for key in ("tp", "pp", "vp", "cp")}
-    if found["vp"] == 1 and "interleaved" in _text(row, "schedule").lower():
-        found["vp"] = 2
-        notes.append("vp 2 assumed: the schedule is interleaved")
-    found["vp"] = found["vp"] if found["pp"] > 1 else 1
-    if found["pp"] * found["vp"] > shape.layers + 2:  # embedding and head may have their own
-        raise InputError(
-            f"pp {found['pp']} x vp {found['vp']} are more stages than {shape.layers} layers"
-        )
-    devices, data = _count(row, "n_gpus"), _count(row, "dp")
-    if devices is None and data is None:
+    pipeline, chunks = _stages(row, shape, notes)
+    devices, data = _count(row, "n_gpus") or 0, _count(row, "dp")
+    if not devices and data is None:
         raise InputError("lacks n_gpus and dp")
-    if _count(row, "tp") is None:
-        left = (devices or 0) // (found["pp"] * found["cp"] * (data or devices or 1))
-        found["tp"] = left if 1 < left <= gpu.per_host else 1
-        notes.append(f"tp {found['tp']} assumed")
-    inner = found["tp"] * found["pp"] * found["cp"]
-    found["dp"] = data or max(1, (devices or 1) // inner)
-    if devices and devices != found["dp"] * inner:
-        notes.append(f"{devices} devices are not tp pp dp cp = {found['dp'] * inner}")
-    return found
+    tensor, context = _count(row, "tp"), _count(row, "cp") or 1
+    if tensor is None:
+        left = devices // (pipeline * context * data) if data else 1
+        tensor = left if 1 < left <= gpu.per_host else 1
+        notes.append(f"tp {tensor} assumed")
+    inner = tensor * pipeline * context
+    data = data or max(1, devices // inner)
+    if devices and devices != data * inner:
+        notes.append(f"{devices} devices are not tp pp dp cp = {data * inner}")
+    return {"tp": tensor, "pp": pipeline, "vp": chunks, "cp": context, "dp": data}
+
+
+def _stages(row: dict[str, Any], shape: ModelShape, notes: list[str]) -> tuple[int, int]:
+    """Return pp and vp."""
+    pipeline, chunks = _count(row, "pp") or 1, _count(row, "vp") or 1
+    if chunks == 1 and "interleaved" in _text(row, "schedule").lower():
+        chunks = 2
+        notes.append("vp 2 assumed: the schedule is interleaved")
+    chunks = chunks if pipeline > 1 else 1
+    if pipeline * chunks > shape.layers + 2:  # embedding and head may have their own
+        raise InputError(f"pp {pipeline} x vp {chunks} are more stages than {shape.layers} layers")
+    return pipeline, chunks
 
 
 def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tuple[int, int]:
@@ -234,15 +258,22 @@ def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tu
 
 
 def _expert_degree(
-    row: dict[str, Any], shape: ModelShape, degrees: dict[str, int], notes: list[str]
+    row: dict[str, Any],
+    shape: ModelShape,
+    degrees: dict[str, int],
+    notes: list[str],
+    most: int = 64,
 ) -> int:
+    """Return the ranks that experts are spread over, at most `most` where a row does not say it:
+    no plan searched has more.
+    """
     degree, ranks = _count(row, "ep"), degrees["dp"] * degrees["cp"]
     if not shape.experts:
         if degree and degree > 1:
             notes.append("ep is given, but the model has no experts that are known")
         return 1
     if degree is None and degrees["tp"] == 1:
-        degree = min(MOST_EXPERT, math.gcd(shape.experts, degrees["dp"]))
+        degree = min(most, math.gcd(shape.experts, degrees["dp"]))
         notes.append(f"ep {degree} assumed: experts are spread over the replicas")
     return min(degree or 1, shape.experts, ranks)
 
@@ -263,6 +294,12 @@ def _kernels(launcher: str, framework: str, precision: str, said: str, gpu: Gpu)
     }
 
 
+def _sums_short(launcher: str, framework: str, sharding: str) -> bool:
+    """Whether a launcher sums gradients in 16 bits."""
+    known = framework in ("megatron-deepspeed", "fsdp", "internevo")
+    return known or "pure" in sharding or "nemo" in launcher or "bridge" in launcher
+
+
 def _configuration(
     row: dict[str, Any], framework: str, gpu: Gpu, shape: ModelShape, notes: list[str]
 ) -> Configuration:
@@ -271,7 +308,7 @@ def _configuration(
         raise InputError("lacks seq_len")
     for key in COUNTS:
         text = _text(row, key)
-        if text.lower() not in ("none", "0", "1") and text and _count(row, key) is None:
+        if text.lower() not in ("", "none", "0", "1") and _count(row, key) is None:
             notes.append(f"{key} '{text}' is no count: not used")
     degrees = _degrees(row, gpu, shape, notes)
     batch, micro = _sizes(row, degrees, notes)
@@ -280,9 +317,7 @@ def _configuration(
     said, launcher = _text(row, "precision"), _text(row, "framework").lower()
     precision, text = _precision(said, notes), _text(row, "sharding")
     sharding, group = _sharding(text, framework, per_host, notes)
-    short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
-    short = short or "nemo" in launcher or "bridge" in launcher
-    short = short or (precision == "fp16" and sharding in ("zero2", "zero3"))
+    short = precision == "fp16" and sharding in ("zero2", "zero3")
     return Configuration(
         sequence,
         batch,
@@ -300,6 +335,6 @@ def _configuration(
         precision,
         framework=framework,
         adapters=_text(row, "kind").lower() in ("lora", "qlora", "peft"),
-        main_gradients=2 if short else 4,
+        main_gradients=2 if short or _sums_short(launcher, framework, text.lower()) else 4,
         **_kernels(launcher, framework, precision, said.lower(), gpu),
     )
