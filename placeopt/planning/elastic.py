@@ -10,8 +10,8 @@ state of the shards that it did not hold before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,15 +21,12 @@ from placeopt.planning.plan_model import plan as best_plan
 from placeopt.planning.plan_model import plan_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from placeopt.planning.planned import Planned
-    from placeopt.plans.plan import TrainingPlan
+    from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import DevicePool, StepPlanProblem
     from placeopt.plans.tabled_costs import TabledStepCosts
-
-STATE_BYTES = 12
-"""Bytes per parameter that a device has to be given: weights and two moments."""
 
 Shard = tuple[int, int, str]
 """Degree, number of the part, and form of the part of a layer that a device holds."""
@@ -60,17 +57,22 @@ def plan_offers(
     sets = [(offer,) for offer in offers] + [
         pair for pair in combinations(offers, 2) if pair[0].kind != pair[1].kind
     ]
-    found = []
-    for pools in sets:
-        data = tuple(range(1, min(problem.batch, sum(pool.count for pool in pools)) + 1))
-        name = " + ".join(f"{pool.count} {pool.kind}" for pool in pools)
-        planned = best_plan(
-            problem.replace(pools=pools, data_degrees=data, name=name),
-            "",
-            0,
-            seconds=seconds,
-            runner_ups=0,
+    problems = (
+        problem.replace(
+            pools=pools,
+            data_degrees=(),  # all that there are on these devices
+            name=" + ".join(f"{pool.count} {pool.kind}" for pool in pools),
         )
+        for pools in sets
+    )
+    return _best_plans(problems, seconds)
+
+
+def _best_plans(problems: Iterable[StepPlanProblem], seconds: float) -> list[Planned]:
+    """Return the best plans of those problems that have one, up to an interrupt."""
+    found = []
+    for problem in problems:
+        planned = best_plan(problem, "", 0, seconds=seconds, runner_ups=0)
         if planned.plan is not None:
             found.append(planned)
         if planned.result.stop_reason == "interrupted":
@@ -89,8 +91,8 @@ def plan_clusters(
     InputError
         If a cluster has no price, or is not known.
     """
-    found = []
-    for offer in offers:
+
+    def problem_of(offer: str) -> StepPlanProblem:
         name, _, price = offer.partition("?price=")
         if not price.replace(".", "", 1).isdigit():
             raise InputError(
@@ -99,26 +101,20 @@ def plan_clusters(
             )
         problem = plan_problem(model, name, batch, **options)  # type: ignore[arg-type]
         pools = tuple(replace(pool, price=float(price)) for pool in problem.pools)
-        planned = best_plan(
-            problem.replace(pools=pools, name=name), "", 0, seconds=seconds, runner_ups=0
-        )
-        if planned.plan is not None:
-            found.append(planned)
-        if planned.result.stop_reason == "interrupted":
-            break
-    return found
+        return problem.replace(pools=pools, name=name)
+
+    return _best_plans(map(problem_of, offers), seconds)
 
 
 def shards_of_devices(planned: Planned) -> dict[str, dict[int, Shard]]:
     """Return the layers that every device holds, each with its shard."""
     held: dict[str, dict[int, Shard]] = {}
-    if planned.plan is not None:
-        for stage, replicas in zip(planned.plan.stages, planned.device_names(), strict=True):
-            for group, names in zip(stage.each_replica(), replicas, strict=True):
-                for number, name in enumerate(names):
-                    held.setdefault(name, {}).update(
-                        dict.fromkeys(stage.layers, (group.tensor, number, group.form))
-                    )
+    stages: tuple[PlanStage, ...] = () if planned.plan is None else planned.plan.stages
+    for stage, replicas in zip(stages, planned.device_names(), strict=True):
+        for group, names in zip(stage.each_replica(), replicas, strict=True):
+            for number, name in enumerate(names):
+                shard = group.tensor, number, group.form
+                held.setdefault(name, {}).update(dict.fromkeys(stage.layers, shard))
     return held
 
 
@@ -127,20 +123,11 @@ def layer_parameters(costs: TabledStepCosts) -> dict[int, Sequence[float]]:
     return {degree: values.tolist() for degree, values in costs.table.parameters.items()}
 
 
-@dataclass(frozen=True)
-class _Hosts:
-    """Devices of a kind by host, in the order of their numbers."""
-
-    kind: str
-    devices: tuple[tuple[str, ...], ...]
-
-
-def _hosts(pool: DevicePool, lost: Sequence[int] = ()) -> _Hosts:
+def _hosts(pool: DevicePool, lost: Sequence[int] = ()) -> list[list[str]]:
+    """Return the devices of every host that is not lost, in the order of their numbers."""
     names = [f"{pool.kind}/{number}" for number in range(pool.count)]
-    hosts = [
-        tuple(names[start : start + pool.per_host]) for start in range(0, pool.count, pool.per_host)
-    ]
-    return _Hosts(pool.kind, tuple(host for number, host in enumerate(hosts) if number not in lost))
+    starts = range(0, pool.count, pool.per_host)
+    return [names[start : start + pool.per_host] for h, start in enumerate(starts) if h not in lost]
 
 
 def moved_parameters(
@@ -189,19 +176,18 @@ def _matching(
     pools = {pool.kind: pool for pool in before.problem.pools}
     for pool in after.problem.pools:
         parts, there = _hosts(pool), _hosts(pools[pool.kind], lost.get(pool.kind, ()))
-        costs = np.full((len(parts.devices), len(there.devices)), np.inf)
-        for i, part in enumerate(parts.devices):
-            for j, host in enumerate(there.devices):
-                if len(part) <= len(host):
-                    costs[i, j] = sum(
-                        _given(new.get(a, {}), old.get(b, {}), parameters)
-                        for a, b in zip(part, host, strict=False)
-                    )
+        costs = np.full((len(parts), len(there)), np.inf)
+        for (i, part), (j, host) in product(enumerate(parts), enumerate(there)):
+            if len(part) <= len(host):
+                costs[i, j] = sum(
+                    _given(new.get(a, {}), old.get(b, {}), parameters)
+                    for a, b in zip(part, host, strict=False)
+                )
         rows, columns = linear_sum_assignment(costs)
         names = {
             a: b
             for i, j in zip(rows, columns, strict=True)
-            for a, b in zip(parts.devices[i], there.devices[j], strict=False)
+            for a, b in zip(parts[i], there[j], strict=False)
         }
         found.append((names, float(costs[rows, columns].sum())))
     return found
@@ -223,6 +209,7 @@ def plan_after_loss(
     *,
     slack: float = 0.05,
     seconds: float = 5.0,
+    state_bytes: int = 12,
 ) -> tuple[Planned, float]:
     """Return the plan on what is left that moves the fewest bytes, of those within `slack` of the
     best, and the bytes.
@@ -232,48 +219,55 @@ def plan_after_loss(
     before : the plan that ran. lost : by kind, the numbers of the hosts that are lost (host h has
     the devices from
         h * per_host on), or how many devices, of which the last ones are taken away.
+    state_bytes : per parameter that a device has to be given: weights and two moments.
 
     Raises
     ------
     InputError
         If nothing fits what is left.
     """
-    problem, pools, hosts = before.problem, [], {}
-    for pool in problem.pools:
-        gone = lost.get(pool.kind, ())
-        hosts[pool.kind] = () if isinstance(gone, int) else tuple(gone)
-        count = (
-            pool.count - gone
-            if isinstance(gone, int)
-            else sum(map(len, _hosts(pool, hosts[pool.kind]).devices))
-        )
-        if count > 0:
-            pools.append(replace(pool, count=count))
-    if not pools:
-        raise InputError("plan after a loss: no devices are left")
-    data = tuple(range(1, min(problem.batch, sum(pool.count for pool in pools)) + 1))
-    left = problem.replace(pools=tuple(pools), data_degrees=data)
+    left = before.problem.replace(
+        pools=_pools_left(before.problem.pools, lost),
+        data_degrees=(),  # all that there are on these devices
+    )
     best = best_plan(left, "", 0, seconds=seconds, runner_ups=3)
     if best.result.value is None or best.plan is None:
         raise InputError(f"plan after a loss: {best.result.message or 'no plan was found in time'}")
     candidates = [best]
-    plans: list[TrainingPlan | None] = [before.plan, *(runner.plan for runner in best.runner_ups)]
-    for other in plans:
-        if other is not None and best.result.stop_reason != "interrupted":
-            found = _fixed(left, other, seconds)
-            if found is not None and (found.result.value or 0) <= best.result.value * (1 + slack):
-                candidates.append(found)
+    if best.result.stop_reason != "interrupted":
+        plans = [before.plan, *(runner.plan for runner in best.runner_ups)]
+        candidates += _alike(left, plans, best.result.value * (1 + slack), seconds)
+    hosts = {kind: () if isinstance(gone, int) else gone for kind, gone in lost.items()}
     moves = [moved_parameters(before, planned, parameters, hosts) for planned in candidates]
     chosen = int(np.argmin(moves))
-    return candidates[chosen], STATE_BYTES * moves[chosen]
+    return candidates[chosen], state_bytes * moves[chosen]
 
 
-def _fixed(problem: StepPlanProblem, plan: TrainingPlan, seconds: float) -> Planned | None:
-    """Return the best plan with the micro-batch and number of stages of another, None if there is
-    none.
+def _pools_left(
+    pools: Sequence[DevicePool], lost: Mapping[str, int | Sequence[int]]
+) -> tuple[DevicePool, ...]:
+    """Return the devices that are left of each kind, if any; `lost` as in `plan_after_loss`."""
+    found = []
+    for pool in pools:
+        gone = lost.get(pool.kind, ())
+        count = pool.count - gone if isinstance(gone, int) else sum(map(len, _hosts(pool, gone)))
+        if count > 0:
+            found.append(replace(pool, count=count))
+    if not found:
+        raise InputError("plan after a loss: no devices are left")
+    return tuple(found)
+
+
+def _alike(
+    problem: StepPlanProblem, plans: Sequence[TrainingPlan | None], most: float, seconds: float
+) -> Iterator[Planned]:
+    """Yield the best plan with the micro-batch and number of stages of each of some plans, if there
+    is one that takes at most `most` ticks.
     """
-    if plan.micro_batch not in problem.micro_batches:
-        return None
-    restricted = problem.replace(micro_batches=(plan.micro_batch,), max_stages=len(plan.stages))
-    found = best_plan(restricted, "", 0, seconds=seconds, runner_ups=0)
-    return found if found.plan is not None else None
+    for plan in plans:
+        if plan is None or plan.micro_batch not in problem.micro_batches:
+            continue
+        restricted = problem.replace(micro_batches=(plan.micro_batch,), max_stages=len(plan.stages))
+        found = best_plan(restricted, "", 0, seconds=seconds, runner_ups=0)
+        if found.plan is not None and (found.result.value or 0) <= most:
+            yield found

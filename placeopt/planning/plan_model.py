@@ -38,8 +38,6 @@ SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "repetend")
 """Schedules that are searched unless others are named."""
 
 FORMULAS = ("predicted", "published")
-RUNNER_UP_GAP = 0.01
-"""Runner-ups are found to this part."""
 
 
 def plan_problem(
@@ -81,43 +79,60 @@ def plan_problem(
         If something is not known.
     """
     check_choice("formula", formula, FORMULAS)
-    found: StepCosts
-    if costs is None or Path(costs).is_file():
-        if formula != "predicted":
-            raise InputError(f"formula '{formula}' needs a folder of layer tables as costs")
-        graph, own = load_graph(_one_sample(model) if costs is None else model)
-        if isinstance(cluster, tuple):
-            raise InputError(
-                "cluster: expected the name of a cluster; devices by pools need a folder of layer "
-                "tables"
-            )
-        sizes, devices, said = (
-            tuple(size for size in SIZES if size <= batch),
-            own or make_cluster(cluster),
-            "",
-        )
-        if costs is not None:
-            graph, how = with_costs(graph, devices, costs)
-            said = (
-                f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and "
-                "backward "
-                "passes by roofline"
-            )
-        found, pools = roofline_costs(graph, devices, sizes, known_times=said, precision=precision)
-        name = f"{graph.name} on {cluster}"
+    if costs is not None and not Path(costs).is_file():
+        found, pools, name = _by_layer_tables(model, cluster, Path(costs), formula)
+    elif formula == "predicted":
+        found, pools, name = _by_roofline(model, cluster, batch, costs, precision)
     else:
-        table, path = read_layer_table(costs, str(model)), Path(costs) / "network.json"
-        pools = parse_pools(cluster) if isinstance(cluster, str) else cluster
-        zones = tuple(pool.kind.partition("@")[2] for pool in pools if "@" in pool.kind)
-        if formula == "published":
-            found = PublishedStepCosts(table, read_network(path, raw=True, zones=zones))
-        else:
-            found = PredictedStepCosts(
-                table.monotone().with_sequence(), read_network(path, zones=zones)
-            )
-        name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
+        raise InputError(f"formula '{formula}' needs a folder of layer tables as costs")
     fields = _space_of(found, formula, space)
     return _within(StepPlanProblem(found, pools, batch, name=name, **fields), memory_limit)
+
+
+def _by_roofline(
+    model: Any,
+    cluster: str | tuple[DevicePool, ...],
+    batch: int,
+    costs: str | Path | None,
+    precision: str,
+) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
+    """Return times by roofline, and those of `placeopt profile` where `costs` is its file; with the
+    devices and a name.
+    """
+    graph, own = load_graph(_one_sample(model) if costs is None else model)
+    if isinstance(cluster, tuple):
+        raise InputError(
+            "cluster: expected the name of a cluster; devices by pools need a folder of layer "
+            "tables"
+        )
+    sizes = tuple(size for size in SIZES if size <= batch)
+    devices, said = own or make_cluster(cluster), ""
+    if costs is not None:
+        graph, how = with_costs(graph, devices, costs)
+        said = (
+            f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and backward "
+            "passes by roofline"
+        )
+    found, pools = roofline_costs(graph, devices, sizes, known_times=said, precision=precision)
+    return found, pools, f"{graph.name} on {cluster}"
+
+
+def _by_layer_tables(
+    model: Any, cluster: str | tuple[DevicePool, ...], folder: Path, formula: str
+) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
+    """Return times of a folder of layer tables, as published or predicted from it; with the devices
+    and a name.
+    """
+    table, path = read_layer_table(folder, str(model)), folder / "network.json"
+    pools = parse_pools(cluster) if isinstance(cluster, str) else cluster
+    zones = tuple(pool.kind.partition("@")[2] for pool in pools if "@" in pool.kind)
+    found: StepCosts
+    if formula == "published":
+        found = PublishedStepCosts(table, read_network(path, raw=True, zones=zones))
+    else:
+        table = table.monotone().with_sequence()
+        found = PredictedStepCosts(table, read_network(path, zones=zones))
+    return found, pools, f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
 
 
 def _within(problem: StepPlanProblem, limit: MemoryLimit | None) -> StepPlanProblem:
@@ -209,39 +224,37 @@ def plan(
 
 def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, StepPlanProblem]]:
     """Return restrictions that rule the best plan out."""
-    data = best.stages[0].data
-    found = []
-    degrees = tuple(d for d in problem.data_degrees if d != data)
-    if degrees:
-        found.append((f"a data degree other than {data}", problem.replace(data_degrees=degrees)))
-    sizes = tuple(size for size in problem.micro_batches if size != best.micro_batch)
-    if sizes:
-        found.append(
-            (f"a micro-batch other than {best.micro_batch}", problem.replace(micro_batches=sizes))
-        )
-    if len(best.stages) > 1:
-        found.append(
-            (
-                f"fewer than {len(best.stages)} stages",
-                problem.replace(max_stages=len(best.stages) - 1),
-            )
-        )
-    if any(stage.recompute for stage in best.stages):
-        found.append(("no recomputation", problem.replace(recompute=False)))
-    others = tuple(name for name in problem.schedules if name != best.schedule)
-    if others and len(best.stages) > 1:
-        found.append((f"a schedule other than {best.schedule}", problem.replace(schedules=others)))
-    if any(group.form for stage in best.stages for group in stage.replicas):
-        found.append(("tensor parallelism alone", problem.replace(forms=())))
-    if best.sharded:
-        found.append(("whole optimizer states", problem.replace(sharded=False)))
-    return found
+    data, stages = best.stages[0].data, len(best.stages)
+    degrees = _without(problem.data_degrees, data)
+    sizes = _without(problem.micro_batches, best.micro_batch)
+    schedules = _without(problem.schedules, best.schedule) if stages > 1 else ()
+    again = any(stage.recompute for stage in best.stages)
+    split = any(group.form for stage in best.stages for group in stage.replicas)
+    found: list[tuple[object, str, dict[str, Any]]] = [
+        (degrees, f"a data degree other than {data}", {"data_degrees": degrees}),
+        (sizes, f"a micro-batch other than {best.micro_batch}", {"micro_batches": sizes}),
+        (stages > 1, f"fewer than {stages} stages", {"max_stages": stages - 1}),
+        (again, "no recomputation", {"recompute": False}),
+        (schedules, f"a schedule other than {best.schedule}", {"schedules": schedules}),
+        (split, "tensor parallelism alone", {"forms": ()}),
+        (best.sharded, "whole optimizer states", {"sharded": False}),
+    ]
+    return [(what, problem.replace(**changes)) for there_are, what, changes in found if there_are]
+
+
+def _without(options: tuple[Any, ...], chosen: object) -> tuple[Any, ...]:
+    return tuple(option for option in options if option != chosen)
 
 
 def _runner_up(
-    what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float
+    what: str,
+    problem: StepPlanProblem,
+    best: Result[TrainingPlan],
+    seconds: float,
+    tolerance: float = 0.01,
 ) -> RunnerUp:
-    solver = make_solver("plan-stages", "plan", tolerance=RUNNER_UP_GAP)
+    """Return the best plan of a problem, found to the part `tolerance`, against the best of all."""
+    solver = make_solver("plan-stages", "plan", tolerance=tolerance)
     other: Result[TrainingPlan] = run_step(problem, solver, Budget(seconds))
     if other.solution is None or best.solution is None or other.seconds is None:
         return RunnerUp(what, None, None, other.message or "none was found in time")
