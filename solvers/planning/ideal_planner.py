@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 METHOD = "ideals"
 """Name of the bound that refuted limits prove."""
 
-CLOSE = 1e-3
-"""Relative distance of bound and value below which the next question is whether the value can be
-beaten at all."""
-
 
 @dataclass(frozen=True)
 class IdealPlanner(SearchSolver):
@@ -70,14 +66,7 @@ def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[Trai
     low, widening = tracker.lower_bound, 1.0
     high = tracker.value
     while not tracker.stop() and (high is None or low < high):
-        if high is None:
-            limit = (
-                plans.most if widening > 4 else min(plans.most, int(low * (1 + 0.05 * widening)))
-            )
-        elif high - low <= CLOSE * high or low == tracker.lower_bound == plans.least:
-            limit = high - 1
-        else:
-            limit = (low + high) // 2
+        limit = _next_limit(plans, low, high, widening, low == tracker.lower_bound == plans.least)
         plan = plans.within(limit)
         tracker.count()
         if plan is not None:
@@ -91,3 +80,21 @@ def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[Trai
         if high is None and limit >= plans.most:
             return
         low, widening = limit + 1, widening * 2
+
+
+def _next_limit(
+    plans: IdealPlans,
+    low: int,
+    high: int | None,
+    widening: float,
+    at_least: bool,
+    close: float = 1e-3,
+) -> int:
+    """Return the limit to ask for: wider ones until a plan is known, then the middle.
+
+    Where bound and value are relatively as near as `close`, or the bound is the least one that
+    there is (`at_least`), the question is whether the value can be beaten at all.
+    """
+    if high is None:
+        return plans.most if widening > 4 else min(plans.most, int(low * (1 + 0.05 * widening)))
+    return high - 1 if at_least or high - low <= close * high else (low + high) // 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 PRICE_STEPS = (8, 4)
 """Mixtures of the prices of two kinds, and of more, by which labels are dropped."""
-
 
 FIRST_LABELS = 10**6
 """Labels of a kernel that has not run."""
@@ -77,6 +77,18 @@ Table = dict[tuple[ReplicaGroup, bool], "Ints"]
 
 SyncKey = tuple[tuple[ReplicaGroup, ...], int]
 """Replicas, and how many share the optimizer's states."""
+
+
+Kind = tuple[int, ReplicaGroup, bool]
+"""Number of a pool, one replica on it, and whether it recomputes."""
+
+
+def _span_sums(ticks: Ints | None) -> Ints:
+    """Return the sums of ticks over all spans of layers, the negative ones where a span is
+    empty.
+    """
+    total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
+    return total[None] - total[:, None]
 
 
 class BatchTables:
@@ -153,8 +165,7 @@ class BatchTables:
             ticks = self.problem.costs.layer_ticks(
                 one.kind, one.tensor, self.micro_batch, again, one.form
             )
-            total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
-            found[one, again] = np.where(self.inside, total[None] - total[:, None], -1)
+            found[one, again] = np.where(self.inside, _span_sums(ticks), -1)
         return found
 
     @cached_property
@@ -165,8 +176,7 @@ class BatchTables:
             ticks = self.problem.costs.weight_ticks(
                 one.kind, one.tensor, self.micro_batch, one.form
             )
-            total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
-            found[one, again] = np.maximum(total[None] - total[:, None], 0)
+            found[one, again] = np.maximum(_span_sums(ticks), 0)
         return found
 
     def flight(self, chunks: int, shards: int) -> Table:
@@ -221,18 +231,16 @@ class BatchTables:
         """
         ends, found = sorted({(one.kind, one.tensor) for _, one, _ in self.kinds}), {}
         types = self.problem.costs.layer_types
-        for sender in ends:
-            for receiver in ends:
-                known: dict[tuple[int, int], tuple[int, int]] = {}
-                rows = np.zeros((2, self.layers + 1), np.int64)
-                for cut in range(1, self.layers):
-                    key = types[cut - 1], types[cut]
-                    if key not in known:
-                        known[key] = self.problem.costs.send_ticks(
-                            cut, self.micro_batch, sender, receiver
-                        )
-                    rows[:, cut] = known[key]
-                found[*sender, *receiver] = rows
+        for sender, receiver in product(ends, repeat=2):
+            known: dict[tuple[int, int], tuple[int, int]] = {}
+            rows = found[*sender, *receiver] = np.zeros((2, self.layers + 1), np.int64)
+            for cut in range(1, self.layers):
+                key = types[cut - 1], types[cut]
+                if key not in known:
+                    known[key] = self.problem.costs.send_ticks(
+                        cut, self.micro_batch, sender, receiver
+                    )
+                rows[:, cut] = known[key]
         return found
 
     def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> Ints:
@@ -251,10 +259,8 @@ class BatchTables:
     def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> Ints:
         """Ticks of the all-reduce of spans of layers."""
         if (groups, shards) not in self.sync:
-            costs, load = (
-                self.problem.costs,
-                Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards),
-            )
+            costs = self.problem.costs
+            load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
             self.sync[groups, shards] = self.ticks(
                 None if costs.spans is None else costs.spans.sync_spans(load, groups),
                 lambda first, last: costs.sync_ticks(load._replace(first=first, last=last), groups),
@@ -263,24 +269,24 @@ class BatchTables:
 
     def classes(self, data: int) -> Iterator[StageClass]:
         """Yield what a stage can be with a data degree."""
-        pools = self.problem.pools
-        for a, (k, one, again) in enumerate(self.kinds):
-            if one.tensor * data <= pools[k].count:
+        for a, kind in enumerate(self.kinds):
+            k, one, again = kind
+            if one.tensor * data <= self.problem.pools[k].count:
                 yield StageClass((replace(one, count=data),), again)
-            for other, second, same in self.kinds[a + 1 :] if self.problem.mixed else ():
-                if other == k or same != again or one.form or second.form:
-                    continue
-                for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
-                    rest = data - count
-                    if (
-                        count
-                        and rest
-                        and count * one.tensor <= pools[k].count
-                        and rest * second.tensor <= pools[other].count
-                    ):
-                        yield StageClass(
-                            (replace(one, count=count), replace(second, count=rest)), again
-                        )
+            for other in self.kinds[a + 1 :] if self.problem.mixed else ():
+                yield from self._mixtures(kind, other, data)
+
+    def _mixtures(self, kind: Kind, other: Kind, data: int) -> Iterator[StageClass]:
+        """Yield stages that replicas of two kinds share."""
+        (k, one, again), (m, second, same) = kind, other
+        if k == m or again != same or one.form or second.form:
+            return
+        most = self.problem.pools[k].count // one.tensor
+        others = self.problem.pools[m].count // second.tensor
+        for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
+            rest = data - count
+            if 0 < count <= most and 0 < rest <= others:
+                yield StageClass((replace(one, count=count), replace(second, count=rest)), again)
 
 
 class DegreeTables:
@@ -380,19 +386,13 @@ class DegreeTables:
 
     def fits(self, plan: TrainingPlan) -> bool:
         """Whether the stages of a plan of these classes have room for what they keep."""
-        flight, classes = (
-            self.spans[1],
-            {(c.groups, c.recompute): i for i, c in enumerate(self.classes)},
-        )
-        return all(
-            flight[
-                classes[stage.replicas, bool(stage.recompute)],
-                stage.layers[0],
-                stage.layers[-1] + 1,
-            ]
-            >= self.schedule.flight(len(plan.stages), i, self.rounds, plan.kept)
-            for i, stage in enumerate(plan.stages)
-        )
+        flight, classes = self.spans[1], [(c.groups, c.recompute) for c in self.classes]
+        for i, stage in enumerate(plan.stages):
+            c = classes.index((stage.replicas, bool(stage.recompute)))
+            room = flight[c, stage.layers[0], stage.layers[-1] + 1]
+            if room < self.schedule.flight(len(plan.stages), i, self.rounds, plan.kept):
+                return False
+        return True
 
     def least_period(self, low: int, high: int, stages: int = 0) -> int:
         """Return a bound on the longest period, at least `low`, that knows stages and memory;
@@ -459,18 +459,15 @@ class DegreeTables:
 
     def need(self, stages: int) -> Ints:
         """Micro-batches kept by the k-th stage from the end."""
-        most = stages or self.problem.max_stages
+        most, flight = stages or self.problem.max_stages, self.schedule.flight
+        counts = range(1, most + 1)
         if not stages and self.schedule.splits_backward:  # the least of any number of stages
-            return np.array(
-                [0, *(self.schedule.flight(k, 0, self.rounds) for k in range(1, most + 1))],
-                np.int64,
-            )
-        if self.schedule.chooses_kept:
-            return np.array([0, *[1] * most], np.int64)
-        return np.array(
-            [0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))],
-            np.int64,
-        )
+            kept = [flight(k, 0, self.rounds) for k in counts]
+        elif self.schedule.chooses_kept:
+            kept = [1] * most
+        else:
+            kept = [flight(most, most - k, self.rounds) for k in counts]
+        return np.array([0, *kept], np.int64)
 
     def _joined(self, tables: Table, c: StageClass, join: object) -> Ints:
         found = [tables[one, c.recompute] for one in c.single]
@@ -495,15 +492,14 @@ class DegreeTables:
         before = np.zeros((count, count, 3, 2, width), np.int64)
         behind = np.zeros((count, count, 2, 2, width), np.int64)
         known, chunks = self.batch.shares, self.schedule.chunks
-        for a, sender in enumerate(self.classes):
-            for b, receiver in enumerate(self.classes):
-                pairs = pairs_of(sender.groups, receiver.groups)
-                rows = [self.batch.sends[x.kind, x.tensor, y.kind, y.tensor] for x, y in pairs]
-                sends = np.max(rows, axis=0) if len(rows) > 1 else rows[0]
-                key = sends.tobytes(), chunks
-                if key not in known:
-                    known[key] = _shares(costs, sends, chunks)
-                before[a, b], behind[a, b] = known[key]
+        for (a, sender), (b, receiver) in product(enumerate(self.classes), repeat=2):
+            pairs = pairs_of(sender.groups, receiver.groups)
+            rows = [self.batch.sends[x.kind, x.tensor, y.kind, y.tensor] for x, y in pairs]
+            sends = np.max(rows, axis=0) if len(rows) > 1 else rows[0]
+            key = sends.tobytes(), chunks
+            if key not in known:
+                known[key] = _shares(costs, sends, chunks)
+            before[a, b], behind[a, b] = known[key]
         return before, behind
 
     def plan(self, labels: Ints, at: int) -> TrainingPlan:
@@ -524,10 +520,7 @@ class DegreeTables:
 def _shares(costs: object, sends: Ints, chunks: int) -> tuple[Ints, Ints]:
     """Return the shares of the stages before and behind each cut; see `StepArrays`."""
     width = sends.shape[1]
-    before, behind = (
-        np.zeros((3, 2, width), np.int64),
-        np.zeros((2, 2, width), np.int64),
-    )
+    before, behind = np.zeros((3, 2, width), np.int64), np.zeros((2, 2, width), np.int64)
     for cut in range(1, width - 1):
         forward, backward = sends[:, cut].tolist()
         for place, (first, stages) in enumerate(((False, 32), (True, 3), (True, 32))):

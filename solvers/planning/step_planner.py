@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.interruptible import call_interruptibly
@@ -38,20 +39,15 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.arrays import Ints
-    from placeopt.plans.plan import ReplicaGroup, TrainingPlan
+    from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.solving.tracker import Tracker
 
 METHOD = "stages"
 """Name of the bound."""
-
-NEAR = 1e-3
-"""Relative width of the periods that are left below which they are met one by one instead of
-halved."""
-
-DIVES = 12
-"""Micro-batches and data degrees in which a first plan is looked for."""
 
 GUESS = 4
 """A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
@@ -119,24 +115,13 @@ class _Front:
         schedules = [parse_schedule(name) for name in problem.schedules]
         for size in problem.micro_batches:
             work = batch_work(problem, size)
-            for data in problem.data_degrees:
-                for schedule in schedules:
-                    least, rest = period_and_fill(work, data, schedule)
-                    for sharded in (False, True) if problem.sharded and data > 1 else (False,):
-                        if least < NEVER:
-                            self._push(
-                                _Range(
-                                    0,
-                                    size,
-                                    data,
-                                    Variant(schedule.name, sharded),
-                                    0,
-                                    least,
-                                    NEVER,
-                                    rest,
-                                    0,
-                                )
-                            )
+            for data, schedule in product(problem.data_degrees, schedules):
+                least, rest = period_and_fill(work, data, schedule)
+                if least >= NEVER:
+                    continue
+                for sharded in (False, True) if problem.sharded and data > 1 else (False,):
+                    variant = Variant(schedule.name, sharded)
+                    self._push(_Range(0, size, data, variant, 0, least, NEVER, rest, 0))
 
     @property
     def goal(self) -> int:
@@ -144,12 +129,9 @@ class _Front:
         return NEVER if self.tracker.value is None else self.tracker.value
 
     def _push(self, part: _Range) -> None:
-        turns = (
-            self.problem.rounds(part.micro_batch, part.data)
-            * parse_schedule(part.variant.schedule).chunks
-            - 1
-        )
-        bound = turns * part.least + part.rest
+        slots = self.problem.rounds(part.micro_batch, part.data)
+        slots *= parse_schedule(part.variant.schedule).chunks
+        bound = (slots - 1) * part.least + part.rest
         if bound < self.goal and part.least <= part.most:
             heapq.heappush(self.ranges, replace(part, bound=bound))
 
@@ -161,22 +143,13 @@ class _Front:
             return
         tables = self._tables(part)
         if part.depth == 0:
-            if tables.possible:
-                most = self._most_period(tables, part)
-                least = (
-                    tables.least_period(part.least, most, part.stages)
-                    if most >= part.least
-                    else NEVER
-                )
-                if least < NEVER:
-                    self._push(
-                        replace(
-                            part,
-                            least=least,
-                            rest=max(part.rest, int(tables.least_fill[-1])),
-                            depth=1,
-                        )
-                    )
+            most = self._most_period(tables, part)
+            if not tables.possible or most < part.least:
+                return
+            least = tables.least_period(part.least, most, part.stages)
+            if least < NEVER:
+                rest = max(part.rest, int(tables.least_fill[-1]))
+                self._push(replace(part, least=least, rest=rest, depth=1))
         elif part.depth == 1:
             arrays = tables.arrays
             rest = int(arrays.least_fill[-1]) + arrays.least_sync + arrays.least_update
@@ -191,9 +164,7 @@ class _Front:
         kind of replicas.
         """
         tables, schedule = self._tables(part), parse_schedule(part.variant.schedule)
-        groups: list[tuple[ReplicaGroup, ...]] = list(
-            dict.fromkeys(c.groups for c in tables.classes)
-        )
+        groups = list(dict.fromkeys(c.groups for c in tables.classes))
         for stages in range(2, min(self.problem.max_stages, self.problem.costs.num_layers) + 1):
             if not schedule.allows(stages, tables.rounds):
                 continue
@@ -203,27 +174,21 @@ class _Front:
             for number, held in enumerate(groups):
                 room = min(self.problem.pool(g.kind).count // (g.count * g.tensor) for g in held)
                 if stages // schedule.chunks <= room:
-                    self._push(
-                        replace(part, stages=stages, variant=part.variant._replace(groups=number))
-                    )
+                    variant = part.variant._replace(groups=number)
+                    self._push(replace(part, stages=stages, variant=variant))
 
-    def dive(self) -> None:
+    def dive(self, most: int = 12) -> None:
         """Look for a first plan where the degree divides all devices, least bounds first, not far
-        above their bounds.
+        above their bounds, in at most so many micro-batches and data degrees.
         """
-        found = []
+        found: list[tuple[int, int, int, Variant, int, DegreeTables]] = []
         for part in self.ranges:
             if self.tracker.stop():
                 return
-            if part.variant.schedule == "1f1b" and all(
-                pool.count % part.data == 0 for pool in self.problem.pools
-            ):
-                tables = self._tables(part)
-                least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
-                if least < NEVER:
-                    bound = tables.turns * least + int(tables.least_fill[-1])
-                    found.append((bound, part.micro_batch, part.data, part.variant, least, tables))
-        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:DIVES]:
+            divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
+            if part.variant.schedule == "1f1b" and divides:
+                found += self._bounded(part)
+        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:most]:
             cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
@@ -232,6 +197,16 @@ class _Front:
             )
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
+
+    def _bounded(self, part: _Range) -> Iterator[tuple[int, int, int, Variant, int, DegreeTables]]:
+        """Yield bound, micro-batch, data degree, variant, least period and tables of a range that
+        may have a plan.
+        """
+        tables = self._tables(part)
+        least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
+        if least < NEVER:
+            bound = tables.turns * least + int(tables.least_fill[-1])
+            yield bound, part.micro_batch, part.data, part.variant, least, tables
 
     def _offer(self, plan: TrainingPlan) -> StepPrice:
         """Offer a plan, and return its price."""
@@ -299,8 +274,12 @@ class _Front:
             self._push(replace(part, most=middle, rest=rest))
             self._push(replace(part, least=middle + 1, most=top, rest=rest))
 
-    def _split(self, tables: DegreeTables, part: _Range) -> None:
-        """Ask for the best plan below a limit inside a range, and put back what is still open."""
+    def _split(self, tables: DegreeTables, part: _Range, near: float = 1e-3) -> None:
+        """Ask for the best plan below a limit inside a range, and put back what is still open.
+
+        Periods are met one by one instead of halved where the width of those that are left is
+        relatively at most `near`.
+        """
         turns = tables.turns
         top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
@@ -308,7 +287,7 @@ class _Front:
         if self.goal >= NEVER:
             limit = part.least + max(1, part.least // GUESS)  # no plan is known: a first guess
         else:
-            limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
+            limit = top if top - part.least <= near * part.least else (part.least + top) // 2
         limit = min(limit, top)
         labels, at, rest = self._ask(
             tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least)
