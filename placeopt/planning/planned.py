@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.objective import time_text
@@ -11,6 +13,8 @@ from placeopt.model.shown import Shown
 from placeopt.plans.step_price import StepPrice, step_price
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.result import Result
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
@@ -36,13 +40,7 @@ class RunnerUp(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        text = self.plan.text() if self.plan else None
-        return {
-            "what": self.what,
-            "plan": text,
-            "step_seconds": self.step_seconds,
-            "reason": self.reason,
-        }
+        return vars(self) | {"plan": self.plan.text() if self.plan else None}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,13 +118,10 @@ class Planned(Shown):
         names: list[list[list[str]]] = [
             [[] for _ in stage.each_replica()] for stage in self.plan.on_devices
         ]
-        taken: dict[str, int] = {}
+        free: dict[str, Iterator[int]] = defaultdict(count)
         for i, j, group in sorted(replicas, key=lambda item: -item[2].tensor):
-            start = taken.get(group.kind, 0)
-            taken[group.kind] = start + group.tensor
-            names[i][j] = [
-                f"{group.kind}/{number}" for number in range(start, start + group.tensor)
-            ]
+            numbers = islice(free[group.kind], group.tensor)
+            names[i][j] = [f"{group.kind}/{number}" for number in numbers]
         return [names[i % len(names)] for i in range(len(self.plan.stages))]
 
     def to_json(self) -> dict[str, Any]:
@@ -171,10 +166,7 @@ class Planned(Shown):
                     "devices": [name for replica in held for name in replica],
                     "data": stage.data,
                     "tensor": stage.replicas[0].tensor,
-                    "replicas": [
-                        {"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form}
-                        for g in stage.replicas
-                    ],
+                    "replicas": [asdict(group) for group in stage.replicas],
                     "recompute": bool(stage.recompute),
                     "compute_seconds": priced.compute * tick,
                     "period_seconds": priced.period * tick,

@@ -4,11 +4,13 @@ are made of tables; see `placeopt.io.codec`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.body import plain
 from placeopt.io.codec import Codec, register
 from placeopt.model.errors import Refused
 from placeopt.plans.layer_tables import LayerTable
@@ -16,7 +18,7 @@ from placeopt.plans.network_table import FittedNetwork, FlatNetwork
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
 from placeopt.plans.published_costs import PublishedStepCosts
-from placeopt.plans.sample_problem import SamplePlanProblem
+from placeopt.plans.sample_problem import SamplePlanProblem, array_shapes
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from placeopt.plans.network_table import Network
     from placeopt.plans.step_costs import StepCosts
 
-_SAMPLE_ARRAYS = ("work", "sync", "kept", "fixed", "source", "target", "sent", "received")
+_SAMPLE_NUMBERS = ("devices", "samples", "capacity", "units_per_byte", "allow_recompute")
 
 
 def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
@@ -33,10 +35,7 @@ def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
     stages = [
         {
             "layers": list(stage.layers),
-            "replicas": [
-                {"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form}
-                for g in stage.replicas
-            ],
+            "replicas": [asdict(group) for group in stage.replicas],
             "recompute": list(stage.recompute),
         }
         for stage in plan.stages
@@ -55,17 +54,10 @@ def decode_plan(body: Body) -> TrainingPlan:
     stages = []
     for item in body.bodies("stages"):
         groups = tuple(
-            ReplicaGroup(
-                group.text("kind"),
-                group.integer("tensor"),
-                group.integer("count"),
-                group.text("form", ""),
-            )
-            for group in item.bodies("replicas")
+            ReplicaGroup(**group.fields(ReplicaGroup)) for group in item.bodies("replicas")
         )
-        layers, again = item.integers("layers"), item.integers("recompute")
-        stages.append(PlanStage(tuple(layers.tolist()), groups, tuple(again.tolist())))
-    kept = tuple(body.integers("kept").tolist()) if "kept" in body.data else ()
+        stages.append(PlanStage(_numbers(item, "layers"), groups, _numbers(item, "recompute")))
+    kept = _numbers(body, "kept") if "kept" in body.data else ()
     return TrainingPlan(
         tuple(stages),
         body.integer("micro_batch", 1),
@@ -76,40 +68,21 @@ def decode_plan(body: Body) -> TrainingPlan:
 
 
 def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:
-    arrays = {key: getattr(problem, key).ravel().tolist() for key in _SAMPLE_ARRAYS}
+    arrays = {key: getattr(problem, key).ravel().tolist() for key in array_shapes(0, 0, 0)}
     return {
         "name": problem.name,
         "layers": list(problem.layers),
         "tensor_degrees": list(problem.tensor_degrees),
         **arrays,
-        "devices": problem.devices,
-        "samples": problem.samples,
-        "capacity": problem.capacity,
-        "units_per_byte": problem.units_per_byte,
-        "allow_recompute": problem.allow_recompute,
-        "tick_seconds": problem.tick_seconds,
+        **plain(problem, *_SAMPLE_NUMBERS, "tick_seconds"),
     }
 
 
 def _decode_sample(body: Body) -> SamplePlanProblem:
-    layers, degrees = body.texts("layers"), tuple(body.integers("tensor_degrees").tolist())
-    n, t, edges = len(layers), len(degrees), len(body.items("source"))
-    shapes = {
-        "work": (t, 2, n),
-        "kept": (t, 2, n),
-        "fixed": (t, 2, n),
-        "sync": (t, n),
-        "sent": (t, edges),
-        "received": (t, edges),
-        "source": (edges,),
-        "target": (edges,),
-    }
-    arrays = {}
-    for key, shape in shapes.items():
-        values = body.integers(key)
-        size = 1
-        for length in shape:
-            size *= length
+    layers, degrees = body.texts("layers"), _numbers(body, "tensor_degrees")
+    arrays: dict[str, Any] = {}
+    for key, shape in array_shapes(len(layers), len(degrees), len(body.items("source"))).items():
+        values, size = body.integers(key), math.prod(shape)
         if len(values) != size:
             raise body.wrong(key, f"{size} numbers", body.items(key))
         arrays[key] = values.reshape(shape)
@@ -117,11 +90,7 @@ def _decode_sample(body: Body) -> SamplePlanProblem:
         layers=layers,
         tensor_degrees=degrees,
         **arrays,
-        devices=body.integer("devices"),
-        samples=body.integer("samples"),
-        capacity=body.integer("capacity"),
-        units_per_byte=body.integer("units_per_byte", 1),
-        allow_recompute=body.flag("allow_recompute", True),
+        **body.fields(SamplePlanProblem, *_SAMPLE_NUMBERS),
         name=body.text("name"),
         tick_seconds=body.number("tick_seconds"),
     )
@@ -135,6 +104,7 @@ _MODELS: dict[str, type[PredictedStepCosts | PublishedStepCosts]] = {
     "predicted": PredictedStepCosts,
     "published": PublishedStepCosts,
 }
+_LISTS = ("micro_batches", "data_degrees", "schedules", "forms")
 _PLAIN = ("batch", "max_stages", "recompute", "mixed", "sharded", "name", "tick_seconds")
 
 
@@ -142,10 +112,7 @@ def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
     return {
         **{key: getattr(problem, key) for key in _PLAIN},
         "pools": [asdict(pool) for pool in problem.pools],
-        "micro_batches": list(problem.micro_batches),
-        "data_degrees": list(problem.data_degrees),
-        "schedules": list(problem.schedules),
-        "forms": list(problem.forms),
+        **{key: list(getattr(problem, key)) for key in _LISTS},
         "costs": _encode_costs(problem.costs),
     }
 
@@ -159,11 +126,9 @@ def _encode_costs(costs: StepCosts) -> dict[str, Any]:
                 "table": _encode_table(costs.table),
                 "network": _encode_network(costs.network),
             }
-            return body | (
-                {"constants": _finite(asdict(costs.constants))}
-                if isinstance(costs, PredictedStepCosts)
-                else {}
-            )
+            if isinstance(costs, PredictedStepCosts):
+                body["constants"] = _finite(asdict(costs.constants))
+            return body
     raise Refused(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
 
 
@@ -219,16 +184,7 @@ def _encode_network(network: Network) -> dict[str, Any]:
 
 
 def _decode_problem(body: Body) -> StepPlanProblem:
-    pools = tuple(
-        DevicePool(
-            pool.text("kind"),
-            pool.integer("count"),
-            pool.integer("per_host"),
-            pool.integer("memory"),
-            pool.number("price", 0.0),
-        )
-        for pool in body.bodies("pools")
-    )
+    pools = tuple(DevicePool(**pool.fields(DevicePool)) for pool in body.bodies("pools"))
     return StepPlanProblem(
         _decode_costs(body.body("costs")),
         pools,
@@ -251,11 +207,8 @@ def _numbers(body: Body, key: str) -> tuple[int, ...]:
 
 
 def _decode_costs(body: Body) -> StepCosts:
-    word, table, network = (
-        body.text("model"),
-        _decode_table(body.body("table")),
-        _decode_network(body.body("network")),
-    )
+    word, table = body.text("model"), _decode_table(body.body("table"))
+    network = _decode_network(body.body("network"))
     if word == "published":
         return PublishedStepCosts(table, network, body.text("name"))
     if word != "predicted":
@@ -295,13 +248,14 @@ def _decode_table(body: Body) -> LayerTable:
         body.text("source"),
         _floats(body, "weight_part"),
         body.text("weights_source"),
-        {row.integer("tensor"): _floats(row, "parameters") for row in body.bodies("shared")}
-        if "shared" in body.data
-        else {},
-        {row.text("form"): _decode_table(row.body("table")) for row in body.bodies("forms")}
-        if "forms" in body.data
-        else {},
+        {row.integer("tensor"): _floats(row, "parameters") for row in _known(body, "shared")},
+        {row.text("form"): _decode_table(row.body("table")) for row in _known(body, "forms")},
     )
+
+
+def _known(body: Body, key: str) -> list[Body]:
+    """Return a list of objects that may be missing."""
+    return body.bodies(key) if key in body.data else []
 
 
 def _shaped(body: Body, key: str, layers: int) -> Floats:
@@ -322,10 +276,7 @@ def _decode_network(body: Body) -> Network:
     word = body.text("network")
     if word == "flat":
         rates, near = (
-            {
-                row.text("kind"): _rate(row, "rate")
-                for row in (body.bodies(key) if key in body.data else ())
-            }
+            {row.text("kind"): _rate(row, "rate") for row in _known(body, key)}
             for key in ("rates", "near")
         )
         return FlatNetwork(rates, body.text("source"), near)
@@ -338,12 +289,8 @@ def _decode_network(body: Body) -> Network:
             raise row.wrong(
                 "ends", "kind, devices, kind, devices and four numbers of their fit", ends
             )
-        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = (
-            fit[0],
-            fit[1],
-            fit[2],
-            fit[3],
-        )
+        c0, c1, c2, largest = fit
+        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = c0, c1, c2, largest
     return FittedNetwork(fits, body.text("source"), body.flag("raw"))
 
 

@@ -39,6 +39,20 @@ PLAIN, RECOMPUTE = 0, 1
 """Second index of the arrays per layer: keep the activations, or compute them again."""
 
 
+def array_shapes(layers: int, degrees: int, edges: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a problem by name."""
+    return {
+        "work": (degrees, 2, layers),
+        "sync": (degrees, layers),
+        "kept": (degrees, 2, layers),
+        "fixed": (degrees, 2, layers),
+        "source": (edges,),
+        "target": (edges,),
+        "sent": (degrees, edges),
+        "received": (degrees, edges),
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class SamplePlanProblem(ArrayHolder):
     """Layers, devices and a number of samples; see the module.
@@ -87,20 +101,9 @@ class SamplePlanProblem(ArrayHolder):
                 f"plan '{self.name}': expected layers and tensor degrees, received {n} and "
                 f"{degrees}"
             )
-        shapes = {
-            "work": (degrees, 2, n),
-            "sync": (degrees, n),
-            "kept": (degrees, 2, n),
-            "fixed": (degrees, 2, n),
-            "source": (edges,),
-            "target": (edges,),
-            "sent": (degrees, edges),
-            "received": (degrees, edges),
-        }
-        for key, shape in shapes.items():
-            object.__setattr__(
-                self, key, int_array(getattr(self, key), shape, f"plan '{self.name}': {key}")
-            )
+        for key, shape in array_shapes(n, degrees, edges).items():
+            array = int_array(getattr(self, key), shape, f"plan '{self.name}': {key}")
+            object.__setattr__(self, key, array)
         for key in ("devices", "samples"):
             if getattr(self, key) < 1:
                 raise InputError(
@@ -108,13 +111,10 @@ class SamplePlanProblem(ArrayHolder):
                 )
         if (self.source >= self.target).any():
             raise InputError(f"plan '{self.name}': edges have to run from a layer to a later one")
-        total = (
-            int(np.maximum(self.work, 0).max(axis=(0, 1)).sum())
-            + int(self.sync.max(axis=0).sum()) * self.devices
-        )
-        total += 2 * int(
-            self.sent.max(axis=0, initial=0).sum() + self.received.max(axis=0, initial=0).sum()
-        )
+        total = int(np.maximum(self.work, 0).max(axis=(0, 1)).sum())
+        total += int(self.sync.max(axis=0).sum()) * self.devices
+        for sizes in (self.sent, self.received):
+            total += 2 * int(sizes.max(axis=0, initial=0).sum())
         if total * self.devices >= MAX_TICKS:
             raise InputError(
                 f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use "
@@ -137,17 +137,8 @@ class SamplePlanProblem(ArrayHolder):
     def hash(self) -> str:
         """Digest of everything that a value depends on."""
         digest = hashlib.sha256()
-        for array in (
-            self.work,
-            self.sync,
-            self.kept,
-            self.fixed,
-            self.source,
-            self.target,
-            self.sent,
-            self.received,
-        ):
-            digest.update(array.tobytes())
+        for key in array_shapes(0, 0, 0):
+            digest.update(getattr(self, key).tobytes())
         rest = (
             self.tensor_degrees,
             self.devices,
