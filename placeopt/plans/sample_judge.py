@@ -16,21 +16,7 @@ def judge_sample_plan(problem: SamplePlanProblem, plan: TrainingPlan) -> list[st
         wrong += [f"stage {i}: {words}" for words in _degrees(problem, stage)]
     if wrong:
         return wrong
-    devices = sum(stage.replicas[0].count * stage.replicas[0].tensor for stage in plan.stages)
-    if devices > problem.devices:
-        wrong.append(f"the stages use {devices} devices, there are {problem.devices}")
-    total = sum(stage.replicas[0].count for stage in plan.stages)
-    if total > problem.samples:
-        wrong.append(
-            f"the data degrees sum to {total}, more than the {problem.samples} samples of a step"
-        )
-    stage_of = {layer: i for i, stage in enumerate(plan.stages) for layer in stage.layers}
-    for u, v in zip(problem.source.tolist(), problem.target.tolist(), strict=True):
-        if stage_of[u] > stage_of[v]:
-            wrong.append(
-                f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage "
-                f"{stage_of[u]}"
-            )
+    wrong = [*_totals(problem, plan), *_order(problem, plan)]
     for i in range(len(plan.stages)):
         used, flight = _memory(problem, plan, i)
         if used > problem.capacity:
@@ -40,6 +26,29 @@ def judge_sample_plan(problem: SamplePlanProblem, plan: TrainingPlan) -> list[st
                 f"flight, a device has {problem.capacity / problem.units_per_byte:.0f}"
             )
     return wrong
+
+
+def _totals(problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:
+    wrong, groups = [], [stage.replicas[0] for stage in plan.stages]
+    devices = sum(group.count * group.tensor for group in groups)
+    if devices > problem.devices:
+        wrong.append(f"the stages use {devices} devices, there are {problem.devices}")
+    total = sum(group.count for group in groups)
+    if total > problem.samples:
+        wrong.append(
+            f"the data degrees sum to {total}, more than the {problem.samples} samples of a step"
+        )
+    return wrong
+
+
+def _order(problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:
+    stage_of = {layer: i for i, stage in enumerate(plan.stages) for layer in stage.layers}
+    return [
+        f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage "
+        f"{stage_of[u]}"
+        for u, v in zip(problem.source.tolist(), problem.target.tolist(), strict=True)
+        if stage_of[u] > stage_of[v]
+    ]
 
 
 def _layers(problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:
@@ -72,18 +81,19 @@ def _degrees(problem: SamplePlanProblem, stage: PlanStage) -> list[str]:
             f"the tensor degree {group.tensor} is none of {list(problem.tensor_degrees)}",
         ]
     t = problem.tensor_degrees.index(group.tensor)
-    for layer in stage.recompute:
-        if layer not in stage.layers:
-            wrong.append(f"layer {layer} is recomputed, but not in the stage")
+    wrong += [
+        f"layer {layer} is recomputed, but not in the stage"
+        for layer in stage.recompute
+        if layer not in stage.layers
+    ]
     if stage.recompute and not problem.allow_recompute:
         wrong.append("layers are recomputed, which is not allowed")
-    for layer in stage.layers:
-        if (
-            0 <= layer < problem.num_layers
-            and problem.work[t, int(layer in stage.recompute), layer] < 0
-        ):
-            wrong.append(f"layer {layer} has no such choice at tensor degree {group.tensor}")
-    return wrong
+    return wrong + [
+        f"layer {layer} has no such choice at tensor degree {group.tensor}"
+        for layer in stage.layers
+        if 0 <= layer < problem.num_layers
+        and problem.work[t, int(layer in stage.recompute), layer] < 0
+    ]
 
 
 def _memory(problem: SamplePlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:

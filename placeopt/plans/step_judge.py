@@ -11,19 +11,13 @@ from placeopt.plans.step_problem import SHARES
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
-    from placeopt.plans.plan import PlanStage, TrainingPlan
+    from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
 
 
 def judge_step_plan(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     """Return every violation of a plan in words."""
-    wrong = _layers(problem, plan)
-    if plan.micro_batch not in problem.micro_batches:
-        wrong.append(f"micro-batch {plan.micro_batch} is none of {list(problem.micro_batches)}")
-    degrees = {stage.data for stage in plan.stages}
-    if len(degrees) != 1 or not degrees <= set(problem.data_degrees):
-        wrong.append(f"expected one of the data degrees in every stage, received {sorted(degrees)}")
-    wrong += _schedule(problem, plan)
+    wrong = [*_layers(problem, plan), *_sizes(problem, plan), *_schedule(problem, plan)]
     if len(plan.stages) > problem.max_stages:
         wrong.append(f"{len(plan.stages)} stages, at most {problem.max_stages} are allowed")
     for i, stage in enumerate(plan.stages):
@@ -36,44 +30,62 @@ def judge_step_plan(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     return wrong
 
 
+def _sizes(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
+    wrong, degrees = [], {stage.data for stage in plan.stages}
+    if plan.micro_batch not in problem.micro_batches:
+        wrong.append(f"micro-batch {plan.micro_batch} is none of {list(problem.micro_batches)}")
+    if len(degrees) != 1 or not degrees <= set(problem.data_degrees):
+        wrong.append(f"expected one of the data degrees in every stage, received {sorted(degrees)}")
+    return wrong
+
+
 def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
-    wrong: list[str] = []
     if (plan.schedule == "repetend") != (len(plan.kept) > 0):
         return [f"schedule {plan.schedule} with {len(plan.kept)} numbers of micro-batches kept"]
     if plan.schedule not in problem.schedules:
         return [f"schedule {plan.schedule} is none of {', '.join(problem.schedules)}"]
     if not plan.stages:
         return ["the plan has no stages"]
+    wrong = []
     if plan.sharded and not problem.sharded:
         wrong.append("the optimizer states are sharded, which is not allowed")
-    count, chunks = len(plan.stages), _chunks(plan)
-    if chunks > 1:
-        ranks = count // chunks
-        if count % chunks or ranks < 2 or _rounds(problem, plan) % ranks:
-            wrong.append(
-                f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} "
-                "stages on each of at "
-                "least 2 devices, and micro-batches a multiple of these"
-            )
-        if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
-            wrong.append("interleaved stages: expected like replicas of all")
-    if plan.kept and (
-        len(plan.kept) != count
-        or min(plan.kept) < 1
-        or list(plan.kept) != sorted(plan.kept, reverse=True)
-    ):
-        wrong.append(
-            f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none "
-            "above the one before"
-        )
-    if plan.schedule.startswith("zb") and (
-        count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))
-    ):
-        wrong.append(
-            f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} "
-            "stages"
-        )
+    if _chunks(plan) > 1:
+        wrong += _interleaved(problem, plan)
+    if plan.kept:
+        wrong += _kept_numbers(plan)
+    if plan.schedule.startswith("zb"):
+        wrong += _zero_bubble(problem, plan)
     return wrong
+
+
+def _interleaved(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
+    wrong, count, rounds = [], len(plan.stages), _rounds(problem, plan)
+    ranks, rest = divmod(count, _chunks(plan))
+    if rest or ranks < 2 or rounds % ranks:
+        wrong.append(
+            f"{count} stages and {rounds} micro-batches: expected {_chunks(plan)} stages on each "
+            "of at least 2 devices, and micro-batches a multiple of these"
+        )
+    if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
+        wrong.append("interleaved stages: expected like replicas of all")
+    return wrong
+
+
+def _kept_numbers(plan: TrainingPlan) -> list[str]:
+    kept, count = list(plan.kept), len(plan.stages)
+    if len(kept) == count and min(kept) > 0 and kept == sorted(kept, reverse=True):
+        return []
+    return [
+        f"{count} stages keep {kept} micro-batches: expected one number each, none above the one "
+        "before"
+    ]
+
+
+def _zero_bubble(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
+    count, rounds = len(plan.stages), _rounds(problem, plan)
+    if count > 1 and rounds >= max(_kept(plan, i) for i in range(count)):
+        return []
+    return [f"{rounds} micro-batches are too few for {plan.schedule} on {count} stages"]
 
 
 def _chunks(plan: TrainingPlan) -> int:
@@ -123,29 +135,14 @@ def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
 
 def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     """Return the ticks of a step of a plan without violations, from the model's numbers."""
-    costs, count, chunks, rounds = (
-        problem.costs,
-        len(plan.stages),
-        _chunks(plan),
-        _rounds(problem, plan),
-    )
-    parts = {"zb-h1": 2, "zb-h2": 3}.get(plan.schedule, 0)
+    costs, count, chunks = problem.costs, len(plan.stages), _chunks(plan)
+    rounds = _rounds(problem, plan)
     periods, passes, first_pass, syncs, updates = [], [], 0, [], []
     links: list[int] = []
     for i, stage in enumerate(plan.stages):
-        ticks, filling = [], []
-        for group in stage.replicas:
-            row = costs.layer_ticks(
-                group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0, group.form
-            )
-            ticks.append(_sum_of(row, stage))
-            saved = 0
-            if parts and i < count - 1:
-                weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch, group.form)
-                saved = parts * _sum_of(weights, stage)
-            filling.append(ticks[-1] - min(saved, ticks[-1]))
-        period, load = max(ticks), _load(problem, plan, i)
-        first_pass += (max(filling) + chunks - 1) // chunks
+        compute, filling = _compute(problem, plan, i)
+        period, load = compute, _load(problem, plan, i)
+        first_pass += (filling + chunks - 1) // chunks
         if i > 0:
             shares = costs.link_shares(*_sent(problem, plan, i), i == 1, i == count - 1, count)
             links[-1] += shares.fill_behind
@@ -156,7 +153,7 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
             period += shares.period_before
             first_pass += (shares.fill_before + chunks - 1) // chunks
             links.append(shares.fill_before)
-        passes.append(max(ticks))
+        passes.append(compute)
         periods.append(period)
         syncs.append(chunks * costs.sync_ticks(load, stage.replicas))
         updates.append(chunks * max(costs.optimizer_ticks(load, group) for group in stage.replicas))
@@ -169,6 +166,25 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     return max(periods) * (rounds * chunks - 1) + first_pass + closing
 
 
+def _compute(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:
+    """Return the ticks of a stage's passes, and those of them before the next stage's first one, on
+    its slowest replica.
+    """
+    costs, stage, ticks, filling = problem.costs, plan.stages[i], [], []
+    parts = {"zb-h1": 2, "zb-h2": 3}.get(plan.schedule, 0)
+    for group in stage.replicas:
+        row = costs.layer_ticks(
+            group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0, group.form
+        )
+        ticks.append(_sum_of(row, stage))
+        saved = 0
+        if parts and i < len(plan.stages) - 1:
+            weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch, group.form)
+            saved = parts * _sum_of(weights, stage)
+        filling.append(ticks[-1] - min(saved, ticks[-1]))
+    return max(ticks), max(filling)
+
+
 def _repetend(
     periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...]
 ) -> tuple[int, int]:
@@ -178,9 +194,10 @@ def _repetend(
     low, high = 0, max(1, sum(periods) + sum(passes) + sum(links))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if _waits(periods, passes, links, kept, middle) else (middle, high)
-        )
+        if _waits(periods, passes, links, kept, middle):
+            high = middle
+        else:
+            low = middle
     return high, _waits(periods, passes, links, kept, high)[0] + passes[0]
 
 
@@ -245,8 +262,18 @@ def _layers(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
 
 
 def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
+    wrong = _kinds(problem, stage)
+    if stage.recompute and (not problem.recompute or set(stage.recompute) != set(stage.layers)):
+        wrong.append(
+            "expected all layers of a stage or none to be recomputed"
+            if problem.recompute
+            else "layers are recomputed, which is not allowed"
+        )
+    return wrong + [words for group in stage.replicas for words in _group(problem, stage, group)]
+
+
+def _kinds(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
     wrong, kinds = [], [group.kind for group in stage.replicas]
-    known = {pool.kind: pool for pool in problem.pools}
     if len(set(kinds)) < len(kinds) or len(kinds) > (2 if problem.mixed else 1):
         wrong.append(
             f"replicas of {', '.join(kinds)}: expected one kind"
@@ -259,33 +286,26 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
             f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share "
             "of quarters"
         )
-    if stage.recompute and (not problem.recompute or set(stage.recompute) != set(stage.layers)):
-        wrong.append(
-            "expected all layers of a stage or none to be recomputed"
-            if problem.recompute
-            else "layers are recomputed, which is not allowed"
-        )
-    for group in stage.replicas:
-        if group.kind not in known:
-            wrong.append(f"there are no devices '{group.kind}'")
-        elif group.tensor not in problem.degrees(known[group.kind]):
-            wrong.append(
-                f"tensor degree {group.tensor} on '{group.kind}' is none of "
-                f"{list(problem.degrees(known[group.kind]))}"
-            )
-        elif group.form not in problem.costs.forms(group.kind, group.tensor) or group.form not in (
-            "",
-            *problem.forms,
-        ):
-            wrong.append(
-                f"{group.tensor} devices '{group.kind}' do not split layers by "
-                f"{group.form or 'tensor parallelism'}"
-            )
-        elif group.form and len(kinds) > 1:
-            wrong.append(
-                f"replicas of two kinds: expected tensor parallelism, received {group.form}"
-            )
     return wrong
+
+
+def _group(problem: StepPlanProblem, stage: PlanStage, group: ReplicaGroup) -> list[str]:
+    """Return the first violation of a group of replicas."""
+    known = {pool.kind: pool for pool in problem.pools}
+    if group.kind not in known:
+        return [f"there are no devices '{group.kind}'"]
+    degrees = problem.degrees(known[group.kind])
+    if group.tensor not in degrees:
+        return [f"tensor degree {group.tensor} on '{group.kind}' is none of {list(degrees)}"]
+    forms = problem.costs.forms(group.kind, group.tensor)
+    if group.form not in forms or group.form not in ("", *problem.forms):
+        return [
+            f"{group.tensor} devices '{group.kind}' do not split layers by "
+            f"{group.form or 'tensor parallelism'}"
+        ]
+    if group.form and len(stage.replicas) > 1:
+        return [f"replicas of two kinds: expected tensor parallelism, received {group.form}"]
+    return []
 
 
 def _devices(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
