@@ -96,18 +96,11 @@ class LayerTable:
     def layer_types(self) -> tuple[int, ...]:
         """Number of each layer, equal for layers with equal numbers everywhere."""
         known: dict[bytes, int] = {}
-        every = [self, *self.forms.values()]
-        tables = [t for table in every for t in table.times.values()]
-        sizes = [
-            t
-            for one in every
-            for by in (one.parameters, one.activations, one.shared)
-            for t in by.values()
-        ]
-        rows = np.concatenate(
-            [*tables, *(t[:, None] for t in (*sizes, self.outputs, np.asarray(self.weight_part)))],
-            axis=1,
-        )
+        columns = [self.outputs, np.asarray(self.weight_part)]
+        for one in (self, *self.forms.values()):
+            for by in (one.times, one.parameters, one.activations, one.shared):
+                columns += by.values()
+        rows = np.column_stack(columns)
         return tuple(known.setdefault(row.tobytes(), len(known)) for row in rows)
 
     @property
@@ -155,11 +148,8 @@ class LayerTable:
         times = {key: value for key, value in self.times.items() if key[2] > 1}
         if SEQUENCE in self.forms or not times or 1 not in self.activations:
             return self
-        kept = {
-            t: np.minimum(value, self.activations[1] / t)
-            for t, value in self.activations.items()
-            if t > 1
-        }
+        whole = self.activations[1]
+        kept = {t: np.minimum(own, whole / t) for t, own in self.activations.items() if t > 1}
         parameters = {t: value for t, value in self.parameters.items() if t > 1}
         table = replace(self, times=times, parameters=parameters, activations=kept, forms={})
         return replace(self, forms=self.forms | {SEQUENCE: table})
@@ -208,14 +198,14 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
         If a file is malformed or does not know the model.
     """
     folder = Path(folder)
-    times = _times(_model(folder / "layer_times.json", model))
+    profiles = _model(folder / "layer_times.json", model)
+    times = {}
+    for kind in profiles.data:
+        times.update(_by_batch(kind, profiles.body(kind)))
     exact = folder / "layer_times_opt350_gh200.json"
     if model == "OPT-350" and exact.is_file():
         times.update(_by_batch("GH-96", Body(read_json(exact), f"file '{exact}'")))
-    sizes, source = (
-        _model(folder / "layer_sizes.json", model),
-        f"measured: {folder.name}/layer_times.json",
-    )
+    sizes = _model(folder / "layer_sizes.json", model)
     if "1" not in sizes.data:
         raise InputError(
             f"{sizes.where}: expected the tensor degree 1, received {', '.join(sizes.data)}"
@@ -223,27 +213,17 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
     outputs = _column(sizes.body("1"), "act_output_floats")
     tables = {}
     for form in ("", *FORMS):
-        rows = {
-            degree: sizes.body(key)
-            for key in sizes.data
-            for degree, name in (_degree(key, sizes),)
-            if name == form
-        }
-        parameters = {degree: _column(body, "params_floats") for degree, body in rows.items()}
-        kept = {degree: _column(body, "act_mem_floats") for degree, body in rows.items()}
-        shared = (
-            {degree: _column(body, "shared_floats", 0.0) for degree, body in rows.items()}
-            if form
-            else {}
-        )
-        own = {
-            (kind, size, degree): value
-            for (kind, size, degree, name), value in times.items()
-            if name == form
-        }
+        parameters, kept, shared = _sizes(sizes, form)
+        own = {key[:3]: value for key, value in times.items() if key[3] == form}
         if own:
             tables[form] = LayerTable(
-                model, own, parameters, kept, outputs, source=source, shared=shared
+                model,
+                own,
+                parameters,
+                kept,
+                outputs,
+                source=f"measured: {folder.name}/layer_times.json",
+                shared=shared,
             )
     if "" not in tables:
         raise InputError(
@@ -251,6 +231,20 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
             "tensor degrees"
         )
     return replace(tables.pop(""), forms=tables)
+
+
+def _sizes(sizes: Body, form: str) -> tuple[dict[int, Floats], ...]:
+    """Return the parameters, activations and shared parameters of a way to split layers."""
+    rows = {}
+    for key in sizes.data:
+        degree, name = _degree(key, sizes)
+        if name == form:
+            rows[degree] = sizes.body(key)
+    return (
+        {degree: _column(body, "params_floats") for degree, body in rows.items()},
+        {degree: _column(body, "act_mem_floats") for degree, body in rows.items()},
+        {degree: _column(body, "shared_floats", 0.0) for degree, body in rows.items() if form},
+    )
 
 
 def _degree(key: str, body: Body) -> tuple[int, str]:
@@ -279,13 +273,6 @@ def _model(path: Path, model: str) -> Body:
             f"file '{path}': model '{model}' is not known; {did_you_mean(model, list(body.data))}"
         )
     return body.body(model)
-
-
-def _times(body: Body) -> dict[tuple[str, int, int, str], Floats]:
-    found = {}
-    for kind in body.data:
-        found.update(_by_batch(kind, body.body(kind)))
-    return found
 
 
 def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int, str], Floats]:

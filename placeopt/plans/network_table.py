@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +20,11 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.arrays import Floats
 
+Fits = dict[tuple[str, int, str, int], tuple[float, float, float, float]]
 DEFAULT_ZONE = "us-central1-a"
 SLOWEST = 1e-3
 """A fit is trusted down to this part of the largest measured bandwidth: outside the sizes measured
@@ -64,7 +68,7 @@ class FittedNetwork:
     raw : whether the fit is taken as it stands, without limits.
     """
 
-    fits: dict[tuple[str, int, str, int], tuple[float, float, float, float]]
+    fits: Fits
     source: str = "fitted to measurements: network.json"
     raw: bool = False
 
@@ -149,39 +153,34 @@ def read_network(
     """
     body = Body(read_json(path), f"file '{path}'")
     places = [("", zone), *((f"@{name}", name) for name in dict.fromkeys(zones))]
-    fits: dict[tuple[str, int, str, int], tuple[float, float, float, float]] = {}
-    for suffix, name in places:
-        for ending, far in places:
-            fits |= _fits(body.body(name), suffix, ending, far)
+    fits: Fits = {}
+    for (suffix, name), (ending, far) in product(places, repeat=2):
+        fits |= _fits(body.body(name), suffix, ending, far)
     where = f"zone {zone}" if not zones else f"zones {', '.join(name for _, name in places)}"
     return FittedNetwork(
         fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, {where}"
     )
 
 
-def _fits(
-    body: Body, suffix: str, ending: str, far: str
-) -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
+def _fits(body: Body, suffix: str, ending: str, far: str) -> Fits:
     """Return the fits between the devices of a zone and those of another; the names get a suffix
     and an ending.
     """
-    fits = {}
-    for kind in body.data:
-        for count in body.body(kind).data:
-            there = body.body(kind).body(count)
-            for other in there.body(far).data if far in there.data else ():
-                for size in there.body(far).body(other).data:
-                    value: Any = there.body(far).body(other).items(size)
-                    if len(value) != 2 or len(value[0]) != 3:
-                        raise InputError(
-                            f"{there.where}: expected [[c0, c1, c2], bytes per second], received "
-                            f"{value!r:.60}"
-                        )
-                    c0, c1, c2 = map(float, value[0])
-                    fits[kind + suffix, int(count), other + ending, int(size)] = (
-                        c0,
-                        c1,
-                        c2,
-                        float(value[1]),
-                    )
+    fits: Fits = {}
+    for kind, count in _keys(body):
+        there = body.body(kind).body(count)
+        for other, size in _keys(there.body(far)) if far in there.data else ():
+            value: Any = there.body(far).body(other).items(size)
+            if len(value) != 2 or len(value[0]) != 3:
+                raise InputError(
+                    f"{there.where}: expected [[c0, c1, c2], bytes per second], received "
+                    f"{value!r:.60}"
+                )
+            c0, c1, c2, largest = map(float, (*value[0], value[1]))
+            fits[kind + suffix, int(count), other + ending, int(size)] = c0, c1, c2, largest
     return fits
+
+
+def _keys(body: Body) -> Iterator[tuple[str, str]]:
+    """Yield the keys of objects of objects."""
+    return ((outer, inner) for outer in body.data for inner in body.body(outer).data)

@@ -15,8 +15,11 @@ NeurIPS 2021.
 from __future__ import annotations
 
 import math
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +27,9 @@ from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.plans.sample_problem import SamplePlanProblem
+
+if TYPE_CHECKING:
+    from placeopt.model.arrays import Floats
 
 UNITS_PER_BYTE = 100
 """The published memory sizes have two decimals."""
@@ -105,12 +111,37 @@ class _Node:
                 _neighbours(first, "syncTimeBw"),
             )
 
-    def copy(self, number: int, old: int) -> _Node:
-        """Return a copy with another id, whose neighbours are renumbered by the caller."""
+    def copy(self, number: int, before: int, previous: int) -> _Node:
+        """Return a copy with another id that follows `previous` as this one does `before`, and
+        sends to no one yet.
+        """
         made = object.__new__(_Node)
-        made.id, made.name, made.choices = number, f"{self.name} copy of {old}", self.choices
-        made.syncs = {t: (dict(fw), dict(bw)) for t, (fw, bw) in self.syncs.items()}
+        made.id, made.name, made.choices = number, f"{self.name} copy of {self.id}", self.choices
+        made.syncs = {t: (dict(fw), {}) for t, (fw, _) in self.syncs.items()}
+        made.follow(before, previous)
         return made
+
+    def follow(self, before: int, previous: int, *default: float) -> None:
+        """Receive from `previous` what came from `before`."""
+        for forward, _ in self.syncs.values():
+            forward[previous] = forward.pop(before, *default)
+
+    def send_to(self, number: int) -> None:
+        """Send to one layer alone, at the largest price."""
+        for forward, backward in self.syncs.values():
+            value = max((backward or forward).values(), default=0.0)
+            backward.clear()
+            backward[number] = value
+
+    def send_too(self, number: int, other: int) -> None:
+        """Send to a layer what is sent to another one, if anything is."""
+        for _, backward in self.syncs.values():
+            if other in backward:
+                backward[number] = backward[other]
+
+
+Edge = tuple[int, int, float]
+"""Ids of two layers, and the bytes between them."""
 
 
 def _neighbours(option: Body, key: str) -> dict[int, float]:
@@ -119,77 +150,75 @@ def _neighbours(option: Body, key: str) -> dict[int, float]:
 
 
 def _repeated(
-    nodes: list[_Node], edges: list[tuple[int, int, float]], copies: int, where: str
-) -> tuple[list[_Node], list[tuple[int, int, float]]]:
+    nodes: list[_Node], edges: list[Edge], copies: int, where: str
+) -> tuple[list[_Node], list[Edge]]:
     """Lengthen the chain of transformer layers to `copies` by inserting copies of the last one
     after it.
     """
-    blocks = [node for node in nodes if "TransformerLayer" in node.name]
+    blocks = [node.id for node in nodes if "TransformerLayer" in node.name]
     if not blocks or copies < len(blocks):
         raise InputError(
             f"{where}: copies: expected at least the file's {len(blocks)} transformer layers, "
             f"received {copies}"
         )
-    last, free = blocks[-1].id, max(node.id for node in nodes) + 1
-    before, after = blocks[-2].id, [(v, c) for u, v, c in edges if u == last]
-    nodes, edges = list(nodes), [(u, v, c) for u, v, c in edges if u != last]
-    shared = [(u, c) for u, v, c in edges if v == last and u != before]
-    step = next(c for u, v, c in edges if v == last and u == before)
     by_id = {node.id: node for node in nodes}
+    free = max(by_id) + 1
+    numbers = range(free, free + copies - len(blocks))
+    edges = _lengthened(by_id, edges, blocks[-2], blocks[-1], numbers)
+    return [*nodes, *(by_id[number] for number in numbers)], edges
+
+
+def _lengthened(
+    by_id: dict[int, _Node], edges: list[Edge], before: int, last: int, numbers: range
+) -> list[Edge]:
+    """Add copies of the layer `last`, which follows `before`, and return the edges with theirs."""
+    after = [(v, c) for u, v, c in edges if u == last]
+    edges = [(u, v, c) for u, v, c in edges if u != last]
+    into = [(u, c) for u, v, c in edges if v == last]
+    shared = [(u, c) for u, c in into if u != before]
+    step = next(c for u, c in into if u == before)
     previous = last
-    for number in range(free, free + copies - len(blocks)):
-        made = by_id[last].copy(number, last)
-        for fw, bw in made.syncs.values():
-            fw[previous] = fw.pop(before)
-            bw.clear()
-        for fw, bw in by_id[previous].syncs.values():
-            value = max(bw.values(), default=0.0) if bw else max(fw.values(), default=0.0)
-            bw.clear()
-            bw[number] = value
+    for number in numbers:
+        by_id[number] = by_id[last].copy(number, before, previous)
+        by_id[previous].send_to(number)
         for u, c in shared:
             edges.append((u, number, c))
-            for _, bw in by_id[u].syncs.values():
-                if last in bw:
-                    bw[number] = bw[last]
+            by_id[u].send_too(number, last)
         edges.append((previous, number, step))
-        nodes.append(made)
-        by_id[number] = made
         previous = number
     for v, c in after:
         edges.append((previous, v, c))
-        for t, (fw, _) in by_id[v].syncs.items():
-            fw[previous] = fw.pop(last, 0.0)
-            by_id[previous].syncs[t][1][v] = by_id[blocks[-2].id].syncs[t][1].get(last, 0.0)
-    return nodes, edges
+        by_id[v].follow(last, previous, 0.0)
+        for t in by_id[v].syncs:
+            by_id[previous].syncs[t][1][v] = by_id[before].syncs[t][1].get(last, 0.0)
+    return edges
 
 
-def _topological(nodes: list[_Node], edges: list[tuple[int, int, float]]) -> list[int]:
+def _topological(nodes: list[_Node], edges: list[Edge]) -> list[int]:
     """Return the ids of the layers along a topological order, smallest id first."""
-    known = {node.id for node in nodes}
-    missing = {node.id: 0 for node in nodes}
+    before: dict[int, list[int]] = {node.id: [] for node in nodes}
     for u, v, _ in edges:
-        if u not in known or v not in known:
+        if u not in before or v not in before:
             raise InputError(f"edge {u} -> {v}: expected ids of nodes")
-        missing[v] += 1
-    ready, order = sorted(node for node in known if missing[node] == 0), []
-    while ready:
-        u = ready.pop(0)
-        order.append(u)
-        for a, v, _ in edges:
-            if a == u:
-                missing[v] -= 1
-                if missing[v] == 0:
-                    ready.append(v)
-        ready.sort()
-    if len(order) < len(known):
-        raise InputError("the layers form a circle: expected edges without one")
+        before[v].append(u)
+    sorter, order = TopologicalSorter(before), []
+    ready: list[int] = []
+    try:
+        sorter.prepare()
+    except CycleError:
+        raise InputError("the layers form a circle: expected edges without one") from None
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heappush(ready, node)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
     return order
 
 
 def _problem(
     name: str,
     nodes: list[_Node],
-    edges: list[tuple[int, int, float]],
+    edges: list[Edge],
     devices: int,
     capacity: float,
     bandwidth: float,
@@ -200,21 +229,9 @@ def _problem(
     by_id = {node.id: node for node in nodes}
     layers = [by_id[node] for node in order]
     degrees = tuple(sorted({t for node in nodes for t in node.choices}))
-    n, shape = len(layers), (len(degrees), 2, len(layers))
-    work, kept, fixed = np.full(shape, -1.0), np.zeros(shape), np.zeros(shape)
-    sync = np.zeros((len(degrees), n))
-    sent, received = np.zeros((len(degrees), len(edges))), np.zeros((len(degrees), len(edges)))
-    for k, t in enumerate(degrees):
-        for i, node in enumerate(layers):
-            for r, choice in enumerate(node.choices.get(t, ())):
-                work[k, r, i], sync[k, i] = choice["timePerSample"], choice["parameterSize"]
-                kept[k, r, i], fixed[k, r, i] = choice["memoryUsageA"], choice["memoryUsageB"]
-        for e, (u, v, cost) in enumerate(edges):
-            _, backward = by_id[u].syncs.get(t, ({}, {}))
-            forward, _ = by_id[v].syncs.get(t, ({}, {}))
-            sent[k, e], received[k, e] = cost + backward.get(v, 0.0), cost + forward.get(u, 0.0)
+    work, sync, kept, fixed = _layer_arrays(layers, degrees)
     sync *= WEIGHT_COPIES / (samples * bandwidth)
-    sent, received = 2 * sent / bandwidth, 2 * received / bandwidth
+    sent, received = 2 * _transfers(by_id, edges, degrees) / bandwidth
     largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
     largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
     digits = math.floor(math.log10(2.0**TICK_BITS / (largest * devices)))
@@ -237,6 +254,32 @@ def _problem(
         name=name,
         tick_seconds=10.0**-digits,
     )
+
+
+def _layer_arrays(
+    layers: list[_Node], degrees: tuple[int, ...]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the work, weights, and memory per micro-batch and once, of every choice that the
+    layers have, -1 for work where there is none.
+    """
+    shape = len(degrees), 2, len(layers)
+    work, kept, fixed = np.full(shape, -1.0), np.zeros(shape), np.zeros(shape)
+    sync = np.zeros((len(degrees), len(layers)))
+    for (k, t), (i, node) in product(enumerate(degrees), enumerate(layers)):
+        for r, choice in enumerate(node.choices.get(t, ())):
+            work[k, r, i], sync[k, i] = choice["timePerSample"], choice["parameterSize"]
+            kept[k, r, i], fixed[k, r, i] = choice["memoryUsageA"], choice["memoryUsageB"]
+    return work, sync, kept, fixed
+
+
+def _transfers(by_id: dict[int, _Node], edges: list[Edge], degrees: tuple[int, ...]) -> Floats:
+    """Return the bytes that cut edges cost their sources and targets; shape (2, degrees, edges)."""
+    found = np.zeros((2, len(degrees), len(edges)))
+    for (k, t), (e, (u, v, cost)) in product(enumerate(degrees), enumerate(edges)):
+        _, backward = by_id[u].syncs.get(t, ({}, {}))
+        forward, _ = by_id[v].syncs.get(t, ({}, {}))
+        found[:, k, e] = cost + backward.get(v, 0.0), cost + forward.get(u, 0.0)
+    return found
 
 
 def _whole(values: Any) -> Any:

@@ -47,7 +47,6 @@ OPTIMIZER_BYTES = 28
 """Bytes that an optimizer step moves per 32-bit parameter."""
 
 SUMS_PER_PASS = 2
-LAYER_DEPTH = 2
 EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
 MAX_LAYERS = 128
 ROOFLINE = Constants(
@@ -66,7 +65,7 @@ def chain_of_layers(graph: OpGraph) -> Ints:
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
-    paths = [_layer_path(path) for path in graph.layer] if graph.layer else [""] * graph.num_ops
+    paths = [_layer_path(path) for path in graph.layer or [""] * graph.num_ops]
     rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
@@ -81,24 +80,29 @@ def chain_of_layers(graph: OpGraph) -> Ints:
     layer = joined[layer]
     first = np.full(count, graph.num_ops)
     np.minimum.at(first, layer, rank)
-    before: list[set[int]] = [set() for _ in range(count)]
-    for u, v in zip(layer[source].tolist(), layer[target].tolist(), strict=True):
+    return _places(first, layer[source], layer[target])[layer]
+
+
+def _places(first: Ints, source: Ints, target: Ints) -> Ints:
+    """Return the place of every layer: the next one is the earliest, by `first`, of those whose
+    predecessors are all placed.
+    """
+    before: list[set[int]] = [set() for _ in first]
+    for u, v in zip(source.tolist(), target.tolist(), strict=True):
         if u != v:
             before[v].add(u)
-    place = np.full(count, -1)
-    for position in range(count):  # the earliest layer whose predecessors are all placed
-        ready = [v for v in range(count) if place[v] < 0 and all(place[u] >= 0 for u in before[v])]
-        place[min(ready, key=lambda v: int(first[v]))] = position
-    return place[layer].astype(np.int64)
+    place: dict[int, int] = {}
+    while len(place) < len(first):
+        ready = [v for v in range(len(first)) if v not in place and before[v] <= place.keys()]
+        place[min(ready, key=lambda v: int(first[v]))] = len(place)
+    return np.array([place[v] for v in range(len(first))], np.int64)
 
 
 def _layer_path(path: str) -> str:
     """Cut a path behind its first number, which counts layers, or to two levels."""
     parts = path.split("/")
-    for i, part in enumerate(parts):
-        if part.isdigit():
-            return "/".join(parts[: i + 1])
-    return "/".join(parts[:LAYER_DEPTH])
+    numbers = (i for i, part in enumerate(parts, 1) if part.isdigit())
+    return "/".join(parts[: next(numbers, 2)])
 
 
 def roofline_costs(
@@ -119,6 +123,41 @@ def roofline_costs(
     InputError
         If the graph has backward ops, or costs of its own that no roofline explains.
     """
+    _check_forward(graph)
+    layer = chain_of_layers(graph)
+    pools, inside, between = _hosts(cluster)
+    size_of = 4 if known_times or precision == "fp32" else 2
+    work = _Work(graph, layer, int(layer.max()) + 1, size_of, measured=bool(known_times))
+    devices = {
+        device.kind: device if known_times else _with_peak(device, precision)
+        for device in cluster.devices
+    }
+    cases = [
+        (pool.kind, size, tensor)
+        for pool, tensor, size in product(pools, degrees, micro_batches)
+        if tensor <= pool.per_host
+    ]
+    table = LayerTable(
+        graph.name,
+        {(kind, size, t): work.times(devices[kind], size, t, inside) for kind, size, t in cases},
+        _shares(work.parameters, degrees),
+        _shares(work.activations, degrees),
+        work.outputs,
+        size_of,
+        known_times or f"roofline of '{graph.name}' on '{cluster.name}', {precision}",
+        work.weight_part,
+        "flops of the ops with weights, of all flops",
+    )
+    table = work.with_experts(table, cases, devices, inside)
+    rate = FlatNetwork(
+        {pool.kind: between for pool in pools},
+        f"slowest link of '{cluster.name}', shared by no one else",
+        {pool.kind: inside for pool in pools},
+    )
+    return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
+
+
+def _check_forward(graph: OpGraph) -> None:
     if graph.backward.any():
         raise InputError(
             f"graph '{graph.name}': expected a forward graph: the planner derives the backward pass"
@@ -127,54 +166,11 @@ def roofline_costs(
         raise InputError(
             f"graph '{graph.name}' has no flops; measure a layer table and give it as costs"
         )
-    layer = chain_of_layers(graph)
-    count = int(layer.max()) + 1
-    pools, inside, between = _hosts(cluster)
-    size_of = 4 if known_times or precision == "fp32" else 2
-    work = _Work(graph, layer, count, size_of, measured=bool(known_times))
-    times, experts = {}, {}
-    devices = {device.kind: device for device in cluster.devices}
-    if not known_times:
-        devices = {kind: _with_peak(device, precision) for kind, device in devices.items()}
-    for pool, tensor, size in product(pools, degrees, micro_batches):
-        if tensor <= pool.per_host:
-            times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
-            if work.shares_experts(tensor) and size % tensor == 0:
-                experts[pool.kind, size, tensor] = work.expert_times(
-                    devices[pool.kind], size, tensor, inside
-                )
-    known = {t: work.parameters / t for t in degrees}
-    table = LayerTable(
-        graph.name,
-        times,
-        known,
-        {t: work.activations / t for t in degrees},
-        work.outputs,
-        size_of,
-        known_times or f"roofline of '{graph.name}' on '{cluster.name}', {precision}",
-        work.weight_part,
-        "flops of the ops with weights, of all flops",
-    )
-    if experts:
-        own, parts = work.parameters - work.dense, [t for t in degrees if work.shares_experts(t)]
-        table = replace(
-            table,
-            forms={
-                EXPERT: replace(
-                    table,
-                    times=experts,
-                    parameters={t: work.dense + own / t for t in parts},
-                    activations={t: work.activations / t for t in parts},
-                    shared={t: work.dense for t in parts},
-                )
-            },
-        )
-    rate = FlatNetwork(
-        {pool.kind: between for pool in pools},
-        f"slowest link of '{cluster.name}', shared by no one else",
-        {pool.kind: inside for pool in pools},
-    )
-    return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
+
+
+def _shares(values: Ints | Floats, degrees: tuple[int, ...]) -> dict[int, Floats]:
+    """Return even shares of values by degree."""
+    return {degree: values / degree for degree in degrees}
 
 
 def _with_peak(device: Device, precision: str) -> Device:
@@ -193,21 +189,13 @@ class _Work:
     """
 
     def __init__(
-        self,
-        graph: OpGraph,
-        layer: Ints,
-        count: int,
-        size: int,
-        *,
-        measured: bool,
+        self, graph: OpGraph, layer: Ints, count: int, size: int, *, measured: bool
     ) -> None:
         seconds = graph.measured.T * graph.tick_seconds
         self.measured = dict(zip(graph.measured_kinds, seconds, strict=True)) if measured else {}
         self.layer, self.count = layer, count
-        self.flops, self.weights = (
-            graph.flops.astype(float),
-            np.minimum(graph.resident, graph.bytes_moved).astype(float),
-        )
+        self.flops = graph.flops.astype(float)
+        self.weights = np.minimum(graph.resident, graph.bytes_moved).astype(float)
         counted = graph.parameters if graph.parameters.any() else graph.resident / 4.0
         own_size = float(graph.resident.sum()) / max(1.0, float(counted.sum())) or 4.0
         self.size = size  # bytes of a float here, `own_size` those of the graph
@@ -234,21 +222,43 @@ class _Work:
         """Find experts, the parameters beside them, and the floats that enter and leave them, by
         layer.
         """
-        named = (
-            [re.findall(EXPERT_NAME, path) for path in graph.layer]
-            if graph.layer
-            else [[]] * graph.num_ops
-        )
+        named = [re.findall(EXPERT_NAME, path) for path in graph.layer or [""] * graph.num_ops]
         self.expert = np.array([bool(found) for found in named])
         self.experts = len({int(found[-1]) for found in named if found})
         own = np.where(self.expert, 0.0, self.counted)
         self.dense = np.asarray(np.bincount(self.layer, own, self.count), np.float64)
+        self.expert_parameters = self.parameters - self.dense
         source = graph.producer[graph.edge_tensor]
         crossing = self.expert[source] != self.expert[graph.consumer]
         floats = graph.tensor_bytes[graph.edge_tensor] / own_size
         self.exchanged = np.bincount(
             self.layer[graph.consumer], np.where(crossing, floats, 0.0), self.count
         )
+
+    def with_experts(
+        self,
+        table: LayerTable,
+        cases: list[tuple[str, int, int]],
+        devices: dict[str, Device],
+        inside: float,
+    ) -> LayerTable:
+        """Return a table with expert parallelism in the cases that it is possible in."""
+        times = {
+            (kind, size, t): self.expert_times(devices[kind], size, t, inside)
+            for kind, size, t in cases
+            if self.shares_experts(t) and size % t == 0
+        }
+        if not times:
+            return table
+        degrees, own = tuple(filter(self.shares_experts, table.parameters)), self.expert_parameters
+        form = replace(
+            table,
+            times=times,
+            parameters={t: self.dense + own / t for t in degrees},
+            activations=_shares(self.activations, degrees),
+            shared=dict.fromkeys(degrees, self.dense),
+        )
+        return replace(table, forms={EXPERT: form})
 
     def shares_experts(self, tensor: int) -> bool:
         """Whether there are experts that so many devices can share out evenly."""
@@ -263,9 +273,7 @@ class _Work:
         )
         sent = self.exchanged * self.size * micro_batch / tensor * (tensor - 1) / tensor
         forward = np.bincount(self.layer, passes, self.count) + sent / inside
-        return self._with_update(
-            device, forward, self.dense + (self.parameters - self.dense) / tensor
-        )
+        return self._with_update(device, forward, self.dense + self.expert_parameters / tensor)
 
     def _roofline(self, device: Device, micro_batch: int, tensor: int) -> Floats:
         moved = (self.moved * micro_batch + self.weights) / tensor
@@ -308,12 +316,11 @@ def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:
     rates = [link.bandwidth for link in cluster.links] or [float("inf")]
     fastest = int(np.argmax(rates))
     pools = []
-    for kind in dict.fromkeys(device.kind for device in cluster.devices):
-        members = [i for i, device in enumerate(cluster.devices) if device.kind == kind]
+    kinds = [device.kind for device in cluster.devices]
+    for kind in dict.fromkeys(kinds):
+        members = [i for i, other in enumerate(kinds) if other == kind]
         near = sum(int(cluster.link_class[members[0], i]) == fastest for i in members[1:]) + 1
         pools.append(DevicePool(kind, len(members), near, int(cluster.devices[members[0]].memory)))
-    used = [
-        rates[int(c)]
-        for c in np.unique(cluster.link_class[~np.eye(cluster.num_devices, dtype=np.bool_)])
-    ]
-    return tuple(pools), max(used, default=rates[fastest]), min(used, default=rates[fastest])
+    apart = ~np.eye(cluster.num_devices, dtype=np.bool_)
+    used = [rates[c] for c in np.unique(cluster.link_class[apart]).tolist()] or [rates[fastest]]
+    return tuple(pools), max(used), min(used)
