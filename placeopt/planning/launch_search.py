@@ -329,11 +329,10 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
             found.append(Priced(conf, free.model.parts(conf), memory))
     found.sort(key=lambda priced: priced.seconds)
     lean = None if leanest is None else free.price(leanest[1])
-    allowed = (priced for priced in found if problem.allowed(priced.conf))
     return LaunchAnswer(
         problem,
         next(iter(found), None),
-        next(allowed, lean) if problem.fixed else None,
+        _given(problem, found, lean),
         _others(found),
         looked,
         len(found),
@@ -343,6 +342,13 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
         time.perf_counter() - start,
         tuple(found),
     )
+
+
+def _given(problem: LaunchProblem, found: list[Priced], leanest: Priced | None) -> Priced | None:
+    """Return the fastest plan with what is fixed, the leanest if none fits, None if nothing is."""
+    if not problem.fixed:
+        return None
+    return next((priced for priced in found if problem.allowed(priced.conf)), leanest)
 
 
 CHOICES = {

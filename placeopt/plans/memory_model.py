@@ -15,6 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placeopt.plans.configuration import SHARDING
+
 if TYPE_CHECKING:
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.model_shapes import ModelShape
@@ -23,7 +25,9 @@ MEMORY_CONSTANTS = {"base": 2.5e9, "fragmentation": 1.1}
 """Bytes of driver, libraries and communicators, and the allocator's factor of activations; `base F`
 is that of a framework F, where peaks were measured."""
 
-MASTER_BYTES = 12
+MASTER_BYTES = {2: 12, 4: 8}
+"""Bytes of 32-bit weights and moments of a parameter of 2 bytes, of moments of one of 4."""
+
 LOGIT_BYTES = {"fsdp": 12, "megatron-deepspeed": 10}
 USUAL_LOGIT_BYTES = 6
 """A logit in 16 bits and its gradient in 32. PyTorch's own loss keeps both in both; the one of
@@ -96,11 +100,8 @@ def _stage_parts(
 ) -> MemoryParts:
     """Return the parts of a stage on which `waiting` micro-batches have not gone back yet."""
     known = MEMORY_CONSTANTS | constants
-    level = int(conf.sharding[-1]) if conf.sharding != "none" else 0
-    own = held / conf.shards
     size = 4 if conf.precision in ("fp32", "tf32") else 2
     trained = 0.01 if conf.adapters else 1.0
-    master = 8 if size == 4 else MASTER_BYTES
     copied = STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
@@ -113,19 +114,26 @@ def _stage_parts(
     more = (known["fragmentation"] - 1) * activations
     if offloaded:
         return MemoryParts(0.0, 0.0, 0.0, activations, units, base, more)
-    gathered = 0.0
-    if level >= 3 and conf.shards > 1:
-        # with stages, whole weights and summed gradients stay until the end of the step
-        gathered = units if conf.pipeline == 1 else (size + 4) * held
+    level, own = SHARDING.index(conf.sharding), held / conf.shards
+    states, gradients, weights = (own if level >= least else held for least in (1, 2, 3))
     return MemoryParts(
-        size * (own if level >= 3 else held),
-        trained * (max(size, conf.main_gradients) + copied) * (own if level >= 2 else held),
-        trained * master * (own if level >= 1 else held),
+        size * weights,
+        trained * (max(size, conf.main_gradients) + copied) * gradients,
+        trained * MASTER_BYTES[size] * states,
         activations,
-        gathered,
+        _gathered(conf, units, (size + 4) * held),
         base,
         more,
     )
+
+
+def _gathered(conf: Configuration, units: float, whole: float) -> float:
+    """Bytes of sharded weights and gradients that a device has at a time: of two units, or with
+    stages the whole ones, which stay until the end of the step.
+    """
+    if conf.sharding != "zero3" or conf.shards == 1:
+        return 0.0
+    return units if conf.pipeline == 1 else whole
 
 
 def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> float:

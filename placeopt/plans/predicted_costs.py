@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,9 +47,6 @@ FORM_SOURCES = {
     EXPERT: "columns of the cost file, or roofline with an all-to-all inside the host",
 }
 """What sequence and expert parallelism are priced by."""
-
-PROFILED_BLOCKS = 2
-"""Blocks of the model whose optimizer step was measured, beside its first and last layer."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,8 @@ class PredictedStepCosts(TabledStepCosts):
         times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
             return None
-        return np.floor(
-            np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS
-        ).astype(np.int64)
+        seconds = np.asarray(self.table.weight_part) * times[:, BACKWARD]
+        return np.floor(seconds / TICK_SECONDS).astype(np.int64)
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
@@ -140,10 +137,21 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """The measured step of a small model, by parameters."""
-        sizes = self.table.form(group.form).parameters[group.tensor]
-        profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
+        sizes = self._parameters(group)
+        return ticks(self._update(load, group, float(sizes[load.first : load.last].sum())))
+
+    def _parameters(self, group: ReplicaGroup) -> Floats:
+        return self.table.form(group.form).parameters[group.tensor]
+
+    def _update(self, load: Load, group: ReplicaGroup, size: Any, blocks: int = 2) -> Any:
+        """Seconds of an optimizer step on so many parameters, or on each of an array of them.
+
+        `blocks`: those of the model whose step was measured, beside its first and last layer.
+        """
+        sizes = self._parameters(group)
+        profiled = float(sizes[0] + sizes[-1] + blocks * sizes[1])
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
-        return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled / load.shards)
+        return seconds * size / profiled / load.shards
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """Ring over the slowest pair of neighbours, all devices of a replica sending their share.
@@ -157,19 +165,16 @@ class PredictedStepCosts(TabledStepCosts):
         inside = slice(load.first, load.last)
         size = max(float(self._own(g)[inside].sum()) * g.tensor for g in groups)
         size *= self.table.float_bytes
-        pairs = {(g, g) for g in groups if g.count > 1} | set(
-            zip(groups, groups[1:] + groups[:1], strict=True)
-        )
         rate = min(
             self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
-            for a, b in pairs
+            for a, b in _neighbours(groups)
         )
         return ticks(2 * (count - 1) / count * size / rate + self._shared_seconds(load, groups[0]))
 
     def _own(self, group: ReplicaGroup) -> Floats:
         """Floats of parameters that each device of a replica has for itself."""
         table = self.table.form(group.form)
-        own = table.parameters[group.tensor]
+        own = self._parameters(group)
         return own - table.shared[group.tensor] if group.tensor in table.shared else own
 
     def _shared_seconds(self, load: Load, group: ReplicaGroup) -> float:
@@ -192,38 +197,27 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `SpanCosts`."""
-        sizes = self.table.form(group.form).parameters[group.tensor]
-        profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
-        seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
-        return seconds * span_sums(sizes) / profiled / load.shards
+        return np.asarray(self._update(load, group, span_sums(self._parameters(group))))
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `SpanCosts`."""
         count = sum(group.count for group in groups)
         sums = [span_sums(self._own(g)) * g.tensor for g in groups]
         size = np.maximum.reduce(sums) * self.table.float_bytes
-        pairs = {(g, g) for g in groups if g.count > 1} | set(
-            zip(groups, groups[1:] + groups[:1], strict=True)
-        )
-        rates = [
-            self.network.bandwidths((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
-            for a, b in pairs
-            if count > 1
-        ]
-        total = (
-            2 * (count - 1) / count * size / np.minimum.reduce(rates)
-            if rates
-            else np.zeros(size.shape)
-        )
-        shared = self.table.form(groups[0].form).shared
-        if (
-            groups[0].tensor in shared
-        ):  # each span has a size, and the rate of a ring may depend on it
-            for first in range(self.num_layers):
-                for last in range(first + 1, self.num_layers + 1):
-                    total[first, last] += self._shared_seconds(
-                        load._replace(first=first, last=last), groups[0]
-                    )
+        total = np.zeros(size.shape)
+        if count > 1:
+            rates = [
+                self.network.bandwidths(
+                    (a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count
+                )
+                for a, b in _neighbours(groups)
+            ]
+            total = 2 * (count - 1) / count * size / np.minimum.reduce(rates)
+        if groups[0].tensor in self.table.form(groups[0].form).shared:
+            # each span has a size, and the rate of a ring may depend on it
+            for first, last in combinations(range(self.num_layers + 1), 2):
+                span = load._replace(first=first, last=last)
+                total[first, last] += self._shared_seconds(span, groups[0])
         return total
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
@@ -260,11 +254,8 @@ class PredictedStepCosts(TabledStepCosts):
         per_float = (
             load.chunks * self.constants.overhead * load.micro_batch * self.table.float_bytes
         )
-        state = (
-            load.chunks
-            * span_sums(self.table.form(group.form).parameters[group.tensor])
-            * self._bytes_per_parameter(load)
-        )
+        sums = span_sums(self._parameters(group))
+        state = load.chunks * sums * self._bytes_per_parameter(load)
         return self.constants.base_bytes + state + fixed * per_float, span_sums(each) * per_float
 
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
@@ -274,10 +265,14 @@ class PredictedStepCosts(TabledStepCosts):
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        parameters = float(
-            self.table.form(group.form).parameters[group.tensor][load.first : load.last].sum()
-        )
+        parameters = float(self._parameters(group)[load.first : load.last].sum())
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
     def _bytes_per_parameter(self, load: Load) -> float:
         return self.constants.state_bytes - MOMENT_BYTES * (1 - 1 / load.shards)
+
+
+def _neighbours(groups: tuple[ReplicaGroup, ...]) -> set[tuple[ReplicaGroup, ReplicaGroup]]:
+    """Return the pairs of neighbours in the ring of all replicas."""
+    inside = {(group, group) for group in groups if group.count > 1}
+    return inside | set(zip(groups, groups[1:] + groups[:1], strict=True))

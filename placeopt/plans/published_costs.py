@@ -77,9 +77,8 @@ class PublishedStepCosts(TabledStepCosts):
         times = self.table.times_of(kind, micro_batch, tensor)
         if times is None or recompute or form:
             return None
-        return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(
-            np.int64
-        )
+        seconds = times[:, FORWARD] + times[:, BACKWARD]
+        return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
 
     def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """The formula does not tell them apart."""
@@ -121,9 +120,7 @@ class PublishedStepCosts(TabledStepCosts):
             * self.table.float_bytes
             / share
         )
-        pairs = {(g.kind, g.kind) for g in groups if g.count > 1}
-        pairs |= {(a.kind, b.kind) for a, b in pairwise(groups)}
-        return max(ticks(self._ring(size, count, a, b)) for a, b in pairs)
+        return max(ticks(self._ring(size, count, a, b)) for a, b in _neighbours(groups))
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `SpanCosts`."""
@@ -132,16 +129,12 @@ class PublishedStepCosts(TabledStepCosts):
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `SpanCosts`."""
-        count, share = (
-            sum(group.count for group in groups),
-            min(LARGEST_SHARE, *(group.tensor for group in groups)),
-        )
+        count = sum(group.count for group in groups)
+        share = min(LARGEST_SHARE, *(group.tensor for group in groups))
         left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
         total = np.zeros((1, *left.shape))
         if count > 1:
-            pairs = {(g.kind, g.kind) for g in groups if g.count > 1} | {
-                (a.kind, b.kind) for a, b in pairwise(groups)
-            }
+            pairs = _neighbours(groups)
             total = np.zeros((len(pairs), *left.shape))
             while (left > 0).any():
                 part = np.clip(left, 0.0, BUCKET_BYTES) / count
@@ -180,3 +173,9 @@ class PublishedStepCosts(TabledStepCosts):
             * self.table.float_bytes
         )
         return load.chunks * state + BESIDE_BYTES[group.tensor > 1], load.chunks * kept
+
+
+def _neighbours(groups: tuple[ReplicaGroup, ...]) -> set[tuple[str, str]]:
+    """Return the kinds of neighbouring replicas."""
+    inside = {(group.kind, group.kind) for group in groups if group.count > 1}
+    return inside | {(a.kind, b.kind) for a, b in pairwise(groups)}

@@ -20,6 +20,7 @@ layers of the least p - w g, p and g being a layer's ticks and their part.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ import numpy as np
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.arrays import Ints
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.plans.step_schedules import StepSchedule
@@ -62,41 +65,45 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     fastest = np.full(layers, NEVER, np.int64)
     parts = {parse_schedule(name).weight_parts for name in problem.schedules}
     passing = {part: fastest.copy() for part in parts}
-    for k, pool in enumerate(problem.pools):
-        ways = ((t, form) for t in problem.degrees(pool) for form in problem.forms_of(pool.kind, t))
-        for tensor, form in ways if pool.count else ():
-            ticks = problem.costs.layer_ticks(pool.kind, tensor, micro_batch, False, form)
-            if ticks is not None and tensor <= pool.count:
-                device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
-                fastest = np.minimum(fastest, ticks)
-                weights = (
-                    problem.costs.weight_ticks(pool.kind, tensor, micro_batch, form)
-                    if any(parts)
-                    else None
-                )
-                for part in parts:
-                    left = ticks if weights is None else ticks - part * weights
-                    passing[part] = np.minimum(passing[part], left)
-    priced = []
-    for prices in _prices(len(problem.pools)):
-        usable = device_ticks < NEVER
-        least = np.where(usable, np.where(usable, device_ticks, 0) * prices[:, None], NEVER).min(
-            axis=0
+    for k, tensor, form in _ways(problem):
+        kind = problem.pools[k].kind
+        ticks = problem.costs.layer_ticks(kind, tensor, micro_batch, False, form)
+        if ticks is None:
+            continue
+        device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
+        fastest = np.minimum(fastest, ticks)
+        weights = (
+            problem.costs.weight_ticks(kind, tensor, micro_batch, form) if any(parts) else None
         )
-        supply = int(
-            sum(
-                price * pool.count
-                for price, pool in zip(prices.tolist(), problem.pools, strict=True)
-            )
-        )
-        if supply and (least < NEVER).all():
-            priced.append((int(least.sum()), supply))
+        for part in parts:
+            left = ticks if weights is None else ticks - part * weights
+            passing[part] = np.minimum(passing[part], left)
     known = (fastest < NEVER).all()
     return BatchWork(
         fastest,
-        tuple(priced),
+        tuple(_priced(problem, device_ticks)),
         {part: max(0, int(row.sum())) if known else 0 for part, row in passing.items()},
     )
+
+
+def _ways(problem: StepPlanProblem) -> Iterator[tuple[int, int, str]]:
+    """Yield the number of a pool, degree and form of every replica that its devices suffice for."""
+    for k, pool in enumerate(problem.pools):
+        for tensor in problem.degrees(pool):
+            if tensor <= pool.count:
+                yield from ((k, tensor, form) for form in problem.forms_of(pool.kind, tensor))
+
+
+def _priced(problem: StepPlanProblem, device_ticks: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the priced device-ticks of all layers and the priced devices; see `BatchWork`."""
+    usable, counts = device_ticks < NEVER, np.array([pool.count for pool in problem.pools])
+    for prices in _prices(len(problem.pools)):
+        least = np.where(usable, np.where(usable, device_ticks, 0) * prices[:, None], NEVER).min(
+            axis=0
+        )
+        supply = int(prices @ counts)
+        if supply and (least < NEVER).all():
+            yield int(least.sum()), supply
 
 
 def least_period(work: BatchWork, data: int) -> int:
@@ -122,12 +129,7 @@ def price_mixtures(kinds: int, steps: int) -> Ints:
     """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind
     its price is one.
     """
-    if kinds == 1:
-        return np.ones((1, 1), np.int64)
-    found = [
-        (first, *rest) for first in range(steps + 1) for rest in _summing(kinds - 1, steps - first)
-    ]
-    return np.array(found, np.int64)
+    return np.array(_summing(kinds, 1 if kinds == 1 else steps), np.int64)
 
 
 def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:
@@ -168,14 +170,6 @@ def area_bound(problem: StepPlanProblem) -> int:
     best = NEVER
     for size in problem.micro_batches:
         work = batch_work(problem, size)
-        for schedule in map(parse_schedule, problem.schedules):
-            best = min(
-                [
-                    best,
-                    *(
-                        area_of(problem, work, size, data, schedule)
-                        for data in problem.data_degrees
-                    ),
-                ]
-            )
+        for name, data in product(problem.schedules, problem.data_degrees):
+            best = min(best, area_of(problem, work, size, data, parse_schedule(name)))
     return 0 if best >= NEVER else best

@@ -325,22 +325,10 @@ class StepModel:
         c, ranks = self.constants, conf.data * conf.context
         if ranks == 1 or (conf.adapters and conf.sharding != "zero3"):
             return 0.0
-        held = self.held(conf)
-        experts = self._experts_held(conf)
-        dense = held - experts
         if conf.sharding == "zero3":
-            group = conf.shards
-            gathered = 4  # 2 bytes, for the forward and for the backward pass
-            once = 0.5 * self._ring(dense, conf.tensor, group, conf.per_host)
-            once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
-            each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
-            # with stages, weights stay gathered and gradients are summed at the end of the step
-            times = conf.rounds if conf.pipeline == 1 else 1
-            if group < ranks and not conf.adapters:
-                outer = self._ring(2 * held / group, conf.per_host, ranks // group, conf.per_host)
-                each += outer / times
-            hops = (2 if conf.adapters else 3) * times * self._hops(conf, group)
-            return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
+            return self._gathered(conf, busy)
+        experts = self._experts_held(conf)
+        dense = self.held(conf) - experts
         # gradients that are shared out are summed after every micro-batch
         times = conf.rounds if conf.sharding == "zero2" else 1
         size = float(conf.main_gradients * times)
@@ -354,6 +342,22 @@ class StepModel:
             return ring + 2 * self._hops(conf, conf.shards)
         # its optimizer sends each rank's weights to all others, one by one
         return ring + (c["broadcast"] * conf.shards if conf.framework == "internevo" else 0.0)
+
+    def _gathered(self, conf: Configuration, busy: float) -> float:
+        """What is seen of sharded weights, gathered for each pass, and of their gradients."""
+        c, group, held = self.constants, conf.shards, self.held(conf)
+        experts, outside = self._experts_held(conf), conf.data * conf.context // group
+        gathered = 4  # 2 bytes, for the forward and for the backward pass
+        once = 0.5 * self._ring(held - experts, conf.tensor, group, conf.per_host)
+        once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
+        each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
+        # with stages, weights stay gathered and gradients are summed at the end of the step
+        times = conf.rounds if conf.pipeline == 1 else 1
+        if group < conf.data * conf.context and not conf.adapters:
+            outer = self._ring(2 * held / group, conf.per_host, outside, conf.per_host)
+            each += outer / times
+        hops = (2 if conf.adapters else 3) * times * self._hops(conf, group)
+        return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
 
     def _hops(self, conf: Configuration, group: int) -> float:
         """What is seen of a ring's way through the hosts, layer by layer."""

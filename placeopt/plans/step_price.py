@@ -5,14 +5,15 @@ every stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from placeopt.plans.repetends import behind_stages, least_pace, longest_wait
-from placeopt.plans.step_costs import Load
+from placeopt.plans.step_costs import LinkShares, Load
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from placeopt.plans.plan import ReplicaGroup, TrainingPlan
+    from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
     from placeopt.plans.step_costs import StepCosts
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.plans.step_schedules import StepSchedule
@@ -95,52 +96,53 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
         max(_compute(costs, load, group) for group in stage.replicas)
         for load, stage in zip(loads, plan.stages, strict=True)
     ]
-    period, fill = list(compute), [_fill(costs, plan, loads[i], i, schedule) for i in range(count)]
-    waits, links = [0] * count, []
-    for i in range(count - 1):
-        forward, backward = _transfers(costs, plan, i)
-        shares = costs.link_shares(forward, backward, i == 0, i == count - 2, count)
-        links.append(shares.fill_before + shares.fill_behind)
-        waits[i] += shares.fill_before
-        waits[i + 1] += shares.fill_behind
-        period[i] += shares.period_before
-        fill[i] += part_of(shares.fill_before, schedule.chunks)
-        period[i + 1] += shares.period_behind
-        fill[i + 1] += part_of(shares.fill_behind, schedule.chunks)
-    stages = []
-    for i, stage in enumerate(plan.stages):
-        fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(loads[i], group))
-        stages.append(
-            StagePrice(
-                compute[i],
-                period[i],
-                fill[i],
-                schedule.chunks * costs.sync_ticks(loads[i], stage.replicas),
-                schedule.chunks
-                * max(costs.optimizer_ticks(loads[i], group) for group in stage.replicas),
-                costs.memory_bytes(loads[i], fullest),
-                fullest.kind,
-                loads[i].flight,
-                waits[i],
-            )
-        )
-    closing = max(stage.sync + stage.optimizer for stage in stages)
-    if costs.closing_apart:
-        closing = max(stage.sync for stage in stages) + max(stage.optimizer for stage in stages)
-    slots, pace, first = rounds * schedule.chunks, max(period), sum(fill)
+    fill = [_fill(costs, plan, load, i, schedule) for i, load in enumerate(loads)]
+    shares = [_link_shares(costs, plan, i) for i in range(count - 1)]
+    cuts = [NO_CUT, *shares, NO_CUT]
+    stages = [
+        _stage_price(costs, plan.stages[i], loads[i], (compute[i], fill[i]), cuts[i : i + 2])
+        for i in range(count)
+    ]
+    links = [cut.fill_before + cut.fill_behind for cut in shares]
+    slots, pace = rounds * schedule.chunks, max(stage.period for stage in stages)
+    first = sum(stage.fill for stage in stages)
     if plan.kept:
         behind = behind_stages(compute, links)
-        pace = least_pace(period, behind, plan.kept)
+        pace = least_pace([stage.period for stage in stages], behind, plan.kept)
         first = longest_wait(behind, plan.kept, pace) + compute[0]
-    return StepPrice(
-        (slots - 1) * pace + first + closing,
-        rounds,
-        slots,
-        pace,
-        first,
-        tuple(links),
-        tuple(stages),
+    step = (slots - 1) * pace + first + _closing(costs, stages)
+    return StepPrice(step, rounds, slots, pace, first, tuple(links), tuple(stages))
+
+
+NO_CUT = LinkShares(0, 0, 0, 0)
+"""Beside the ends of the pipeline."""
+
+
+def _stage_price(
+    costs: StepCosts, stage: PlanStage, load: Load, passes: tuple[int, int], cuts: list[LinkShares]
+) -> StagePrice:
+    """Return the price of a stage from its compute and fill, and the transfers over the cuts before
+    and behind it.
+    """
+    (compute, fill), (front, back), chunks = passes, cuts, load.chunks
+    fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(load, group))
+    return StagePrice(
+        compute,
+        compute + front.period_behind + back.period_before,
+        fill + part_of(front.fill_behind, chunks) + part_of(back.fill_before, chunks),
+        chunks * costs.sync_ticks(load, stage.replicas),
+        chunks * max(costs.optimizer_ticks(load, group) for group in stage.replicas),
+        costs.memory_bytes(load, fullest),
+        fullest.kind,
+        load.flight,
+        front.fill_behind + back.fill_before,
     )
+
+
+def _closing(costs: StepCosts, stages: list[StagePrice]) -> int:
+    if costs.closing_apart:
+        return max(stage.sync for stage in stages) + max(stage.optimizer for stage in stages)
+    return max(stage.sync + stage.optimizer for stage in stages)
 
 
 def part_of(ticks: int, chunks: int) -> int:
@@ -185,13 +187,7 @@ def pairs_of(
     before: tuple[ReplicaGroup, ...], behind: tuple[ReplicaGroup, ...]
 ) -> set[tuple[ReplicaGroup, ReplicaGroup]]:
     """Return the pairs of groups that have replicas with the same number."""
-    ends: list[list[int]] = []
-    for groups in (before, behind):
-        total, found = 0, []
-        for group in groups:
-            total += group.count
-            found.append(total)
-        ends.append(found)
+    ends = [list(accumulate(group.count for group in groups)) for groups in (before, behind)]
     pairs, i, j = set(), 0, 0
     while i < len(before) and j < len(behind):
         pairs.add((before[i], behind[j]))
@@ -199,13 +195,14 @@ def pairs_of(
     return pairs
 
 
-def _transfers(costs: StepCosts, plan: TrainingPlan, i: int) -> tuple[int, int]:
-    """Return the slowest forward and backward transfer between the paired replicas of stages i and
-    i + 1.
+def _link_shares(costs: StepCosts, plan: TrainingPlan, i: int) -> LinkShares:
+    """Return the shares of the slowest forward and backward transfer between the paired replicas of
+    stages i and i + 1.
     """
-    before, behind = plan.stages[i], plan.stages[i + 1]
+    before, behind, count = plan.stages[i], plan.stages[i + 1], len(plan.stages)
     found = [
         costs.send_ticks(behind.layers[0], plan.micro_batch, (a.kind, a.tensor), (b.kind, b.tensor))
         for a, b in pairs_of(before.replicas, behind.replicas)
     ]
-    return max(forward for forward, _ in found), max(backward for _, backward in found)
+    forward, backward = map(max, zip(*found, strict=True))
+    return costs.link_shares(forward, backward, i == 0, i == count - 2, count)

@@ -22,6 +22,9 @@ from placeopt.plans.step_costs import TICK_SECONDS
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placeopt.model.arrays import Ints
     from placeopt.plans.step_costs import StepCosts
 
 SHARES = 4
@@ -96,67 +99,59 @@ class StepPlanProblem(Shown):
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.max_stages < 1 or not self.pools:
-            raise InputError(
-                f"plan '{self.name}': expected a batch, stages and devices, received a batch of "
-                f"{self.batch}, "
+            raise self._wrong(
+                f"expected a batch, stages and devices, received a batch of {self.batch}, "
                 f"{self.max_stages} stages and {len(self.pools)} kinds of devices"
             )
-        kinds = [pool.kind for pool in self.pools]
-        if len(set(kinds)) < len(kinds):
-            raise InputError(
-                f"plan '{self.name}': expected one pool of devices per kind, received "
-                f"{', '.join(kinds)}"
-            )
-        for pool in self.pools:
-            if not self.degrees(pool):
-                raise InputError(
-                    f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up "
-                    "to "
-                    f"{pool.per_host} devices per host"
-                )
+        self._check_pools()
         for form in self.forms:
             if form not in FORMS:
-                raise InputError(
-                    f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, "
-                    f"received '{form}'"
+                raise self._wrong(
+                    f"expected ways to split layers among {', '.join(FORMS)}, received '{form}'"
                 )
         self._check_schedules()
-        known = self.costs.micro_batches(tuple(kinds))
-        if not self.micro_batches:
-            object.__setattr__(
-                self, "micro_batches", tuple(size for size in known if size <= self.batch)
-            )
-        for size in self.micro_batches:
-            if size not in known:
-                raise InputError(
-                    f"plan '{self.name}': micro-batch {size}: the cost model knows {list(known)}"
+        self._choose_sizes()
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError(f"plan '{self.name}': {what}")
+
+    def _check_pools(self) -> None:
+        kinds = [pool.kind for pool in self.pools]
+        if len(set(kinds)) < len(kinds):
+            raise self._wrong(f"expected one pool of devices per kind, received {', '.join(kinds)}")
+        for pool in self.pools:
+            if not self.degrees(pool):
+                raise self._wrong(
+                    f"the cost model knows no times on '{pool.kind}' with up to {pool.per_host} "
+                    "devices per host"
                 )
-        if not self.data_degrees:
-            most = sum(pool.count for pool in self.pools)
-            object.__setattr__(self, "data_degrees", tuple(range(1, min(most, self.batch) + 1)))
 
     def _check_schedules(self) -> None:
-        object.__setattr__(
-            self,
-            "schedules",
-            tuple(dict.fromkeys(parse_schedule(name).name for name in self.schedules)),
-        )
-        if not self.schedules:
-            raise InputError(f"plan '{self.name}': expected a schedule, received none")
+        schedules = {parse_schedule(name).name: parse_schedule(name) for name in self.schedules}
+        object.__setattr__(self, "schedules", tuple(schedules))
+        if not schedules:
+            raise self._wrong("expected a schedule, received none")
+        model = f"the cost model '{self.costs.name}'"
         if self.sharded and not self.costs.shards_states:
-            raise InputError(
-                f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded "
-                "optimizer states"
+            raise self._wrong(f"{model} knows no sharded optimizer states")
+        splits = any(schedule.splits_backward for schedule in schedules.values())
+        if splits and not self.costs.splits_backward:
+            raise self._wrong(
+                f"{model} does not tell the gradients of weights apart, which zero-bubble "
+                "schedules move"
             )
-        if (
-            any(parse_schedule(name).splits_backward for name in self.schedules)
-            and not self.costs.splits_backward
-        ):
-            raise InputError(
-                f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the "
-                "gradients of "
-                "weights apart, which zero-bubble schedules move"
-            )
+
+    def _choose_sizes(self) -> None:
+        """Check the micro-batches; where none or no data degrees are given, all are taken."""
+        known = self.costs.micro_batches(tuple(pool.kind for pool in self.pools))
+        for size in self.micro_batches:
+            if size not in known:
+                raise self._wrong(f"micro-batch {size}: the cost model knows {list(known)}")
+        sizes = self.micro_batches or tuple(size for size in known if size <= self.batch)
+        object.__setattr__(self, "micro_batches", sizes)
+        most = min(sum(pool.count for pool in self.pools), self.batch)
+        degrees = self.data_degrees or tuple(range(1, most + 1))
+        object.__setattr__(self, "data_degrees", degrees)
 
     @property
     def space(self) -> tuple[str, ...]:
@@ -198,13 +193,10 @@ class StepPlanProblem(Shown):
         InputError
             If there are none.
         """
-        for pool in self.pools:
-            if pool.kind == kind:
-                return pool
-        raise InputError(
-            f"devices '{kind}' are not there; "
-            f"{did_you_mean(kind, [pool.kind for pool in self.pools])}"
-        )
+        pools = {pool.kind: pool for pool in self.pools}
+        if kind not in pools:
+            raise InputError(f"devices '{kind}' are not there; {did_you_mean(kind, list(pools))}")
+        return pools[kind]
 
     def rounds(self, micro_batch: int, data: int) -> int:
         """Micro-batches that pass each replica, n."""
@@ -214,18 +206,8 @@ class StepPlanProblem(Shown):
     def hash(self) -> str:
         """Digest of everything that a value depends on, by the prices of single layers."""
         digest = hashlib.sha256()
-        for pool in self.pools:
-            for tensor in self.degrees(pool):
-                for size, form in product(self.micro_batches, self.forms_of(pool.kind, tensor)):
-                    for again in (False, True):
-                        found = self.costs.layer_ticks(pool.kind, tensor, size, again, form)
-                        digest.update(b"-" if found is None else found.tobytes())
-                    weights = (
-                        self.costs.weight_ticks(pool.kind, tensor, size, form)
-                        if self.costs.splits_backward
-                        else None
-                    )
-                    digest.update(b"-" if weights is None else weights.tobytes())
+        for ticks in self._known_ticks():
+            digest.update(b"-" if ticks is None else ticks.tobytes())
         rest = (
             self.pools,
             self.batch,
@@ -242,6 +224,17 @@ class StepPlanProblem(Shown):
         )
         digest.update(repr(rest).encode())
         return digest.hexdigest()[:16]
+
+    def _known_ticks(self) -> Iterator[Ints | None]:
+        """Yield what the cost model knows of single layers."""
+        costs = self.costs
+        for pool in self.pools:
+            for tensor in self.degrees(pool):
+                for size, form in product(self.micro_batches, self.forms_of(pool.kind, tensor)):
+                    yield costs.layer_ticks(pool.kind, tensor, size, False, form)
+                    yield costs.layer_ticks(pool.kind, tensor, size, True, form)
+                    split = costs.splits_backward
+                    yield costs.weight_ticks(pool.kind, tensor, size, form) if split else None
 
     def replace(self, **changes: Any) -> StepPlanProblem:
         """Return a copy with some fields changed."""

@@ -12,6 +12,7 @@ every pass waits for what it needs.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from placeopt.plans.step_price import step_price
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step, parse_schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.model.arrays import Floats
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_price import StepPrice
@@ -61,37 +64,45 @@ def step_timeline(
     count, rounds, devices = len(plan.stages), price.rounds, len(plan.on_devices)
     parts = _parts(problem, plan, price)
     factor = np.ones((count, rounds, 2)) if noise is None else noise
+    slower = np.ones(count) if slow is None else slow
+
+    def length(step: Step) -> float:
+        drawn = factor[step.stage, step.micro_batch, int(step.kind != FORWARD)]
+        return float(parts[step.kind][step.stage] * drawn * slower[step.stage])
+
     schedule = parse_schedule(plan.schedule)
     orders = [schedule.order(count, rounds, device, plan.kept) for device in range(devices)]
     # what the price adds to a stage behind a cut is there and back
     wire = [0.0, *(stage.transfers / 2 for stage in price.stages[1:])]
-    ready: dict[Step, float] = {Step(0, j, FORWARD): 0.0 for j in range(rounds)}
-    at, free, passes = [0] * devices, [0.0] * devices, []
+    passes = _run(orders, length, wire)
+    closing, end = [stage.sync + stage.optimizer for stage in price.stages], 0.0
+    for device in range(devices):
+        own = [p for p in passes if p.device == device]
+        begin = 0.0 if schedule.has_barrier else own[0].start
+        end = max(end, own[-1].end + max(closing[device::devices]) - begin)
+    return passes, end
+
+
+def _run(
+    orders: list[list[Step]], length: Callable[[Step], float], wire: list[float]
+) -> list[Pass]:
+    """Return all passes, each as soon as its device is free and its input is there."""
+    waiting, free = [deque(order) for order in orders], [0.0] * len(orders)
+    ready = {Step(0, j, FORWARD): 0.0 for j in range(len(orders[0]))}
+    passes: list[Pass] = []
     moved = True
     while moved:
         moved = False
-        for device, order in enumerate(orders):
-            while at[device] < len(order) and order[at[device]] in ready:
-                step = order[at[device]]
+        for device, order in enumerate(waiting):
+            while order and order[0] in ready:
+                step = order.popleft()
                 start = max(free[device], ready[step])
-                length = (
-                    parts[step.kind][step.stage]
-                    * factor[step.stage, step.micro_batch, int(step.kind != FORWARD)]
-                )
-                end = start + length * (1.0 if slow is None else slow[step.stage])
-                passes.append(Pass(step.stage, step.micro_batch, step.kind, device, start, end))
-                free[device], at[device], moved = end, at[device] + 1, True
-                for follower, wait in _followers(step, count, wire):
-                    ready[follower] = end + wait
-    closing = [
-        max(price.stages[i].sync + price.stages[i].optimizer for i in range(d, count, devices))
-        for d in range(devices)
-    ]
-    first = [
-        0.0 if schedule.has_barrier else min(p.start for p in passes if p.device == d)
-        for d in range(devices)
-    ]
-    return passes, max(free[d] + closing[d] - first[d] for d in range(devices))
+                free[device], moved = start + length(step), True
+                passes.append(Pass(*step, device, start, free[device]))
+                ready |= {
+                    follower: free[device] + wait for follower, wait in _followers(step, wire)
+                }
+    return passes
 
 
 def _parts(
@@ -114,16 +125,13 @@ def _parts(
     return {FORWARD: forward, BACKWARD: backward, WEIGHT: weights}
 
 
-def _followers(step: Step, count: int, wire: list[float]) -> list[tuple[Step, float]]:
+def _followers(step: Step, wire: list[float]) -> list[tuple[Step, float]]:
     """Return the passes that wait for a pass, and the transfers between."""
     stage, j, kind = step
     if kind == FORWARD:
-        last = stage == count - 1
-        return [
-            (Step(stage, j, BACKWARD), 0.0)
-            if last
-            else (Step(stage + 1, j, FORWARD), wire[stage + 1])
-        ]
+        if stage == len(wire) - 1:
+            return [(Step(stage, j, BACKWARD), 0.0)]
+        return [(Step(stage + 1, j, FORWARD), wire[stage + 1])]
     if kind == WEIGHT:
         return []
     found = [(Step(stage, j, WEIGHT), 0.0)]
