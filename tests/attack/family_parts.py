@@ -7,17 +7,16 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack
 from itertools import product
-from unittest import mock
 
 import numpy as np
 from answers import poor_answers
 from family_sharding import NO_LIMIT, draw_tables, problem_of, reductions, value
+from limits import patched
 
 from placeopt.model.errors import InputError
 from placeopt.sharding import reduction
 from placeopt.sharding.bounds import bounding as bounding_file
 from placeopt.sharding.bounds import branches as branches_file
-from placeopt.sharding.bounds import lagrangian
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.lagrangian import BEYOND, MOST_PRICE, Dual
@@ -26,9 +25,9 @@ from placeopt.sharding.compact import condense, costs_of, draft_of, usage_unit
 SMALL = (
     (bounding_file, "SHRUNK", (0.5, 1.0, 2.0)),
     (bounding_file, "CP_SAT_PAIRS", (0, 5)),
-    (lagrangian, "SETTLED", (1.0,)),
-    (lagrangian, "STUCK", (1.0, 1e-3)),
-    (lagrangian, "WARM", (2.0,)),
+    (Dual, "pace.settled", (1.0,)),
+    (Dual, "pace.stuck", (1.0, 1e-3)),
+    (Dual, "pace.warm", (2.0,)),
     (branches_file, "STEPS", (1, 5)),
     (branches_file, "MOST_NUMBERS", (0,)),
     (reduction, "MOST_GROWTH", (1, 4)),
@@ -151,7 +150,7 @@ def attack(seed):
     with ExitStack() as stack:
         for module, name, smaller in SMALL:
             if rng.random() < 0.3:
-                stack.enter_context(mock.patch.object(module, name, rng.choice(smaller)))
+                stack.enter_context(patched(module, name, rng.choice(smaller)))
         stack.enter_context(poor_answers(rng, rng.choice([0.0, 0.0, 0.3])))
         if rng.random() < 0.3:
             return True, reductions(problem, drawn, best, rng)

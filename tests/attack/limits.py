@@ -1,12 +1,13 @@
-"""A clock that runs out after some looks at it: what ends with the time ends at a place that the
-seed decides.
+"""Limits with other values: a clock that runs out after some looks at it, so that what ends with the
+time ends at a place that the seed decides, and constants and options.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
@@ -32,3 +33,13 @@ def clock(looks: int | None) -> Iterator[None]:
 
     with mock.patch("time.perf_counter", now):
         yield
+
+
+def patched(owner: Any, name: str, value: Any) -> Any:
+    """Return a context in which a constant of a module, or a field of the options of a class
+    ("pace.warm"), has another value.
+    """
+    options, _, field = name.rpartition(".")
+    if options:
+        name, value = options, replace(getattr(owner, options), **{field: value})
+    return mock.patch.object(owner, name, value)

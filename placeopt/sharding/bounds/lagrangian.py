@@ -24,6 +24,7 @@ V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimizati
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,30 +54,6 @@ if TYPE_CHECKING:
     from placeopt.sharding.compact import Compact, Condensed
 
 
-MEMORY = 0.95
-"""Weight of the earlier gradients in the direction of a step. Of 0.8, 0.9, 0.95, 0.97, 0.98 and
-0.99 the bound after 3 s is with it better than with 0.8 and 0.9 on six problems of the families of
-results/sharding that choices are made on; with more it comes later."""
-
-WARM = 0.002
-"""The prices move once a sweep gains less than this part of the distance to the known cost."""
-
-LENGTH = 0.1
-"""Length of the first steps, and of those after a new star, relative to Polyak's."""
-
-SETTLED, STUCK = LENGTH / 10, LENGTH / 1000
-"""Lengths of steps at which prices have settled, and at which they no longer move."""
-LOSS = 0.2
-"""A step that loses more than this part of the distance is taken back."""
-
-
-FALL = 0.1
-"""A known cost that falls below this part of the one before makes messages start again."""
-
-
-REACH = 0.5
-"""Steps aim at most this part of the bound above it."""
-
 MOST_PRICE = 2.0**62
 """Largest price: a unit of usage then costs more than any choice. Without it, prices of a dual
 without a bound pass all floats."""
@@ -95,6 +72,33 @@ class State(NamedTuple):
     length: float  # of its steps
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How prices move.
+
+    Attributes
+    ----------
+    memory : weight of the earlier gradients in the direction of a step. Of 0.8, 0.9, 0.95, 0.97,
+    0.98 and 0.99 the bound after 3 s is with it better than with 0.8 and 0.9 on six problems of the
+    families of results/sharding that choices are made on; with more it comes later.
+    warm : the prices move once a sweep gains less than this part of the distance to the known cost.
+    length : of the first steps, and of those after a new star, relative to Polyak's. settled, stuck
+    : lengths at which prices have settled, and at which they no longer move.
+    loss : a step that loses more than this part of the distance is taken back.
+    fall : a known cost that falls below this part of the one before makes messages start again.
+    reach : steps aim at most this part of the bound above it.
+    """
+
+    memory: float = 0.95
+    warm: float = 0.002
+    length: float = 0.1
+    settled: float = 0.01
+    stuck: float = 1e-4
+    loss: float = 0.2
+    fall: float = 0.1
+    reach: float = 0.5
+
+
 class Dual:
     """Prices and messages, improved step by step.
 
@@ -105,6 +109,8 @@ class Dual:
     upper : cost of a known choice. clamp : no cost is taken to be more.
     calm : whether the prices were stuck once, new stars or not.
     """
+
+    pace = Pace()
 
     def __init__(self, compact: Compact) -> None:
         self.compact = compact
@@ -119,7 +125,7 @@ class Dual:
         self.upper = np.inf
         self.clamp = np.inf
         self.warm = self.calm = False
-        self._length, self._fails = LENGTH, 0
+        self._length, self._fails = self.pace.length, 0
         self._direction: Floats | None = None
         self._messages = self._copy()
 
@@ -130,7 +136,7 @@ class Dual:
     @property
     def settled(self) -> bool:
         """Whether prices hardly move any more."""
-        return self._length <= SETTLED
+        return self._length <= self.pace.settled
 
     def aim(self, upper: float, guess: float = np.inf) -> None:
         """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best
@@ -142,7 +148,9 @@ class Dual:
             0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp
         ) or wanted == self.clamp:
             return
-        much = wanted < FALL * self.clamp < np.inf  # the first clamp finds messages carried over
+        much = (
+            wanted < self.pace.fall * self.clamp < np.inf
+        )  # the first clamp finds messages carried over
         self.clamp = wanted
         self._clamp()
         if much:  # messages that climbed over what is no longer there are worth less than none
@@ -191,9 +199,9 @@ class Dual:
             self._fails += 1
             if self._fails >= 5:
                 self._fails, self._length = 0, max(1e-5, self._length * 0.9)
-        self.calm |= self._length <= STUCK
+        self.calm |= self._length <= self.pace.stuck
         if not self.warm:
-            self.warm = bound - self._last < WARM * (self._target() - bound)
+            self.warm = bound - self._last < self.pace.warm * (self._target() - bound)
             self._last = bound
         elif len(self.capacity):
             self._move(bound)
@@ -240,7 +248,7 @@ class Dual:
         count, old = len(self.capacity), self.stars
         new = stars_of(self.compact, self.prices, self.clamp)
         keys = new.strategy * (count + 1) + new.time
-        if self._length <= STUCK:
+        if self._length <= self.pace.stuck:
             self._tried = old.strategy * (count + 1) + old.time
         more = ~np.isin(keys, self._tried)
         self._tried = np.union1d(self._tried, keys)
@@ -251,7 +259,7 @@ class Dual:
         )
         self._weighed = np.zeros(len(self.stars.node))
         if more.any():
-            self._length = max(self._length, LENGTH)
+            self._length = max(self._length, self.pace.length)
         rest = np.zeros(int(more.sum()))
 
         def moved(values: Floats) -> Floats:
@@ -277,14 +285,14 @@ class Dual:
     def _move(self, bound: float) -> None:
         """Move the prices along the averaged gradient."""
         target = self._target()
-        if bound < self.bound - LOSS * (target - self.bound):
+        if bound < self.bound - self.pace.loss * (target - self.bound):
             self._restore()
             self._length *= 0.5
             self._direction = None
             bound = self._sweep()
         gradient = self._gradient()
         if self._direction is not None:
-            gradient = MEMORY * self._direction + (1 - MEMORY) * gradient
+            gradient = self.pace.memory * self._direction + (1 - self.pace.memory) * gradient
         self._direction = gradient
         moving = np.where((self._now <= 0) & (gradient < 0), 0.0, gradient)
         square = float(moving @ moving)
@@ -305,7 +313,7 @@ class Dual:
 
     def _target(self) -> float:
         """Return the cost that steps aim at: the known one, unless it is far away."""
-        return min(self.upper, self.bound + REACH * abs(self.bound) + 1.0)
+        return min(self.upper, self.bound + self.pace.reach * abs(self.bound) + 1.0)
 
     def _copy(self) -> tuple[Floats, Floats]:
         return self.factors.to_low.copy(), self.factors.to_high.copy()
