@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.judge import placement_violations
+from placeopt.period.judge import wait_forever
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -61,12 +62,9 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
         a, b = unit[int(problem.producer[t])], unit[int(problem.consumer[e])]
         if a != b:
             before[b].add(a)
-    for later, first in itertools.permutations([u for u in before if len(u) == 2], 2):
-        if first[0] == later[0] and first[1] < later[1]:
+    slots = sorted(u for u in before if len(u) == 2)
+    for first, later in itertools.combinations(slots, 2):
+        if first[0] == later[0]:
             before[later].add(first)
-    while free := [u for u in before if not before[u]]:
-        for u in free:
-            del before[u]
-        for waits in before.values():
-            waits.difference_update(free)
-    return [f"slot {u[1]} of '{problem.device_names[u[0]]}'" for u in sorted(before) if len(u) == 2]
+    stuck = wait_forever(before)
+    return [f"slot {u[1]} of '{problem.device_names[u[0]]}'" for u in slots if u in stuck]

@@ -298,15 +298,10 @@ def _merged_tensors(
     io = problem.io_ticks[:, [devices[0] for devices in types]]
     merged: dict[tuple[int, int, tuple[int, ...]], Ints] = {}
     for t in range(problem.num_tensors):
-        source = int(label[problem.producer[t]])
-        ops = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
-        targets = tuple(sorted({int(x) for x in label[ops]} - {source}))
-        if not targets or not io[t].any():
-            continue
-        if len(targets) == 1 and targets[0] < source:
-            source, targets = targets[0], (source,)
-        key = (int(passes[problem.producer[t]]), source, targets)
-        merged[key] = merged[key] + io[t] if key in merged else io[t].copy()
+        source, targets = _ends(problem, label, t)
+        if targets and io[t].any():
+            key = (int(passes[problem.producer[t]]), source, targets)
+            merged[key] = merged.get(key, 0) + io[t]
     keys = sorted(merged)
     return {
         "producer": np.array([source for _, source, _ in keys], np.int64),
@@ -315,6 +310,23 @@ def _merged_tensors(
         "weight": np.array([merged[key] for key in keys], np.int64).reshape(len(keys), len(types)),
         "tensor_pass": np.array([part for part, *_ in keys], np.int64),
     }
+
+
+def _ends(problem: PlacementProblem, label: Ints, t: int) -> tuple[int, tuple[int, ...]]:
+    """Return source and targets of a tensor, the lower node first where there are two."""
+    source = int(label[problem.producer[t]])
+    ops = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
+    targets = tuple(sorted(set(label[ops].tolist()) - {source}))
+    if len(targets) == 1 and targets[0] < source:
+        return targets[0], (source,)
+    return source, targets
+
+
+def _renumbered(label: Ints) -> Ints | None:
+    """Return new labels 0, 1, ... of nodes, None where no two have the same."""
+    if (label == np.arange(len(label))).all():
+        return None
+    return np.unique(label, return_inverse=True)[1]
 
 
 def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | None) -> Ints | None:
@@ -337,14 +349,9 @@ def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | No
     """
     size = model.num_nodes
     neighbours = _neighbours(model, uplink)
-    idle: Flags = np.asarray(~model.compute.any(axis=(0, 2)))
-    if sync is not None:
-        idle[model.node[sync > 0]] = False
-    if int(model.resident.sum()) > int(model.capacity.min()):
-        idle &= model.resident == 0
     label = np.arange(size)
     taken = np.zeros(size, np.bool_)
-    for v in np.flatnonzero(idle).tolist():
+    for v in np.flatnonzero(_idle(model, sync)).tolist():
         if len(neighbours[v]) > 1:
             continue
         others = neighbours[v] or ({0 if v else 1} if size > 1 else set())
@@ -353,9 +360,17 @@ def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | No
             if not taken[u] and not taken[v] and (model.allowed[v] >= model.allowed[u]).all():
                 label[v] = u
                 taken[[u, v]] = True
-    if (label == np.arange(size)).all():
-        return None
-    return np.unique(label, return_inverse=True)[1]
+    return _renumbered(label)
+
+
+def _idle(model: ContractedProblem, sync: Ints | None) -> Flags:
+    """Whether each node takes no time and its bytes are in nobody's way."""
+    idle: Flags = np.asarray(~model.compute.any(axis=(0, 2)))
+    if sync is not None:
+        idle[model.node[sync > 0]] = False
+    if int(model.resident.sum()) > int(model.capacity.min()):
+        idle &= model.resident == 0
+    return idle
 
 
 def _neighbours(model: ContractedProblem, uplink: Ints | None) -> list[set[int]]:
@@ -398,23 +413,17 @@ def _merge_heavy(model: ContractedProblem, limit: int) -> Ints | None:
             v = parent[v]
         return v
 
-    tensor = model.edge_tensor
-    for t, c in zip(tensor.tolist(), model.consumer.tolist(), strict=True):
-        u = int(model.producer[t])
-        stuck = all(
-            not model.allowed[v, g] or int(model.total[v, g] + model.weight[t, g]) > limit
-            for v in (u, c)
-            for g in np.flatnonzero(pays)
-        )
+    producer, total = model.producer[model.edge_tensor], model.total[:, pays]
+    ends = np.stack([producer, model.consumer])  # (2, edges)
+    paid = total[ends] + model.weight[model.edge_tensor][:, pays]
+    stuck = ((paid > limit) | ~model.allowed[:, pays][ends]).all(axis=(0, 2))
+    for u, c in ends[:, stuck].T.tolist():
         a, b = root(u), root(c)
         # Without a common type the limit is refuted; that is left to the solver to find.
-        if stuck and a != b and (allowed[a] & allowed[b]).any():
+        if a != b and (allowed[a] & allowed[b]).any():
             parent[a] = b
             allowed[b] &= allowed[a]
-    label = np.array([root(v) for v in range(model.num_nodes)], np.int64)
-    if (label == np.arange(model.num_nodes)).all():
-        return None
-    return np.unique(label, return_inverse=True)[1]
+    return _renumbered(np.array(list(map(root, range(model.num_nodes))), np.int64))
 
 
 def _depth_first_order(model: ContractedProblem) -> Ints:

@@ -5,13 +5,17 @@ Plain Python, with edges of its own, so that kernels and judge can be held again
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from placeopt.makespan.judge import placement_violations
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+
+T = TypeVar("T")
 
 
 def period_violations(problem: PlacementProblem, placement: Placement) -> list[str]:
@@ -32,35 +36,39 @@ def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int,
     ones of orphans too.
     """
     backward, group = problem.backward.tolist(), problem.colocation.tolist()
-    with_forward = {g for g, late in zip(group, backward, strict=True) if not late}
-    orphan = [
-        late and (g < 0 or g not in with_forward) for g, late in zip(group, backward, strict=True)
-    ]
+    grouped = problem.colocation >= 0
+    with_forward = set(problem.colocation[grouped & ~problem.backward].tolist())
     pairs = []
     for t, u in enumerate(problem.producer.tolist()):
         for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist():
             if not backward[u] and not backward[v]:
                 pairs.append((u, v))
-            elif contiguity == "chain" and backward[u] and backward[v] and (orphan[u] or orphan[v]):
+            elif (
+                contiguity == "chain"
+                and backward[u]
+                and backward[v]
+                and not {group[u], group[v]} <= with_forward
+            ):
                 pairs.append((v, u))
     return pairs
 
 
+def wait_forever(before: Mapping[T, Collection[T]]) -> set[T]:
+    """Return what is left when all that waits for nothing is taken away, again and again."""
+    left = set(before)
+    while free := {x for x in left if left.isdisjoint(before[x])}:
+        left -= free
+    return left
+
+
 def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
-    follows: dict[int, dict[int, None]] = {d: {} for d in range(problem.num_devices)}
+    before: dict[int, set[int]] = {d: set() for d in range(problem.num_devices)}
     for u, v in ordered_pairs(problem, problem.contiguity):
         if device[u] != device[v]:
-            follows[device[u]][device[v]] = None
-    while True:  # peel off devices without a predecessor
-        reached = {b for after in follows.values() for b in after}
-        free = [d for d in follows if d not in reached]
-        if not free:
-            break
-        for d in free:
-            del follows[d]
-    if not follows:
+            before[device[v]].add(device[u])
+    on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(wait_forever(before)))
+    if not on_cycle:
         return []
-    on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(follows))
     return [
         f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no "
         "pipeline"

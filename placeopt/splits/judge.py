@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from placeopt.period.judge import ordered_pairs
@@ -29,9 +30,9 @@ def split_violations(problem: SplitProblem, split: Split) -> list[str]:
 def _assignment(problem: SplitProblem, split: Split) -> Iterator[str]:
     """Every op in one stage, every device in at most one, all of them known."""
     base, stages = problem.placement, split.stages
-    ops = Counter(op for stage in stages for op in stage.ops)
+    ops = Counter(chain.from_iterable(stage.ops for stage in stages))
     yield from _places("op", base.op_names, ops)
-    devices = Counter(device for stage in stages for device in stage.devices)
+    devices = Counter(chain.from_iterable(stage.devices for stage in stages))
     yield from _places("device", base.device_names, devices)
     missing = sorted(set(range(base.num_ops)) - ops.keys())
     if missing:
@@ -63,14 +64,13 @@ def _devices(problem: SplitProblem, split: Split) -> Iterator[str]:
 def _devices_of(problem: SplitProblem, split: Split, at: int) -> Iterator[str]:
     """The same of one stage."""
     names, stage = problem.placement.device_names, split.stages[at]
-    kind = {device: g for g, devices in enumerate(problem.types) for device in devices}
     if len(stage.devices) > problem.max_replicas:
         yield (
             f"stage {at} has {len(stage.devices)} devices; at most {problem.max_replicas} "
             "may share one"
         )
-    if len({kind[device] for device in stage.devices}) > 1:
-        shown = ", ".join(names[device] for device in stage.devices)
+    if not any(set(stage.devices) <= set(devices) for devices in problem.types):
+        shown = ", ".join(map(names.__getitem__, stage.devices))
         yield f"stage {at}: its devices {shown} are not alike"
     unused = [device for device in stage.devices if device not in problem.group_of]
     if unused:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.model.problem import PlacementProblem
 
@@ -53,25 +54,20 @@ def period_bounds(
             yield "load", Analysis(problem, seconds=0.0).run("load")
         return
     model = contract(problem, contiguity="none")
+    bounds: dict[str, Callable[[float], int]] = {
+        "load": lambda left: Analysis(problem, seconds=max(0.0, left)).run("load"),
+        "op": lambda _: largest_op(model),
+        "pigeonhole": lambda _: pigeonhole(model, best),
+        "area": lambda left: area(model, left),
+        "columns": lambda left: column_bound(problem, best, upper, left),
+    }
+    least = {
+        "area": 0.0 if model.num_nodes <= _AREA_NODES else math.inf,
+        "columns": max(_COLUMN_SECONDS, 3 * needed) if problem.num_devices > 1 else math.inf,
+    }
     for method in METHODS:
         left = end - time.perf_counter()
-        if method not in methods:
-            continue
-        if method == "load":
-            value = Analysis(problem, seconds=max(0.0, left)).run("load")
-        elif method == "op":
-            value = largest_op(model)
-        elif method == "pigeonhole":
-            value = pigeonhole(model, best)
-        elif method == "area" and left > 0 and model.num_nodes <= _AREA_NODES:
-            value = area(model, left)
-        elif (
-            method == "columns"
-            and left > max(_COLUMN_SECONDS, 3 * needed)
-            and problem.num_devices > 1
-        ):
-            value = column_bound(problem, best, upper, left)
-        else:
-            continue
-        best = max(best, value)
-        yield method, value
+        if method in methods and left > least.get(method, -math.inf):
+            value = bounds[method](left)
+            best = max(best, value)
+            yield method, value

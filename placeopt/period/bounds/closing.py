@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.period.bounds.covering import Master, knapsack, ratio
+from placeopt.period.bounds.covering import Master, less_steady, ratio
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
@@ -124,9 +124,9 @@ class Closing:
                     lower = limit + 1
                 else:
                     lower = self._settle(lower, prices, deadline)
-                    found, whole = self._attain(prices, deadline)
-                    lower = max(lower, limit + 1) if whole and not found else lower
-                    undecided = min(undecided, limit) if not whole and not found else undecided
+                    attained = self._attain(prices, deadline)
+                    lower = max(lower, limit + 1) if attained is False else lower
+                    undecided = min(undecided, limit) if attained is None else undecided
                 self._limit = limit = self._next(lower, prices, undecided)
             self.unfinished = False
         except OutOfTimeError:
@@ -170,10 +170,8 @@ class Closing:
         """
         return prices.slack / max(1, prices.most * len(self._model.types[self._cover.g]))
 
-    def _attain(self, prices: BestPrices, deadline: float) -> tuple[bool, bool]:
-        """Return whether a placement within the limit was found, and whether there is none
-        otherwise.
-        """
+    def _attain(self, prices: BestPrices, deadline: float) -> bool | None:
+        """Whether there is a placement within the limit; None where that stays open."""
         model, g = self._model, self._cover.g
         self._tables.deadline = deadline
         sets, whole = self._list(prices)
@@ -188,8 +186,8 @@ class Closing:
         )
         for chosen in disjoint_sets(choice, len(model.types[g]), prices.slack, room, deadline):
             if self._accept(members[order[chosen]], prices.limit):
-                return True, whole
-        return False, whole
+                return True
+        return False if whole else None
 
     def _list(self, prices: BestPrices) -> tuple[NearSets, bool]:
         """Return the sets that a placement may use, and whether these are all; else as many of the
@@ -207,10 +205,8 @@ class Closing:
 
     def _nearest(self, prices: BestPrices, share: float) -> NearSets | None:
         """Return the sets within a share of the slack of the dearest, None if they are too many."""
-        usable, least = (
-            self._search.usable(prices.limit),
-            max(0, prices.most - int(share * prices.slack)),
-        )
+        usable = self._search.usable(prices.limit)
+        least = max(0, prices.most - int(share * prices.slack))
         try:
             self._tables.prepare(prices.price, usable, prices.limit, least)
         except UndecidedError:
@@ -250,7 +246,7 @@ class Closing:
         return max(loads) <= limit
 
 
-_STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady prices in a mixture
+_STEADY, _CLOSE_STEADY = 0.8, 0.5  # share of the steady prices in a mixture
 _TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
 _DISJOINT, _DEAR = 5, 0.5
 _NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
@@ -304,9 +300,7 @@ class PriceSearch:
 
     def usable(self, limit: int) -> Flags:
         """Which nodes a device may hold within `limit`."""
-        model, g = self.cover.model, self.cover.g
-        found: Flags = model.allowed[:, g] & (model.total[:, g] <= limit)
-        return found
+        return self.cover.usable(limit)
 
     def best(self, limit: int, deadline: float) -> BestPrices:
         """Return the best prices for `limit`, or the first that refute it; at the deadline the best
@@ -342,22 +336,13 @@ class PriceSearch:
             At the deadline.
         """
         self.tables.deadline = deadline
-        count, price, pay = (
-            len(self.cover.model.types[self.cover.g]),
-            prices.price,
-            self.pay(prices.price, limit),
-        )
+        count, price = len(self.cover.model.types[self.cover.g]), prices.price
+        pay = self.cover.pay(price, limit)
         least = max(1, -(-pay // count))
-        self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least)
+        usable = self.usable(limit)
+        self.tables.prepare(price, usable, limit, least, near=_NEAREST, dear=least)
         most = self.tables.dearest()
         return prices._replace(limit=limit, most=most, slack=count * most - pay)
-
-    def pay(self, price: Ints, limit: int) -> int:
-        """Price that the devices of the type examined have to hold together within `limit`."""
-        model = self.cover.model
-        return int(price.sum()) - sum(
-            knapsack(model, h, price, limit) for h in range(model.num_types) if h != self.cover.g
-        )
 
     def known(self, limit: int) -> list[Flags]:
         """Sets within `limit` that are known."""
@@ -405,7 +390,7 @@ class _Generation:
         phase: _Phase,
     ) -> bool:
         """Add a dear set and others of other nodes; return whether the phase ends."""
-        pricer, pay = self.search.cover.pricer, self.search.pay(price, self.limit)
+        pricer, pay = self.search.cover.pricer, self.search.cover.pay(price, self.limit)
         found = pricer.dear(
             price, self.usable, self.limit, max(1, int(_DEAR * pay / self.count)), phase.bits
         )
@@ -442,27 +427,12 @@ class _Generation:
         mixed: Floats,
     ) -> bool:
         """Add many dear sets; return whether the prices are the best."""
-        tables, pay = self.search.tables, self.search.pay(price, self.limit)
+        pay = self.search.cover.pay(price, self.limit)
         if self.proved is not None:
             self.near = min(
                 self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1)
             )
-        near = self.near
-        least = max(1, pay // self.count)  # prices of a refutation have no dearer set
-        found = self.search.cover.pricer.dear(
-            price, self.usable, self.limit, least, _PHASES[-1].bits
-        )
-        least = max(least, 0 if found is None else int(price[found].sum()))
-        tables.prepare(
-            price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least
-        )
-        most = tables.dearest()
-        while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
-            near /= 4
-        self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
-        listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(
-            len(price)
-        )
+        most, listed = self._dearest(price, pay)
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
             self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
@@ -475,6 +445,25 @@ class _Generation:
         if gap <= max(_DONE * self.count, _DONE_SLACK * self.proved.slack / self.proved.most):
             return True
         return self._adapt(new > 0, _CLOSE_STEADY)
+
+    def _dearest(self, price: Ints, pay: int) -> tuple[int, Flags]:
+        """Return a price that no set exceeds, and sets that are nearly as dear."""
+        tables, near = self.search.tables, self.near
+        least = max(1, pay // self.count)  # prices of a refutation have no dearer set
+        found = self.search.cover.pricer.dear(
+            price, self.usable, self.limit, least, _PHASES[-1].bits
+        )
+        least = max(least, 0 if found is None else int(price[found].sum()))
+        tables.prepare(
+            price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least
+        )
+        most = tables.dearest()
+        while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
+            near /= 4
+        self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
+        if sets is None:
+            sets = tables.some(int(most * (1 - near)), _LISTED)
+        return most, sets.members(len(price))
 
     def _paid(self) -> int:
         assert self.proved is not None
@@ -490,7 +479,7 @@ class _Generation:
             self.share = share
             return True
         else:
-            self.share = self.share / 2 if self.share >= _LEAST_STEADY else 0.0
+            self.share = less_steady(self.share)
         return False
 
     def _add(self, members: Flags) -> bool:

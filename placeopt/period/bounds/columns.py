@@ -33,6 +33,8 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import integer_program, linear_program
 
 if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
     from placeopt.model.arrays import Flags, Floats
     from placeopt.period.contracted import ContractedProblem
 
@@ -221,16 +223,14 @@ class ColumnBound:
         g = max(paying, key=lambda h: (float(self.model.type_counts[h]) * caps[h], -h))
         threshold = self._threshold(g, prices, caps)
         found = None
-        if self._exact or threshold > caps[g]:
-            found = self._exactly_above(g, limit, prices)
-            return None if found is None else (g, found)
-        # At a threshold of 0 or less even the empty set is dear enough: these prices refute
-        # nothing.
-        least = _MARGIN * float(prices.sum())
-        found = self._above(g, limit, prices, max(threshold, least))
-        if found is None and threshold < least:
-            raise _UndecidedError
-        if found is None:  # so far a claim of floating-point arithmetic
+        if not self._exact and threshold <= caps[g]:
+            # At a threshold of 0 or less even the empty set is dear enough: these prices refute
+            # nothing.
+            least = _MARGIN * float(prices.sum())
+            found = self._above(g, limit, prices, max(threshold, least))
+            if found is None and threshold < least:
+                raise _UndecidedError
+        if found is None:  # so far a claim of floating-point arithmetic at most
             found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
 
@@ -248,33 +248,10 @@ class ColumnBound:
             if h != g
         )
         cp = cp_model.CpModel()
-        x = [
-            cp.new_bool_var("")
-            if model.allowed[v, g] and model.total[v, g] <= limit
-            else cp.new_constant(0)
-            for v in range(model.num_nodes)
-        ]
-        terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
-        for t in range(len(model.producer)):
-            ticks = int(model.weight[t, g])
-            u = x[int(model.producer[t])]
-            rest = [
-                x[c]
-                for c in model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-            ]
-            if ticks:
-                into, out = cp.new_bool_var(""), cp.new_bool_var("")
-                if len(rest) == 1:
-                    out = into
-                terms.extend([ticks * into] + ([ticks * out] if len(rest) > 1 else []))
-                for c in rest:
-                    cp.add_bool_or([c.negated(), u, into])
-                    cp.add_bool_or([u.negated(), c, out])
-        cp.add(sum(terms) <= limit)
-        if model.resident.sum() > model.capacity[g]:
-            unit = max(1, int(model.resident.sum()) >> 40)
-            bytes_ = sum(int(model.resident[v]) // unit * x[v] for v in range(model.num_nodes))
-            cp.add(bytes_ <= int(model.capacity[g]) // unit)
+        usable = model.allowed[:, g] & (model.total[:, g] <= limit)
+        x = [cp.new_bool_var("") if fits else cp.new_constant(0) for fits in usable.tolist()]
+        self._limit_load(cp, x, g, limit)
+        self._limit_bytes(cp, x, g)
         worth = sum(int(price[v]) * x[v] for v in range(model.num_nodes) if price[v])
         cp.add(int(counts[g]) * worth >= int(price.sum()) - others)
         cp.maximize(worth)
@@ -290,6 +267,33 @@ class ColumnBound:
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             raise _UndecidedError
         return np.array([bool(solver.value(var)) for var in x])
+
+    def _limit_load(
+        self, cp: cp_model.CpModel, x: list[cp_model.IntVar], g: int, limit: int
+    ) -> None:
+        """The times of a set and the tensors that cross its border take at most `limit` ticks."""
+        model = self.model
+        terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
+        for t in np.flatnonzero(model.weight[:, g]).tolist():
+            ticks, u = int(model.weight[t, g]), x[int(model.producer[t])]
+            readers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
+            into, out = cp.new_bool_var(""), cp.new_bool_var("")
+            terms.append(ticks * into)
+            if len(readers) > 1:
+                terms.append(ticks * out)
+            else:
+                out = into
+            for c in readers:
+                cp.add_bool_or([x[c].negated(), u, into])
+                cp.add_bool_or([u.negated(), x[c], out])
+        cp.add(sum(terms) <= limit)
+
+    def _limit_bytes(self, cp: cp_model.CpModel, x: list[cp_model.IntVar], g: int) -> None:
+        """A set fits into the memory of a device, where not all nodes do."""
+        resident, capacity = self.model.resident, int(self.model.capacity[g])
+        if resident.sum() > capacity:
+            unit = max(1, int(resident.sum()) >> 40)
+            cp.add(sum(int(r) // unit * x[v] for v, r in enumerate(resident)) <= capacity // unit)
 
     def _above(self, g: int, limit: int, prices: Floats, threshold: float) -> Flags | None:
         """Find a set of type g dearer than `threshold` within `limit`; None if there is none."""

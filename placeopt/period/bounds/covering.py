@@ -201,122 +201,152 @@ class CoverBound:
 
     def _refutes(self, limit: int) -> bool:
         """Whether column generation refutes `limit`; `lower` rises on the way."""
-        master = Master(self.model, self.g, limit)
-        for members in self.sets:
-            if self.pricer.load(members) <= limit:
-                master.add(members)
-        steady = self.model.smallest_times / max(1.0, float(self.model.smallest_times.sum()))
-        count, price = len(self.model.types[self.g]), np.floor(steady * PRICES).astype(np.int64)
-        found, closest = self._ask(
-            price, limit, 1
-        )  # uniform prices are good ones, and refute much at once
-        if found is None and closest == 0.0:
-            return True
-        if found is not None:
-            found, closest = self._dearest(price, limit, found, closest)
-            self._settle(price, limit, closest)
-            self._add(master, found)
-        steady, share, improved = steady * count, _STEADY, True  # share of the steady prices
-        while True:
-            if improved:
-                value, prices = master.solve(self.pricer.deadline - time.perf_counter())
-                share = _STEADY
-                if value <= count * (1 + _TOLERANCE):
-                    return False
-            mixed = share * steady + (1 - share) * prices
-            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            found, missed = self._ask(price, limit, DEPTH if share == 0.0 else 1)
-            if found is None and missed == 0.0:
-                return True
-            if found is not None and missed < min(closest, _NEAR):
-                found, missed = self._dearest(price, limit, found, missed)
-            improved = (
-                found is not None
-                and self._add(master, found)
-                and float(prices[found].sum()) > 1 + _TOLERANCE
-            )
-            if found is not None and missed < closest:
-                closest, steady = missed, mixed / float(mixed[found].sum())
-                self._settle(price, limit, missed)
-            if found is not None and improved:
-                self._add_disjoint(master, price, limit, found)
-            elif share == 0.0:
-                return False  # floating-point arithmetic, or coarse buckets, have no better prices
-            else:
-                share = share / 2 if share >= _LEAST_STEADY else 0.0
+        generation = _Generation(self, limit)
+        return generation.refutes_at_once() or generation.refutes()
 
-    def _ask(self, price: Ints, limit: int, depth: int) -> tuple[Flags | None, float]:
+    def usable(self, limit: int) -> Flags:
+        """Which nodes a device may hold within `limit`."""
+        found: Flags = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+        return found
+
+    def pay(self, price: Ints, limit: int) -> int:
+        """Price that the devices of the type examined have to hold together within `limit`."""
+        others = (h for h in range(self.model.num_types) if h != self.g)
+        return int(price.sum()) - sum(knapsack(self.model, h, price, limit) for h in others)
+
+    def ask(self, price: Ints, limit: int, depth: int) -> tuple[Flags | None, float]:
         """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
         set and how dear it is.
         """
-        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
-        count = len(self.model.types[self.g])
-        pay = int(price.sum()) - sum(
-            knapsack(self.model, h, price, limit)
-            for h in range(self.model.num_types)
-            if h != self.g
-        )
-        least = -(-pay // count)
+        least = -(-self.pay(price, limit) // len(self.model.types[self.g]))
         try:
-            found = self.pricer.dearest(price, usable, limit, max(1, least), depth=depth)
+            found = self.pricer.dearest(
+                price, self.usable(limit), limit, max(1, least), depth=depth
+            )
         except UndecidedError:
             return None, 1.0
         if found is None:
             return None, 0.0 if least > 0 else 1.0
         return found, float(price[found].sum()) / max(1, least)
 
-    def _dearest(self, price: Ints, limit: int, found: Flags, missed: float) -> tuple[Flags, float]:
-        """Return the dearest set, or about, and how dear it is: prices count as close by what the
-        dearest set says.
-        """
-        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
-        worth = int(price[found].sum())
-        try:
-            while (
-                better := self.pricer.dearest(
-                    price, usable, limit, int(price[found].sum()) + 1, depth=1
-                )
-            ) is not None:
-                found = better
-        except UndecidedError:
-            pass
-        return found, missed * float(price[found].sum()) / max(1, worth)
-
-    def _settle(self, price: Ints, limit: int, missed: float) -> None:
+    def settle(self, price: Ints, limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
         go.
         """
         high = int(limit / max(1.0, missed)) + 1
         while high - self.lower > max(1, int(_PART * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
-            found, short = self._ask(price, middle - 1, DEPTH if missed < _CLOSE else 1)
+            found, short = self.ask(price, middle - 1, DEPTH if missed < _CLOSE else 1)
             if found is None and short == 0.0:
                 self.lower = middle
             else:
                 high = middle - 1
 
-    def _add_disjoint(self, master: Master, price: Ints, limit: int, found: Flags) -> None:
+
+class _Generation:
+    """Column generation for one limit."""
+
+    def __init__(self, cover: CoverBound, limit: int) -> None:
+        self.cover, self.limit, self.usable = cover, limit, cover.usable(limit)
+        times, self.count = cover.model.smallest_times, len(cover.model.types[cover.g])
+        self.steady: Floats = times / max(1.0, float(times.sum()))
+        self.closest = np.inf  # by which factor the steady prices miss a refutation
+        self.master = Master(cover.model, cover.g, limit)
+        for members in cover.sets:
+            if cover.pricer.load(members) <= limit:
+                self.master.add(members)
+
+    def refutes_at_once(self) -> bool:
+        """Whether uniform prices do: they are good ones, and refute much."""
+        price = np.floor(self.steady * PRICES).astype(np.int64)
+        found, self.closest = self.cover.ask(price, self.limit, 1)
+        if found is None and self.closest == 0.0:
+            return True
+        if found is not None:
+            found, self.closest = self._dearest(price, found, self.closest)
+            self.cover.settle(price, self.limit, self.closest)
+            self._add(found)
+        self.steady = self.steady * self.count
+        return False
+
+    def refutes(self) -> bool:
+        """Whether dual prices do, or their mixtures with the steady ones."""
+        share, improved = _STEADY, True  # share of the steady prices
+        while True:
+            if improved:
+                value, prices = self.master.solve(self.cover.pricer.deadline - time.perf_counter())
+                share = _STEADY
+                if value <= self.count * (1 + _TOLERANCE):
+                    return False
+            mixed = share * self.steady + (1 - share) * prices
+            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
+            found, missed = self.cover.ask(price, self.limit, DEPTH if share == 0.0 else 1)
+            if found is None and missed == 0.0:
+                return True
+            improved = found is not None and self._learn(price, found, missed, mixed, prices)
+            if not improved:
+                if (
+                    share == 0.0
+                ):  # floating-point arithmetic or coarse buckets have no better prices
+                    return False
+                share = less_steady(share)
+
+    def _learn(
+        self, price: Ints, found: Flags, missed: float, mixed: Floats, prices: Floats
+    ) -> bool:
+        """Add the set that answered prices, and others of other nodes; return whether the linear
+        program, whose prices are `prices`, changes by it.
+        """
+        if missed < min(self.closest, _NEAR):
+            found, missed = self._dearest(price, found, missed)
+        improved = self._add(found) and float(prices[found].sum()) > 1 + _TOLERANCE
+        if missed < self.closest:
+            self.closest, self.steady = missed, mixed / float(mixed[found].sum())
+            self.cover.settle(price, self.limit, missed)
+        if improved:
+            self._add_disjoint(price, found)
+        return improved
+
+    def _dearest(self, price: Ints, found: Flags, missed: float) -> tuple[Flags, float]:
+        """Return the dearest set, or about, and how dear it is: prices count as close by what the
+        dearest set says.
+        """
+        dearest, worth = self.cover.pricer.dearest, int(price[found].sum())
+        better: Flags | None = found
+        try:
+            while better is not None:
+                found = better
+                more = int(price[found].sum()) + 1
+                better = dearest(price, self.usable, self.limit, more, depth=1)
+        except UndecidedError:
+            pass
+        return found, missed * float(price[found].sum()) / max(1, worth)
+
+    def _add_disjoint(self, price: Ints, found: Flags) -> None:
         """Add dear sets of other nodes than the last one: a linear program over few sets has wild
         prices.
         """
-        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+        usable, dearest = self.usable, self.cover.pricer.dearest
         least = int(_DEAR * int(price[found].sum()))
         for _ in range(_DISJOINT):
             usable = usable & ~found
             try:
-                other = self.pricer.dearest(
-                    np.where(usable, price, 0), usable, limit, least, depth=0
-                )
+                other = dearest(np.where(usable, price, 0), usable, self.limit, least, depth=0)
             except UndecidedError:
                 return
             if other is None:
                 return
-            self._add(master, other)
+            self._add(other)
             found = other
 
-    def _add(self, master: Master, members: Flags) -> bool:
+    def _add(self, members: Flags) -> bool:
         """Add a set; False if it is known."""
-        if not master.add(members):
+        if not self.master.add(members):
             return False
-        self.sets.append(members)
+        self.cover.sets.append(members)
         return True
+
+
+def less_steady(share: float) -> float:
+    """Return the next smaller share of the steady prices in a mixture, none in the end."""
+    return share / 2 if share >= _LEAST_STEADY else 0.0

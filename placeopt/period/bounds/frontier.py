@@ -98,7 +98,7 @@ def _greedy_order(
     """Return (cost, order) of the order that opens least and closes most at every step, oldest
     tensors first; None if late.
     """
-    left = [len(nodes) for nodes in pins]
+    left = list(map(len, pins))
     opened: dict[int, int] = {}  # tensor -> when it was opened
     order: list[int] = []
     waiting, cost = {start}, 0
@@ -138,8 +138,8 @@ def _greedy_order(
 def _states(
     compute: list[int], tensors: list[_Tensor], order: list[int], deadline: float
 ) -> FrontierGraph | None:
-    touching = _touching(len(order), [tensor.pins for tensor in tensors])
-    left = [len(tensor.pins) for tensor in tensors]
+    pins = [tensor.pins for tensor in tensors]
+    touching, left = _touching(len(order), pins), list(map(len, pins))
     opened: list[int] = []
     states: dict[tuple[int, ...], int] = {(): 0}
     layer = [0, 1]
@@ -150,16 +150,14 @@ def _states(
             return None
         for t in touching[v]:
             left[t] -= 1
-        remain = [t for t in opened if left[t]] + [
-            t for t in touching[v] if t not in opened and left[t]
-        ]
+        remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
         found: dict[tuple[int, ...], int] = {}
         for state, held in itertools.product(states, (0, 1)):
             if held == 0 and len(found) > _MAX_WIDTH:
                 return None
             here = dict(zip(opened, state, strict=True))
             paid = compute[v] * held + _touch(here, tensors, touching[v], held)
-            key = tuple(here[t] for t in remain)
+            key = tuple(map(here.__getitem__, remain))
             target[held].append(layer[-1] + found.setdefault(key, len(found)))
             ticks[held].append(paid)
         states, opened = found, remain
