@@ -307,7 +307,7 @@ def _merged_tensors(
         "producer": np.array([source for _, source, _ in keys], np.int64),
         "consumer_ptr": np.cumsum([0, *(len(targets) for *_, targets in keys)], dtype=np.int64),
         "consumer": np.array([v for *_, targets in keys for v in targets], np.int64),
-        "weight": np.array([merged[key] for key in keys], np.int64).reshape(len(keys), len(types)),
+        "weight": np.array(list(map(merged.get, keys)), np.int64).reshape(len(keys), len(types)),
         "tensor_pass": np.array([part for part, *_ in keys], np.int64),
     }
 

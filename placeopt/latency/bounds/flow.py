@@ -120,13 +120,13 @@ class FlowBound:
         self.nodes, self.lattice = found
         self.most_nodes = reduction.most_nodes
         self._set_arrays()
+        self._set_tables()
         self._cuts: list[Floats] = []
         self.idle = 0
         self._best_flow: Floats | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         moves = 2 * self._num_slots * int(self.arrays.io_time.sum())
-        total = int(np.maximum(largest, 0).sum()) + moves + 1
-        total += sum(max(b.time, 0) for b in self.nodes.between)
+        total = int(np.maximum(largest, 0).sum()) + moves + 1 + self._hidden
         self._weight = min(_MAX_WEIGHT, 2**60 // total)
         self.usable = self._weight >= _MIN_WEIGHT
 
@@ -138,16 +138,7 @@ class FlowBound:
             [unit[ops[0]] for ops in nodes.ops], return_index=True, return_inverse=True
         )
         group = np.argsort(np.argsort(first))[label].astype(np.int64)
-        before: list[set[int]] = [set() for _ in range(n)]
-        for u, v in nodes.edges:
-            before[v].add(u)
-        leader = np.arange(n)
-        pool_time = np.array(nodes.pool_time, np.int64)
-        for v, found in enumerate(before):  # in topological order
-            if len(found) == 1 and group[min(found)] == group[v]:
-                leader[v] = leader[min(found)]
-                if pool_time[v] < 0:
-                    pool_time[leader[v]] = -1
+        leader, pool_time = self._leaders(group)
         follower = np.flatnonzero(leader != np.arange(n))
         follower = follower[np.argsort(leader[follower], kind="stable")]
         resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], np.int64)
@@ -168,6 +159,20 @@ class FlowBound:
             "step": capacity // self._steps + 1,
             "steps": self._steps,
         }
+
+    def _leaders(self, group: Ints) -> tuple[Ints, Ints]:
+        """Return the node with which each one enters the pool, and the ticks of nodes there."""
+        nodes, leader = self.nodes, np.arange(len(group))
+        before: list[set[int]] = [set() for _ in leader]
+        for u, v in nodes.edges:
+            before[v].add(u)
+        pool_time = np.array(nodes.pool_time, np.int64)
+        for v, found in enumerate(before):  # in topological order
+            if len(found) == 1 and group[min(found)] == group[v]:
+                leader[v] = leader[min(found)]
+                if pool_time[v] < 0:
+                    pool_time[leader[v]] = -1
+        return leader, pool_time
 
     def _left_out(self) -> dict[str, Any]:
         """The fields of `FlowArrays` about ops that were left out between nodes."""
@@ -193,19 +198,13 @@ class FlowBound:
     def _set_arrays(self) -> None:
         nodes = self.nodes
         n = len(nodes.ops)
-        slot_time = np.array(
-            [
-                -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum())
-                for ops in nodes.ops
-            ],
-            np.int64,
-        )
+        slot_time = np.array([_in_turn(self._slot_time, ops) for ops in nodes.ops], np.int64)
         producer = np.array([u for u, _, _ in nodes.tensors], np.int64)
         size = np.array([len(heads) for _, heads, _ in nodes.tensors], np.int64)
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
         pointer = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
-        tails = np.array([u for u, _ in nodes.edges], np.int64)
+        self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         self.arrays = FlowArrays(
             slot_time=slot_time,
             io_time=np.array([ticks for _, _, ticks in nodes.tensors], np.int64),
@@ -213,8 +212,8 @@ class FlowBound:
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
             touch_producer=touch_role == 1,
-            edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
-            edge_head=np.array([v for _, v in nodes.edges], np.int64),
+            edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)).astype(np.int64),
+            edge_head=self._ends[:, 1].copy(),
             **self._classes(),
             **self._left_out(),
         )
@@ -224,13 +223,13 @@ class FlowBound:
             a.pool_time,
             a.slot_time,
         )
-        between = sum(max(b.time, 0) for b in nodes.between)
-        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + between)
-        self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
-        ideals = self.lattice.num_ideals
-        held = self._steps**2 * (
-            3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1
-        )
+        self._hidden = sum(max(b.time, 0) for b in nodes.between)
+        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + self._hidden)
+
+    def _set_tables(self) -> None:
+        ideals, held = self.lattice.num_ideals, self._steps**2
+        if self.problem.slots == 2 and (self.arrays.group_size > 1).any():
+            held *= 3
         shape = ideals, held, self._num_slots + 1
         self._tables = SlotTables(
             np.empty(shape, np.int64),
@@ -280,9 +279,7 @@ class FlowBound:
             most = upper()
             limit = NO_VALUE if most is None else most * total
             value = -(-min(int(self._tables.value[-1, :, -1].min()), limit) // total)
-            self.idle = 0 if value > self.lower else self.idle + 1
-            if value > self.lower or self._best_flow is None:
-                self.lower, self._best_flow = max(self.lower, value), flow
+            self._judge(flow, value)
             if most is not None and self.lower >= most:
                 return
             units = self._units()
@@ -290,6 +287,12 @@ class FlowBound:
             if offer is not None:
                 offer(*self._placement(units))
             yield True
+
+    def _judge(self, flow: Floats, value: int) -> None:
+        """Keep a flow that proves more than those before it, or is the first."""
+        self.idle = 0 if value > self.lower else self.idle + 1
+        if value > self.lower or self._best_flow is None:
+            self.lower, self._best_flow = max(self.lower, value), flow
 
     def _next_flow(self) -> tuple[Floats, float]:
         """A step from the best flow so far towards the best against the placements found so far;
@@ -436,10 +439,9 @@ class FlowBound:
         """Accelerator of every slot: those that share a class together, the fullest first, each
         where it fits most closely.
         """
-        used = [0] * (int(units.max(initial=-1)) + 1)
-        for unit, size in zip(units.tolist(), self.arrays.resident.tolist(), strict=True):
-            if unit >= 0:
-                used[unit] += size
+        totals = np.zeros(int(units.max(initial=-1)) + 1, np.int64)
+        np.add.at(totals, units[units >= 0], self.arrays.resident[units >= 0])
+        used = totals.tolist()
         parts = self._slots_together(units, len(used))
         free = [int(self.problem.capacity[d]) for d in self._accelerators]
         left = [self.problem.slots] * len(free)
@@ -523,6 +525,11 @@ def flow_bounds(
                 break
         best = max(best, flow.lower)
         yield best, True
+
+
+def _in_turn(times: Ints, ops: list[int]) -> int:
+    """Ticks of ops one after the other, -1 where some of them cannot run."""
+    return -1 if (times[ops] < 0).any() else int(times[ops].sum())
 
 
 def _smallest(problem: PlacementProblem, devices: list[int]) -> Ints:
@@ -610,6 +617,17 @@ class Charges:
     def all(self) -> list[tuple[int, frozenset[int], int]]:
         """Return the charges as (u, H, ticks)."""
         return [(u, heads, ticks) for (u, heads), ticks in self._ticks.items()]
+
+    def between(self, node: dict[int, int]) -> list[tuple[int, tuple[int, ...], int]]:
+        """Return the charges between nodes, given the node of every op: producer, consumers,
+        ticks.
+        """
+        paid: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        for (u, heads), ticks in self._ticks.items():
+            behind = tuple(sorted({node[v] for v in heads} - {node[u]}))
+            if behind:
+                paid[node[u], behind] += ticks
+        return sorted((u, heads, ticks) for (u, heads), ticks in paid.items())
 
     def _add(self, u: int, heads: frozenset[int], ticks: int) -> None:
         if ticks and heads:
@@ -708,14 +726,13 @@ class Reduction:
         """
         p = self.problem
         free = (self.slot_time <= 0) & (self.pool_time == 0)
-        costs = self._sent()
-        graph = self.graph
+        silent = free & (self._sent() == 0)
         kept = set(range(p.num_ops))
         for v in reversed(p.topological_order.tolist()):
-            if free[v] and not any(w in kept for w in graph.successors(v)):
+            if free[v] and kept.isdisjoint(self.graph.successors(v)):
                 kept.discard(v)
         for v in p.topological_order.tolist():
-            if free[v] and not costs[v] and not any(u in kept for u in graph.predecessors(v)):
+            if silent[v] and kept.isdisjoint(self.graph.predecessors(v)):
                 kept.discard(v)
         return kept if len(kept) > 1 else set(range(p.num_ops))
 
@@ -729,26 +746,19 @@ class Reduction:
         """Return the reduced graph of the ops `kept`."""
         p = self.problem
         graph = _op_graph(p, kept)
-        group = {v: v for v in kept}
-        members = {v: [v] for v in kept}
-        self._merge_classes(graph, group, members)
-        position = {v: i for i, v in enumerate(p.topological_order.tolist())}
+        group, members = self._merge_classes(graph)
+        position = np.argsort(p.topological_order)
         merged = nx.DiGraph()
         merged.add_nodes_from(members)
         merged.add_edges_from((group[u], group[v]) for u, v in graph.edges if group[u] != group[v])
         order = list(nx.lexicographical_topological_sort(merged, key=position.__getitem__))
         number = {g: i for i, g in enumerate(order)}
         node = {v: number[g] for v, g in group.items()}
-        paid: Counter[tuple[int, tuple[int, ...]]] = Counter()
-        for u, heads, ticks in charges.all():
-            behind = tuple(sorted({node[v] for v in heads} - {node[u]}))
-            if behind:
-                paid[node[u], behind] += ticks
         return Nodes(
             [sorted(members[g]) for g in order],
             [self._group_pool_time(graph, members[g]) for g in order],
             sorted((number[u], number[v]) for u, v in merged.edges),
-            sorted((u, heads, ticks) for (u, heads), ticks in paid.items()),
+            charges.between(node),
             self._between(kept, node),
         )
 
@@ -767,16 +777,15 @@ class Reduction:
         return [
             Between(
                 *ends,
-                -1 if (self.slot_time[ops] < 0).any() else int(self.slot_time[ops].sum()),
+                _in_turn(self.slot_time, ops),
                 int(p.resident[ops].sum()),
             )
             for ends, ops in found.items()
         ]
 
-    def _merge_classes(
-        self, graph: nx.DiGraph, group: dict[int, int], members: dict[int, list[int]]
-    ) -> None:
-        """Merge neighbours of one class where one only follows, or only feeds, the other.
+    def _merge_classes(self, graph: nx.DiGraph) -> tuple[dict[int, int], dict[int, list[int]]]:
+        """Merge neighbours of one class where one only follows, or only feeds, the other; return
+        the node of every op, and the ops of every node.
 
         Either both are in one slot, or both are in the pool, where the one can be next to the other
         in every order; every way in must reach every way out, or the node would order what the ops
@@ -784,6 +793,7 @@ class Reduction:
         weights join: first ops that take no time and feed one other only, which cost nothing in
         that one's slot.
         """
+        group, members = dict(zip(graph, graph, strict=True)), {v: [v] for v in graph}
         colour = self.problem.units.head
         again = True
         while again:
@@ -796,6 +806,7 @@ class Reduction:
                     group.update(dict.fromkeys(members[b], a))
                     members[a] += members.pop(b)
                     again = True
+        return group, members
 
     def _may_merge(
         self,
@@ -806,8 +817,8 @@ class Reduction:
         b: int,
     ) -> bool:
         """Whether the node b can become a part of a, which feeds it."""
-        before_b = {group[x] for w in members[b] for x in graph.predecessors(w)} - {b}
-        after_a = {group[x] for w in members[a] for x in graph.successors(w)} - {a}
+        before_b = {group[x] for x, _ in graph.in_edges(members[b])} - {b}
+        after_a = {group[x] for _, x in graph.out_edges(members[a])} - {a}
         if self.problem.slots > 1:
             weight = len(members[a]) == 1 and not self.slot_time[a] and not graph.in_degree(a)
             joins = weight and after_a == {b}
@@ -864,17 +875,23 @@ def _crossing_time(graph: nx.DiGraph, ops: list[int], times: dict[int, int]) -> 
     None if some way in does not reach some way out. Without ways in (out), the first (last) ops of
     the group count.
     """
-    inside = set(ops)
     part = graph.subgraph(ops)
-    entries = [v for v in ops if not inside.issuperset(graph.predecessors(v))]
-    exits = [v for v in ops if not inside.issuperset(graph.successors(v))]
-    entries = entries or [v for v in ops if part.in_degree(v) == 0]
-    exits = exits or [v for v in ops if part.out_degree(v) == 0]
+    entries = _open_ends(ops, graph.predecessors, part.in_degree)
+    exits = _open_ends(ops, graph.successors, part.out_degree)
     order = list(nx.topological_sort(part))
     longest = [_longest_from(part, order, entry, times) for entry in entries]
     if not all(reach.keys() >= set(exits) for reach in longest):
         return None
     return min(reach[last] for reach in longest for last in exits)
+
+
+def _open_ends(
+    ops: list[int], near: Callable[[int], Iterable[int]], degree: Callable[[int], int]
+) -> list[int]:
+    """Return the ops with neighbours outside; where there are none, those without any inside."""
+    inside = set(ops)
+    ends = [v for v in ops if not inside.issuperset(near(v))]
+    return ends or [v for v in ops if degree(v) == 0]
 
 
 def _longest_from(
