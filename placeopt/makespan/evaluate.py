@@ -81,12 +81,8 @@ class Evaluation(Shown):
         destination).
         """
         problem, device = self.problem, self.placement.device
-        source = (
-            device[problem.producer[problem.edge_tensor]]
-            if problem.num_edges
-            else np.zeros(0, np.int64)
-        )
-        destination = device[problem.consumer] if problem.num_edges else np.zeros(0, np.int64)
+        source = device[problem.producer[problem.edge_tensor]]
+        destination = device[problem.consumer]
         free = (source != destination) & (problem.channel[source, destination] < 0)
         key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])
         pairs = np.stack(np.divmod(key, problem.num_devices), axis=1)
@@ -101,16 +97,7 @@ class Evaluation(Shown):
     @property
     def schedule(self) -> Schedule:
         """Start and end of every op and transfer."""
-        rows = self.transfers
-        return Schedule(
-            self.placement.device,
-            self.start,
-            self.finish,
-            rows[:, 0],
-            rows[:, 1],
-            rows[:, 2],
-            rows[:, 3],
-        )
+        return Schedule(self.placement.device, self.start, self.finish, *self.transfers.T)
 
 
 _NO_RANKS = frozen(np.zeros((0, 0), np.int64))
@@ -206,14 +193,14 @@ def evaluate(
             "capacity of "
             f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
         )
-    start, finish_, peak = (_read_only(array) for array in (trace.start, trace.finish, trace.peak))
+    start, finish, peak = map(_read_only, (trace.start, trace.finish, trace.peak))
     return Evaluation(
         problem,
         placement,
         int(makespan[0]),
         mode,
         start,
-        finish_,
+        finish,
         peak,
         trace.requests[:, : trace.num_requests[0]],
     )

@@ -21,9 +21,6 @@ KEPT, LEAST_KEPT = 0.99, 0.98
 """Share of the work that a natural grid keeps, of what the one that keeps most does, and of all
 work."""
 
-LONGEST_TIMES = 40
-"""Different times of ops, the longest, of which a natural grid's unit may be a part."""
-
 
 def common_unit(problem: PlacementProblem) -> int:
     """Return the greatest common divisor of all times: a coarser grid without any rounding."""
@@ -33,7 +30,7 @@ def common_unit(problem: PlacementProblem) -> int:
     return int(np.gcd.reduce(times)) if times.size else 1
 
 
-def natural_grid(problem: PlacementProblem, horizon: int) -> int:
+def natural_grid(problem: PlacementProblem, horizon: int, longest_times: int = 40) -> int:
     """Return the coarsest unit that keeps nearly all of the ops' work when their times are rounded
     down.
 
@@ -43,6 +40,7 @@ def natural_grid(problem: PlacementProblem, horizon: int) -> int:
     Parameters
     ----------
     horizon : ticks; the unit is a 256th of it to a fourth.
+    longest_times : different times of ops, the longest, of which the unit may be a part.
 
     Returns
     -------
@@ -52,7 +50,7 @@ def natural_grid(problem: PlacementProblem, horizon: int) -> int:
     times = np.where(problem.compute >= 0, problem.compute, np.iinfo(np.int64).max).min(axis=1)
     shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
     units: set[int] = set()
-    for ticks in np.unique(times[times >= shortest])[-LONGEST_TIMES:].tolist():
+    for ticks in np.unique(times[times >= shortest])[-longest_times:].tolist():
         units.update(ticks // parts for parts in range(-(-ticks // longest), ticks // shortest + 1))
     kept = {unit: int((times // unit).sum()) * unit for unit in units}
     least = max(KEPT * max(kept.values(), default=0), LEAST_KEPT * int(times.sum()), 1)

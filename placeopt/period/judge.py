@@ -5,7 +5,7 @@ Plain Python, with edges of its own, so that kernels and judge can be held again
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.judge import placement_violations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-
-T = TypeVar("T")
 
 
 def period_violations(problem: PlacementProblem, placement: Placement) -> list[str]:
@@ -53,7 +51,7 @@ def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int,
     return pairs
 
 
-def wait_forever(before: Mapping[T, Collection[T]]) -> set[T]:
+def wait_forever(before: Mapping[Any, Collection[Any]]) -> set[Any]:
     """Return what is left when all that waits for nothing is taken away, again and again."""
     left = set(before)
     while free := {x for x in left if left.isdisjoint(before[x])}:

@@ -92,8 +92,7 @@ def _memory(problem: SplitProblem, split: Split) -> Iterator[str]:
             if held > int(base.capacity[device]):
                 yield (
                     f"stage {at}: '{base.device_names[device]}' holds {held} bytes, its capacity "
-                    "is "
-                    f"{int(base.capacity[device])}"
+                    f"is {int(base.capacity[device])}"
                 )
 
 
@@ -105,8 +104,8 @@ def _order(problem: SplitProblem, split: Split) -> Iterator[str]:
     for op, group in enumerate(base.colocation.tolist()):
         if group >= 0 and stage_of[together.setdefault(group, op)] != stage_of[op]:
             yield (
-                f"ops '{base.op_names[together[group]]}' and '{base.op_names[op]}' must share a "
-                "stage"
+                f"ops '{base.op_names[together[group]]}' and '{base.op_names[op]}' "
+                "must share a stage"
             )
     for u, v in ordered_pairs(base, "chain"):
         if stage_of[u] > stage_of[v]:

@@ -105,8 +105,8 @@ class FlowBound:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
-        self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
-        self._pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
+        self._accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
+        self._pools = np.flatnonzero(problem.io_class < 0).tolist()
         self._num_slots = len(self._accelerators) * problem.slots
         if not self._accelerators or not 1 < problem.num_ops <= MAX_OPS:
             return
@@ -623,7 +623,7 @@ class Charges:
         ticks.
         """
         paid: Counter[tuple[int, tuple[int, ...]]] = Counter()
-        for (u, heads), ticks in self._ticks.items():
+        for u, heads, ticks in self.all():
             behind = tuple(sorted({node[v] for v in heads} - {node[u]}))
             if behind:
                 paid[node[u], behind] += ticks

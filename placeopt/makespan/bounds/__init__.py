@@ -60,15 +60,14 @@ def bound(
     from placeopt.makespan.live import impossible_reason
 
     reason = impossible_reason(problem)
-    if reason:
-        return BoundReport(0, "none", {}, time.perf_counter() - started, reason)
-    analysis = Analysis(problem, seconds=seconds, upper=upper)
-    analysis.run_all(chosen, optional=methods is None)
-    value, method = analysis.best()
-    if value >= analysis.most:
+    if not reason:
+        analysis = Analysis(problem, seconds=seconds, upper=upper)
+        analysis.run_all(chosen, optional=methods is None)
+        value, method = analysis.best()
+        if value < analysis.most:
+            return BoundReport(value, method, dict(analysis.bounds), time.perf_counter() - started)
         reason = f"no schedule of any length keeps to the constraints together ({method})"
-        return BoundReport(0, "none", {}, time.perf_counter() - started, reason)
-    return BoundReport(value, method, dict(analysis.bounds), time.perf_counter() - started)
+    return BoundReport(0, "none", {}, time.perf_counter() - started, reason)
 
 
 __all__ = ["METHODS", "BoundReport", "bound"]

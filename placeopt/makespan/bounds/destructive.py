@@ -162,19 +162,21 @@ class Clusters:
         r = self.relaxation
         head, tail = heads.minima()
         latest = self.horizon - tail - r.min_compute  # latest start
-        changed = False
         late = (self.pay < INFINITE) & (
             head[r.source] + r.min_compute[r.source] + np.where(self.pay < INFINITE, self.pay, 0)
             > latest[r.target]
         )
         for e in np.flatnonzero(late | (self.pay >= INFINITE)).tolist():
             self._join(int(r.source[e]), int(r.target[e]))
-        time_of = {
-            c: self._one_machine(m, head, tail) for c, m in self.members.items() if len(m) > 1
-        }
-        if any(value > self.horizon for value in time_of.values()):
+        several = [members for members in self.members.values() if len(members) > 1]
+        if any(self._one_machine(members, head, tail) > self.horizon for members in several):
             self.contradiction = True
             return True
+        return self._decide(head, tail)
+
+    def _decide(self, head: Ints, tail: Ints) -> bool:
+        """Decide which edges are shared, and which paid; return whether any is."""
+        r, changed = self.relaxation, False
         known: dict[tuple[int, int], bool] = {}
         for e, (u, v) in enumerate(zip(r.source.tolist(), r.target.tolist(), strict=True)):
             a, b = self.find(u), self.find(v)
@@ -205,9 +207,5 @@ class Clusters:
 
     def _one_machine(self, ops: list[int], head: Ints, tail: Ints) -> int:
         jobs = np.empty((JOB_ROWS, len(ops)), np.int64)
-        jobs[RELEASE], jobs[LENGTH], jobs[TAIL] = (
-            head[ops],
-            self.relaxation.min_compute[ops],
-            tail[ops],
-        )
+        jobs[[RELEASE, LENGTH, TAIL]] = head[ops], self.relaxation.min_compute[ops], tail[ops]
         return int(jackson(len(ops), jobs))

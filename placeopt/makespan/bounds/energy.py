@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import weight_choices
+from placeopt.makespan.bounds.relaxation import sample, weight_choices
 from placeopt.model.compiled import uncounted_entry
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
     """Return 1 + the largest horizon below `upper` found that `refuted` excludes, or `known` (a
     bound already) if none.
     """
-    if known >= upper:
-        return known
-    if known < 1 or not refuted(known):
+    if known >= upper or known < 1 or not refuted(known):
         return known
     low, step = known, max(1, known // 256)
     high = None  # smallest horizon known not to be refuted
@@ -95,17 +93,11 @@ def refutes(relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: i
         relaxation.compute,
         weights,
         relaxation.class_size,
-        _sample(begins, most),
-        _sample(ends, most),
+        sample(begins, most),
+        sample(ends, most),
         horizon,
     )
     return result
-
-
-def _sample(values: Ints, most: int) -> Ints:
-    if len(values) <= most:
-        return values
-    return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
 
 
 @uncounted_entry

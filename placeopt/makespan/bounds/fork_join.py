@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.communication import communication_bound
-from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.relaxation import INFINITE, sample
 from placeopt.makespan.bounds.segment_graph import MOST_TICKS, Delay, SegmentGraph, too_large
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _spread(graph: SegmentGraph, segment: Segment, num_devices: int) -> tuple[Sp
     level, size = _thresholds(np.array(rows, np.float64).T, num_devices)
     chosen = [v for v in usable[:size] if apart[v] >= level]
     idle = [
-        (min(at[v] for v in chosen), sorted(far[v] for v in chosen))
+        (min(map(at.__getitem__, chosen)), sorted(map(far.__getitem__, chosen)))
         for at, far in ((near, apart), (near_end, apart_end))
     ]
     work = sum(graph.fastest[v] for v in chosen)
@@ -121,7 +121,7 @@ def _spread(graph: SegmentGraph, segment: Segment, num_devices: int) -> tuple[Sp
         -(-(work + sum(at + sum(far[: j - 1]) for at, far in idle)) // j)
         for j in range(1, min(num_devices, len(chosen)) + 1)
     )
-    return Spread(ticks, tuple(sorted(chosen, key=lambda v: graph.place[v]))), near[segment.last]
+    return Spread(ticks, tuple(sorted(chosen, key=graph.place.__getitem__))), near[segment.last]
 
 
 def _delays(
@@ -152,9 +152,7 @@ def _thresholds(rows: Floats, num_devices: int) -> tuple[float, int]:
     choice is in floating point.
     """
     near, apart, near_end, apart_end, ticks = rows
-    levels = np.unique(apart)
-    if len(levels) > MOST_LEVELS:
-        levels = levels[np.linspace(0, len(levels) - 1, MOST_LEVELS).astype(np.int64)]
+    levels = sample(np.unique(apart), MOST_LEVELS)
     inside = apart >= levels[:, None]
     alone = np.cumsum(np.where(inside, ticks, 0.0), axis=1)
     for row in (near, near_end):

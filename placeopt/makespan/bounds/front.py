@@ -18,7 +18,9 @@ the first results to arrive: this is where the bounds by heads alone lose most.
 
 from __future__ import annotations
 
+import math
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.makespan.bounds.head_tail import class_energy
@@ -99,19 +101,33 @@ class FrontSearch:
         known : a bound, ticks. upper : value of a known solution, at which the search ends.
         go_on : told the best bound before every window, says whether to try it.
         """
-        seconds, before = end - time.perf_counter(), known
+        seconds = end - time.perf_counter()
         if not 1 <= known <= LARGEST_TIME or seconds < TRY_SECONDS:
             return None
+        goal = math.inf if upper is None else upper
+        self._rounds(seconds, end, known, goal, go_on)
+        return self.proof if self.proof is not None and self.proof.bound > known else None
+
+    def _rounds(
+        self,
+        seconds: float,
+        end: float,
+        known: int,
+        goal: float,
+        go_on: Callable[[int], bool],
+    ) -> None:
+        """Try windows in rounds, each with more time for one, until none is left open or the bound
+        meets the goal.
+        """
         limit = min(self._limit, max(TRY_SECONDS, seconds / _PATIENCE))
         while limit <= seconds and time.perf_counter() < end and go_on(known):
             for pair in self._pairs:
-                known = self._round(pair, limit, end, known, upper, go_on)
+                known = self._round(pair, limit, end, known, goal, go_on)
             complete = all(side.failed is None for pair in self._pairs for side in pair)
-            if complete or (upper is not None and known >= upper):
+            if complete or known >= goal:
                 break
             if time.perf_counter() < end:
                 self._limit = limit = _PATIENCE * limit
-        return self.proof if self.proof is not None and self.proof.bound > before else None
 
     def _round(
         self,
@@ -119,7 +135,7 @@ class FrontSearch:
         limit: float,
         end: float,
         known: int,
-        upper: int | None,
+        goal: float,
         go_on: Callable[[int], bool],
     ) -> int:
         """Try windows for `limit` seconds each, from both ends by turns, and return the best
@@ -129,7 +145,7 @@ class FrontSearch:
         for side in pair:
             side.again()
         tried = True
-        while tried and time.perf_counter() < end and (upper is None or known < upper):
+        while tried and time.perf_counter() < end and known < goal:
             tried = False
             for side in pair:
                 left = end - time.perf_counter()
@@ -149,17 +165,13 @@ def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof 
     none gives more.
     """
     best, proof = known, None
-    for t in first.most:
-        for s in last.most:
-            if t + s <= best:
-                rest = total - first.most[t] - last.most[s]
-                bound = t + s + -(-max(0, rest) // first.width)
-                if bound > best:
-                    weights = tuple(first.weights.tolist())
-                    best, proof = (
-                        bound,
-                        FrontProof(bound, weights, (t, first.most[t]), (s, last.most[s])),
-                    )
+    weights = tuple(first.weights.tolist())
+    for front, back in product(first.most.items(), last.most.items()):
+        (t, before), (s, after) = front, back
+        if t + s <= best:
+            bound = t + s + -(-max(0, total - before - after) // first.width)
+            if bound > best:
+                best, proof = bound, FrontProof(bound, weights, front, back)
     return proof
 
 

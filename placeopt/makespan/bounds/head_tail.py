@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import weight_choices
+from placeopt.makespan.bounds.relaxation import sample, weight_choices
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
@@ -40,11 +40,9 @@ def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: Ints) ->
     """
     head, tail = heads.minima()
     order = np.argsort(-tail, kind="stable")
-    thresholds = np.unique(head)
     num_devices = int(relaxation.class_size.sum())
     most = max(8, WORK_LIMIT // (relaxation.num_ops * (num_devices + 1)))
-    if len(thresholds) > most:
-        thresholds = thresholds[np.linspace(0, len(thresholds) - 1, most).astype(np.int64)]
+    thresholds = sample(np.unique(head), most)
     best = int(_smallest_ends(head, tail, relaxation.min_compute, order, thresholds, num_devices))
     for choice in weight_choices(relaxation, weights):
         energy = class_energy(relaxation.compute, choice)

@@ -82,11 +82,9 @@ def _pigeonhole(fastest: Ints, num_devices: int) -> int:
     """Of the h k + 1 largest items some device holds h + 1."""
     ordered = np.sort(fastest)[::-1]
     total = np.concatenate(([0], np.cumsum(ordered)))
-    best = 0
-    for h in range(1, (len(ordered) - 1) // num_devices + 1):
-        last = h * num_devices + 1
-        best = max(best, int(total[last] - total[last - h - 1]))
-    return best
+    h = np.arange(1, (len(ordered) - 1) // num_devices + 1)
+    last = h * num_devices + 1
+    return int((total[last] - total[last - h - 1]).max(initial=0))
 
 
 def _rounded(y: Floats) -> Ints | None:
@@ -105,19 +103,18 @@ def _weighted(
     relaxation: Relaxation,
 ) -> int:
     """Evaluate the bound of the module text for integer weights, exactly."""
-    small = int(compute.max(initial=0)) < 2**50  # then ticks * WEIGHT_ONE fits in int64
-    table = compute if small and memory is None else compute.astype(object)
-    cost = table * weights[None, :]
+    # below 2^50 ticks * WEIGHT_ONE fits in int64
+    large = memory is not None or int(compute.max(initial=0)) >= 2**50
+    cost = (compute.astype(object) if large else compute) * weights[None, :]
     if memory is not None:
         cost = cost + resident.astype(object)[:, None] * memory.astype(object)[None, :]
-    cost = np.where(compute < 0, 2**62 if memory is None and small else 2**200, cost)
-    least = cost.min(axis=1)
-    total = sum(int(x) for x in least.tolist())
+    cost = np.where(compute < 0, 2**200 if large else 2**62, cost)
+    total = sum(map(int, cost.min(axis=1).tolist()))
     if memory is not None:
         capacity = np.zeros(len(weights), object)
         np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(object))
-        total -= sum(int(a) * int(b) for a, b in zip(capacity, memory, strict=True))
-    width = sum(int(s) * int(w) for s, w in zip(relaxation.class_size, weights, strict=True))
+        total -= int(capacity @ memory)
+    width = int(relaxation.class_size.astype(object) @ weights)
     return max(0, -(-total // width)) if width > 0 else 0
 
 
@@ -210,12 +207,8 @@ def _linear_program(rows: _Rows, end: float) -> tuple[Floats, Floats | None] | N
         )
         limit.append(capacity[limited] / weight)
         num_rows += len(limited)
-    data = np.concatenate([part[2] for part in parts])
-    index = (
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate([part[1] for part in parts]),
-    )
-    upper = coo_array((data, index), shape=(num_rows, last + 1)).tocsr()
+    row, place, data = map(np.concatenate, zip(*parts, strict=True))
+    upper = coo_array((data, (row, place)), shape=(num_rows, last + 1)).tocsr()
     equal = coo_array((np.ones(last), (v, column)), shape=(num_ops, last + 1)).tocsr()
     cost = np.zeros(last + 1)
     cost[last] = 1.0

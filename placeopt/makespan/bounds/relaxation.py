@@ -87,9 +87,7 @@ class Relaxation:
         """
         problem = self.problem
         copies = np.minimum(np.diff(problem.consumer_ptr), max(0, problem.num_devices - 1))
-        sent = (
-            problem.transfer.max(axis=1) * copies if problem.num_tensors else np.zeros(0, np.int64)
-        )
+        sent = problem.transfer.max(axis=1, initial=0) * copies
         return int(problem.compute.max(axis=1).sum() + sent.sum())
 
     @cached_property
@@ -300,6 +298,13 @@ def weight_choices(relaxation: Relaxation, weights: Ints) -> list[Ints]:
     return [
         choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)
     ]
+
+
+def sample(values: Ints, most: int) -> Ints:
+    """Return at most so many of some values, spread evenly over their ranks."""
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
 
 
 def fits(relaxation: Relaxation, weights: Ints) -> bool:

@@ -136,20 +136,25 @@ class SegmentGraph:
         for v in self.order:
             if time.perf_counter() >= self.end:
                 return
-            for ends, onwards, first in (
-                (self.children[v], self.after, True),
-                (self.parents[v], self.above, False),
-            ):
-                common = -1 if ends.bit_count() > 1 else 0
-                for at in bits(ends):
-                    common &= onwards[self.order[at]] | 1 << at
-                if common:
-                    w = self.order[(common & -common if first else common).bit_length() - 1]
-                    seen.add((v, w) if first else (w, v))
+            joins = self._common(self.children[v], self.after)
+            if joins:
+                seen.add((v, self.order[(joins & -joins).bit_length() - 1]))
+            forks = self._common(self.parents[v], self.above)
+            if forks:
+                seen.add((self.order[forks.bit_length() - 1], v))
         for u, v in sorted(seen):
             inside = self.after[u] & self.above[v]
             if inside.bit_count() <= most:
                 yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
+
+    def _common(self, branches: int, onwards: list[int]) -> int:
+        """Return, as bits, the ops at which all branches have met; none where there is one branch
+        only.
+        """
+        common = -1 if branches.bit_count() > 1 else 0
+        for at in bits(branches):
+            common &= onwards[self.order[at]] | 1 << at
+        return common
 
     def serial(self, segment: Segment) -> int:
         """Return the time of a segment in which nothing runs beside anything."""
@@ -193,11 +198,23 @@ class SegmentGraph:
         most : what a segment may need, by default its time if nothing runs beside anything.
         """
         found = sorted(segments, key=lambda s: len(s.between))[:MOST_SEGMENTS]
-        head, tail = (list(map(int, row)) for row in heads.minima())
         needed = {s: (most or self.serial)(s) for s in found}
+        head, tail = self._longest(heads, needed)
+        ends = [at + run for at, run in zip(head, self.fastest, strict=True)]
+        return [
+            s
+            for s in found
+            if ends[s.first] + needed[s] + self.fastest[s.last] + tail[s.last] > known
+        ]
+
+    def _longest(
+        self, heads: HeadsTails, needed: dict[Segment, int]
+    ) -> tuple[list[int], list[int]]:
+        """Return heads and tails where segments take what they may need."""
+        head, tail = (row.tolist() for row in heads.minima())
         into: dict[int, list[Segment]] = {}
         out: dict[int, list[Segment]] = {}
-        for s in found:
+        for s in needed:
             into.setdefault(s.last, []).append(s)
             out.setdefault(s.first, []).append(s)
         for v in self.order:
@@ -210,12 +227,7 @@ class SegmentGraph:
                 tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + needed[s])
             for u, free, _ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
-        ends = [head[v] + self.fastest[v] for v in range(len(head))]
-        return [
-            s
-            for s in found
-            if ends[s.first] + needed[s] + self.fastest[s.last] + tail[s.last] > known
-        ]
+        return head, tail
 
 
 def bits(mask: int) -> Iterator[int]:

@@ -36,17 +36,15 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Ints
 
-FEWEST_OPS = 3
-"""Ops of a part that can need more than its longest path."""
 
-
-def series_parts(relaxation: Relaxation, end: float) -> list[Ints]:
+def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> list[Ints]:
     """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have
     something to find.
 
     Parameters
     ----------
     end : when to stop looking, in seconds of `time.perf_counter`.
+    fewest_ops : ops of a part that can need more than its longest path.
     """
     if too_large(relaxation):
         return []
@@ -56,7 +54,7 @@ def series_parts(relaxation: Relaxation, end: float) -> list[Ints]:
     places = np.arange(1, len(order))
     cuts = places[before[order[1:]] >= places]
     parts = [np.sort(part) for part in np.split(order, cuts)]
-    return parts if sum(len(part) >= FEWEST_OPS for part in parts) > 1 else []
+    return parts if sum(len(part) >= fewest_ops for part in parts) > 1 else []
 
 
 def part_problem(problem: PlacementProblem, ops: Ints) -> PlacementProblem:
@@ -94,10 +92,7 @@ def heads_in_series(
     ----------
     inner, least : what is known of the problem of each part, and the ticks that it needs at least.
     """
-    relaxation = whole.relaxation
-    some = [
-        int(np.flatnonzero(relaxation.class_of == c)[0]) for c in range(len(relaxation.class_size))
-    ]
+    some = np.unique(whole.relaxation.class_of, return_index=True)[1]  # a device of each class
     head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
     before, after = 0, sum(least)
     for ops, part, ticks in zip(parts, inner, least, strict=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE
 
 if TYPE_CHECKING:
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.bound import Step
 
-MOST_ENDS = 64
-"""Begins, and ends, of windows that are tried."""
-
 MOST_LEVELS = 400
 """Thresholds on heads that are tried for sets that start late and end early."""
-
-MOST_SEPARATE = 40
-"""Groups beyond which no clique is looked for."""
 
 OFF = np.iinfo(np.int64).max // 4
 """Ticks of what cannot be, in arrays."""
@@ -112,21 +107,22 @@ class Columns:
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 
 
-def overfull_window(columns: Columns, choices: Sequence[tuple[Ints, Ints]]) -> Step | None:
+def overfull_window(
+    columns: Columns, choices: Sequence[tuple[Ints, Ints]], most_ends: int = 64
+) -> Step | None:
     """Return a window whose work passes what the devices offer, under one of the choices of weights
     and prices.
 
-    All windows between heads, ends, latest starts and latest ends are compared in floating point;
-    the fullest is then counted in whole numbers.
+    Windows between heads, ends, latest starts and latest ends, at most `most_ends` of their begins
+    and ends, are compared in floating point; the fullest is then counted in whole numbers.
     """
     state = columns.state
     head, time, tail = columns.least
-    begins = _spread(
-        np.unique(np.clip(np.concatenate([[0], head, state.most - tail - time]), 0, state.most))
-    )
-    ends = _spread(
-        np.unique(
-            np.clip(np.concatenate([[state.most], state.most - tail, head + time]), 0, state.most)
+    begins, ends = (
+        sample(np.unique(np.clip(np.concatenate(times), 0, state.most)), most_ends)
+        for times in (
+            ([0], head, state.most - tail - time),
+            ([state.most], state.most - tail, head + time),
         )
     )
     capacity = state.problem.capacity.tolist()
@@ -150,14 +146,8 @@ def overfull_window(columns: Columns, choices: Sequence[tuple[Ints, Ints]]) -> S
             excess[at] > stock - 1
             and columns.need(begin, end, weights, prices) > width * (end - begin) + stock
         ):
-            return ["window", begin, end, [int(y) for y in weights], [int(z) for z in prices]]
+            return ["window", begin, end, weights.tolist(), prices.tolist()]
     return None
-
-
-def _spread(values: Ints) -> Ints:
-    if len(values) > MOST_ENDS:
-        values = values[np.linspace(0, len(values) - 1, MOST_ENDS).astype(np.int64)]
-    return values
 
 
 def late_and_early(columns: Columns) -> Step | None:
@@ -165,10 +155,7 @@ def late_and_early(columns: Columns) -> Step | None:
     most, devices = columns.state.most, columns.state.problem.num_devices
     head, time, tail = columns.least
     order = np.argsort(-tail, kind="stable")
-    levels = np.unique(head)
-    if len(levels) > MOST_LEVELS:
-        levels = levels[np.linspace(0, len(levels) - 1, MOST_LEVELS).astype(np.int64)]
-    for level in levels.tolist():
+    for level in sample(np.unique(head), MOST_LEVELS).tolist():
         ops = order[head[order] >= level]
         work = np.cumsum(time[ops])
         fewest = np.sort(
@@ -203,13 +190,15 @@ def pigeonhole(columns: Columns) -> Step | None:
     return None
 
 
-def clique(state: Supposition) -> Step | None:
-    """Return more ops than devices of which no two can share one."""
+def clique(state: Supposition, most_groups: int = 40) -> Step | None:
+    """Return more ops than devices of which no two can share one; none is looked for among more
+    than `most_groups` groups.
+    """
     if len(state.apart) * 2 < state.problem.num_devices * (state.problem.num_devices + 1):
         return None
     split = state.splits()
     firsts = sorted({a for a, _ in split})
-    if len(firsts) > MOST_SEPARATE:
+    if len(firsts) > most_groups:
         return None
     chosen: list[int] = []
 
@@ -230,11 +219,10 @@ def clique(state: Supposition) -> Step | None:
 def critical_ops(state: Supposition, ops: list[int]) -> list[int] | None:
     """Return ops out of some that are too much for one device, None if none are."""
     by_tail = sorted(ops, key=lambda v: -state.least(state.tail, v))
-    for level in sorted({state.least(state.head, v) for v in ops}):
-        chosen: list[int] = []
-        for v in by_tail:
-            if state.least(state.head, v) >= level:
-                chosen.append(v)
-                if len(chosen) > 1 and state.too_much(chosen):
-                    return chosen
+    head = {v: state.least(state.head, v) for v in by_tail}
+    for level in sorted(set(head.values())):
+        late = [v for v in by_tail if head[v] >= level]
+        for size in range(2, len(late) + 1):
+            if state.too_much(late[:size]):
+                return late[:size]
     return ops if state.too_much(ops) else None

@@ -113,11 +113,7 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
         steps.append(step)
         return True
     for _ in range(ROUNDS):
-        before = (
-            [row[:] for row in state.head],
-            [row[:] for row in state.tail],
-            [row[:] for row in state.time],
-        )
+        before = [list(map(list, table)) for table in (state.head, state.tail, state.time)]
         goals = effort.goals(state) if effort.goals else (None, None)
         for backwards, goal in enumerate(goals):
             lemmas = sweep(state, backwards=bool(backwards), goal=goal)
@@ -126,7 +122,7 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
                 return True
         if _share_or_not(state, steps) or _close(state, effort, steps):
             return True
-        if before == (state.head, state.tail, state.time):
+        if before == [state.head, state.tail, state.time]:
             break
     return False
 
@@ -147,22 +143,34 @@ def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
     """Add which ops must share a device and which cannot; return whether that is a
     contradiction.
     """
+    return _share(state, steps) or _crowded(state, steps) or _separate(state, steps)
+
+
+def _share(state: Supposition, steps: list[Step]) -> bool:
+    """Add which ops must share a device; return whether that is a contradiction."""
     for u, v in _undecided(state):
         if state.must_share(u, v):
             steps.append(["same", u, v])
             state.join(u, v)
             if state.closed:
                 return True
-    groups = {id(members): members for members in state.group}
-    for members in groups.values():
+    return False
+
+
+def _crowded(state: Supposition, steps: list[Step]) -> bool:
+    """Whether ops that share a device are too much for it, which is added."""
+    for members in {id(x): x for x in state.group}.values():
         if len(members) > 1 and (ops := critical_ops(state, members)) is not None:
             steps.append(["apart", members[0], members[1], ops])
             state.closed = True
             return True
+    return False
+
+
+def _separate(state: Supposition, steps: list[Step]) -> bool:
+    """Add which ops cannot share a device; return whether that is a contradiction."""
     for u, v in _undecided(state):
-        if (state.group[u][0], state.group[v][0]) in state.splits() or state.group[
-            u
-        ] is state.group[v]:
+        if (state.group[u][0], state.group[v][0]) in state.splits():
             continue
         ops = critical_ops(state, state.group[u] + state.group[v])
         if ops is not None:
@@ -195,23 +203,36 @@ def _branch(state: Supposition) -> tuple[str, int, int]:
     if mixed:
         v = max(mixed, key=state.fastest)
         return "class", v, min(state.classes(v), key=lambda c: state.time[v][c] or 0)
-    split, n = state.splits(), state.problem.num_ops
-    firsts = sorted(
-        {members[0] for members in state.group},
-        key=lambda v: -sum(state.fastest(w) for w in state.group[v]),
-    )
-    for i, u in enumerate(firsts):
-        for v in firsts[:i]:
-            if (u, v) not in split and set(state.classes(u)) & set(state.classes(v)):
-                return "share", v, u
-    reach = _reachable(state)
-    together = [(u, v) for u in range(n) for v in range(u) if state.group[u] is state.group[v]]
-    order = [(u, v) for u, v in together if not (reach[u] >> v | reach[v] >> u) & 1]
+    for u, v in _groups_to_join(state):
+        return "share", u, v
+    order = _unordered(state)
     if order:
         return "order", *max(
             order, key=lambda pair: state.fastest(pair[0]) + state.fastest(pair[1])
         )
     raise OutOfReachError
+
+
+def _groups_to_join(state: Supposition) -> Iterator[tuple[int, int]]:
+    """Yield groups that may share a device or not, by their first ops, those with most work
+    first.
+    """
+    split = state.splits()
+    firsts = sorted(
+        {members[0] for members in state.group},
+        key=lambda v: -sum(map(state.fastest, state.group[v])),
+    )
+    for i, u in enumerate(firsts):
+        for v in firsts[:i]:
+            if (u, v) not in split and set(state.classes(u)) & set(state.classes(v)):
+                yield v, u
+
+
+def _unordered(state: Supposition) -> list[tuple[int, int]]:
+    """Return the pairs of ops on one device of which neither comes after the other."""
+    reach, n = _reachable(state), state.problem.num_ops
+    together = [(u, v) for u in range(n) for v in range(u) if state.group[u] is state.group[v]]
+    return [(u, v) for u, v in together if not (reach[u] >> v | reach[v] >> u) & 1]
 
 
 def _slip(state: Supposition, u: int, v: int) -> float:

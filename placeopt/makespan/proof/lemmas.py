@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 Lemma = list[Any]
 """[op, class, ticks, ops before it]."""
-
-MOST_STEPS = 24
-"""Thresholds on heads that are tried for the work of all devices."""
 
 
 class Ancestors(NamedTuple):
@@ -63,15 +61,23 @@ def sweep(
             if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
         if wanted:
-            before = ancestors(state, v, order, place, into, split)
-            for c in wanted:
-                ticks, ops = best_lemma(state, far, v, c, before)
-                if ticks > far[v][c]:
-                    found.append([v, c, int(ticks), sorted(ops)])
-                    far[v][c] = int(ticks)
+            found += _lemmas(state, far, v, wanted, ancestors(state, v, order, place, into, split))
         state.narrow(v)
         if state.closed:
             break
+    return found
+
+
+def _lemmas(
+    state: Supposition, far: list[list[Delay]], v: int, classes: list[int], before: Ancestors
+) -> list[Lemma]:
+    """Raise the head of an op on some classes and return the lemmas that it took."""
+    found: list[Lemma] = []
+    for c in classes:
+        ticks, ops = best_lemma(state, far, v, c, before)
+        if ticks > far[v][c]:
+            found.append([v, c, int(ticks), sorted(ops)])
+            far[v][c] = int(ticks)
     return found
 
 
@@ -222,17 +228,15 @@ def _one_machine(t: _Table, rows: Ints) -> tuple[Delay, list[int]]:
     return float(total[level, last]), by_tail[chosen].tolist()
 
 
-def _all_devices(t: _Table, devices: int) -> tuple[Delay, list[int]] | None:
+def _all_devices(t: _Table, devices: int, most_levels: int = 24) -> tuple[Delay, list[int]] | None:
     """Work that starts late, on v's device until shortly before v and on the others until the
-    results can come.
+    results can come; `most_levels` thresholds on heads are tried.
     """
     usable = np.flatnonzero(t.apart < INFINITE) if devices > 1 else np.arange(len(t.apart))
     if len(usable) < 2:
         return None
     order = usable[np.argsort(-t.apart[usable], kind="stable")]
-    levels = np.unique(t.start[order])
-    if len(levels) > MOST_STEPS:
-        levels = levels[np.linspace(0, len(levels) - 1, MOST_STEPS).astype(np.int64)]
+    levels = sample(np.unique(t.start[order]), most_levels)
     inside = t.start[order][None, :] >= levels[:, None]
     work = np.cumsum(np.where(inside, t.work[order], 0.0), axis=1)
     near = np.minimum.accumulate(np.where(inside, t.near[order], INFINITE), axis=1)

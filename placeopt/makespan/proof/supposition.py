@@ -9,9 +9,11 @@ itself: no schedule of at most T ticks exists.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 import networkx as nx
+import numpy as np
 
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import PlacementProblem
@@ -48,53 +50,40 @@ class Supposition:
 
     def __init__(self, problem: PlacementProblem, most: int, *, edges: bool = True) -> None:
         self.problem, self.most, self.closed = problem, most, False
-        n, k = problem.num_ops, problem.num_devices
+        n = problem.num_ops
         able = allowed_devices(problem)
-        columns = [
-            tuple(
-                int(t) if ok else None
-                for t, ok in zip(problem.compute[:, d].tolist(), able[:, d].tolist(), strict=True)
-            )
-            for d in range(k)
-        ]
+        times = np.where(able, problem.compute.astype(object), None)
+        columns = list(map(tuple, times.T.tolist()))
         kinds = list(dict.fromkeys(columns))
-        self.kind = [kinds.index(column) for column in columns]
-        self.count = [self.kind.count(c) for c in range(len(kinds))]
-        self.time: list[list[int | None]] = [[column[v] for column in kinds] for v in range(n)]
+        self.kind = list(map(kinds.index, columns))
+        self.count = list(map(self.kind.count, range(len(kinds))))
+        self.time: list[list[int | None]] = list(map(list, zip(*kinds, strict=True)))
         self.head: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
         self.tail: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
         self.group: list[list[int]] = [[v] for v in range(n)]
-        for label in {x for x in problem.colocation.tolist() if x >= 0}:
-            members = [v for v, x in enumerate(problem.colocation.tolist()) if x == label]
-            for v in members:
-                self.group[v] = members
+        together: dict[int, list[int]] = {}
+        for v, label in enumerate(problem.colocation.tolist()):
+            if label >= 0:
+                self.group[v] = together.setdefault(label, [])
+                self.group[v].append(v)
         self.apart: list[tuple[int, int]] = []
         self.edges: dict[tuple[int, int], list[Delay]] = {}
         self.delays: dict[tuple[int, int], int] = {}
-        self.order = problem.topological_order.tolist() if edges else list(range(n))
+        self.order = list(range(n))
         if edges:
-            self._set_edges([tuple(row) for row in able.tolist()])
+            self.order = problem.topological_order.tolist()
+            self._set_edges(list(map(tuple, able.tolist())))
 
     def _set_edges(self, able: list[tuple[bool, ...]]) -> None:
         """Cheapest link between two devices that both ops can use; nothing where one device can
         hold both.
         """
         p = self.problem
-        known: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[list[int], int]] = {}
         resident, transfer = p.resident.tolist(), p.transfer.tolist()
+        links_and_room = cache(self._links_and_room)
         for t, v in zip(p.edge_tensor.tolist(), p.consumer.tolist(), strict=True):
             u = int(p.producer[t])
-            key = able[u], able[v]
-            if key not in known:
-                pairs = [
-                    (d, e) for d, a in enumerate(able[u]) for e, b in enumerate(able[v]) if a and b
-                ]
-                links = sorted({int(p.link_class[d, e]) for d, e in pairs if d != e})
-                known[key] = (
-                    links,
-                    max((int(p.capacity[d]) for d, e in pairs if d == e), default=-1),
-                )
-            links, room = known[key]
+            links, room = links_and_room(able[u], able[v])
             together = self.group[u] is self.group[v]
             pay = max(
                 min((transfer[t][c] for c in links), default=INFINITE),
@@ -102,6 +91,16 @@ class Supposition:
             )
             shared = together or resident[u] + resident[v] <= room
             self.edges[u, v] = [0 if shared else pay, INFINITE if together else pay]
+
+    def _links_and_room(
+        self, first: tuple[bool, ...], last: tuple[bool, ...]
+    ) -> tuple[list[int], int]:
+        """Return the classes of links between two devices that two ops can use, and the most bytes
+        of a device that both can.
+        """
+        p, both = self.problem, np.logical_and(first, last)
+        pairs = np.outer(first, last) & ~np.eye(p.num_devices, dtype=np.bool_)
+        return np.unique(p.link_class[pairs]).tolist(), int(p.capacity[both].max(initial=-1))
 
     def child(self) -> Supposition:
         """Return a copy in which more can be supposed."""
@@ -127,13 +126,11 @@ class Supposition:
             objective=p.objective,
         )
         part.most, part.closed, part.kind, part.count = most, False, self.kind, self.count
-        ends = ops[0], ops[-1]
-        part.time = [
-            [ticks if ticks is None or v not in ends else 0 for ticks in self.time[v]] for v in ops
-        ]
+        part.time = [self.time[v][:] for v in ops]
+        for row in (part.time[0], part.time[-1]):
+            row[:] = (None if ticks is None else 0 for ticks in row)
         part.head, part.tail = ([[0.0] * len(self.count) for _ in ops] for _ in range(2))
-        groups = {id(self.group[v]): [number[w] for w in self.group[v] if w in number] for v in ops}
-        part.group, part.apart, part.delays = [groups[id(self.group[v])] for v in ops], [], {}
+        part.group, part.apart, part.delays = self._groups_among(number), [], {}
         part.edges = {
             (number[u], number[v]): delays[:]
             for (u, v), delays in self.edges.items()
@@ -141,6 +138,13 @@ class Supposition:
         }
         part.order = list(range(len(ops)))
         return part
+
+    def _groups_among(self, number: dict[int, int]) -> list[list[int]]:
+        """Return the groups of some ops, renumbered, one list for all ops of a group."""
+        groups = {
+            id(self.group[v]): [number[w] for w in self.group[v] if w in number] for v in number
+        }
+        return [groups[id(self.group[v])] for v in number]
 
     def classes(self, v: int) -> list[int]:
         """Return the classes of devices on which an op can run."""
@@ -191,11 +195,10 @@ class Supposition:
         members = self.group[u] if self.group[u] is self.group[v] else self.group[u] + self.group[v]
         for w in members:
             self.group[w] = members
-        if any(self.group[a] is self.group[b] for a, b in self.apart):
-            self.closed = True
+        self.closed |= any(self.group[a] is self.group[b] for a, b in self.apart)
         for (a, b), delays in self.edges.items():
             if self.group[a] is members and self.group[b] is members:
-                self.closed = self.closed or delays[0] > 0
+                self.closed |= delays[0] > 0
                 delays[1] = INFINITE
         for w in members:
             self.narrow(

@@ -159,10 +159,10 @@ class IntegerProgram:
         smallest = min((1.0 / u for u in self.row_unit), default=1.0)
         shift = SHIFT + max(0, -int(np.floor(np.log2(smallest))))
         one = 1 << shift
-        exact = []
-        for value, equal in zip(multipliers, self.equal, strict=True):
-            number = _times_power(value, shift)
-            exact.append(number if equal else max(0, number))
+        exact = [
+            _times_power(value if equal else max(value, 0.0), shift)
+            for value, equal in zip(multipliers, self.equal, strict=True)
+        ]
         reduced = [0] * len(self.low)
         for column, value in self.cost.items():
             reduced[column] = value * one

@@ -95,10 +95,8 @@ class Closing:
         offer: Callable[[Ints], None],
     ) -> None:
         self._cover, self._value, self._offer = cover, value, offer
-        self._model, self._tables = (
-            cover.model,
-            SetTables(cover.pricer.graph, cover.pricer.deadline),
-        )
+        self._model = cover.model
+        self._tables = SetTables(cover.pricer.graph, cover.pricer.deadline)
         self._search = PriceSearch(cover, self._tables)
         self._best = _NEVER  # the value of what was found
         self._settled = 0  # bound by prices alone
@@ -217,7 +215,7 @@ class Closing:
         """Return the ticks of every node on the device of the other type, what it costs of the
         slack, and the ticks it has.
         """
-        model, count = self._model, self._model.num_nodes
+        model = self._model
         for h in range(model.num_types):
             if h != self._cover.g:
                 top, bottom = ratio(model, h, prices.price, prices.limit)
@@ -225,7 +223,7 @@ class Closing:
                 cost = [min(_NEVER, max(0, top * t - p * bottom) // bottom) for p, t in pairs]
                 ticks = np.where(model.allowed[:, h], model.total[:, h], _NEVER)
                 return ticks, np.array(cost, np.int64), prices.limit
-        return np.full(count, _NEVER), np.zeros(count, np.int64), -1
+        return np.full(model.num_nodes, _NEVER), np.zeros(model.num_nodes, np.int64), -1
 
     def _accept(self, members: Flags, limit: int) -> bool:
         """Offer the placement with these sets; False if it does not fit."""
@@ -238,9 +236,7 @@ class Closing:
             if int(model.resident[device == d].sum()) > int(model.capacity[model.type_of[d]]):
                 return False
         loads = [self._cover.pricer.load(held) for held in members]
-        loads += [
-            int(model.total[device == d, h].sum()) for d in others for h in (int(model.type_of[d]),)
-        ]
+        loads += [int(model.total[device == d, model.type_of[d]].sum()) for d in others]
         self._best = min(self._best, max(loads))
         self._offer(device)
         return max(loads) <= limit

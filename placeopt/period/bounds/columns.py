@@ -179,20 +179,16 @@ class ColumnBound:
         if total <= 0:
             return None
         mixed: Floats = _SMOOTHING * prices / total + (1 - _SMOOTHING) * uniform
-        if any((g, members.tobytes()) in self._seen(mixed, limit) for g, members in self.sets[-1:]):
+        if self.sets and self._finds_again(mixed, limit):
             mixed = prices / total  # the smoothed prices would only find the last set again
         return mixed
 
-    def _seen(self, prices: Floats, limit: int) -> set[tuple[int, bytes]]:
-        """Known sets that already exceed the threshold of `prices`."""
+    def _finds_again(self, prices: Floats, limit: int) -> bool:
+        """Whether the last set already exceeds the threshold of `prices`."""
         caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
-        found = set()
-        for i, (g, members) in enumerate(self.sets):
-            if self._loads[i] <= limit and float(prices[members].sum()) > self._threshold(
-                g, prices, caps
-            ):
-                found.add((g, members.tobytes()))
-        return found
+        g, members = self.sets[-1]
+        worth = float(prices[members].sum())
+        return self._loads[-1] <= limit and worth > self._threshold(g, prices, caps)
 
     def _cap(self, g: int, prices: Floats, limit: int) -> float:
         """Upper bound on the price of a set of type g: the fractional knapsack without
@@ -402,14 +398,9 @@ def _pad(values: Floats, width: int) -> Floats:
 
 def _load(model: ContractedProblem, g: int, members: Flags) -> float:
     """Ticks of a device of type g that holds `members`."""
-    load = int(model.total[members, g].sum())
-    for t in range(len(model.producer)):
-        inside = members[model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]]
-        if members[model.producer[t]]:
-            load += 0 if inside.all() else int(model.weight[t, g])
-        elif inside.any():
-            load += int(model.weight[t, g])
-    return float(load)
+    crosses = members[model.producer[model.edge_tensor]] != members[model.consumer]
+    cut = np.unique(model.edge_tensor[crosses])
+    return float(int(model.total[members, g].sum()) + int(model.weight[cut, g].sum()))
 
 
 def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:

@@ -46,10 +46,10 @@ def _refuted(model: ContractedProblem, limit: int) -> bool:
         times = np.sort(model.total[only & usable[:, g], g])[::-1]
         count = len(devices)
         running = np.concatenate([[0], np.cumsum(times)])
-        for q in range(1, (len(times) - 1) // count + 1):
-            last = (
-                q * count
-            )  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
-            if running[last + 1] - running[last - q] > limit:
-                return True
+        q = np.arange(1, (len(times) - 1) // count + 1)
+        last = (
+            q * count
+        )  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
+        if (running[last + 1] - running[last - q] > limit).any():
+            return True
     return False

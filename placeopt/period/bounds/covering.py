@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -312,12 +313,10 @@ class _Generation:
         dearest set says.
         """
         dearest, worth = self.cover.pricer.dearest, int(price[found].sum())
-        better: Flags | None = found
+        ask = partial(dearest, price, self.usable, self.limit, depth=1)
         try:
-            while better is not None:
+            while (better := ask(int(price[found].sum()) + 1)) is not None:
                 found = better
-                more = int(price[found].sum()) + 1
-                better = dearest(price, self.usable, self.limit, more, depth=1)
         except UndecidedError:
             pass
         return found, missed * float(price[found].sum()) / max(1, worth)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -226,17 +227,13 @@ class SetPricer:
         asked = self._question(price, usable, limit, least)
         if asked is None:
             return None
-        for bits in _SEARCH_BITS if depth else _SEARCH_BITS[:1]:
-            found = self._answer(asked._replace(shift=_shift(limit, bits)))
-            if found is not None:
+        search = product(_SEARCH_BITS if depth else _SEARCH_BITS[:1], [False])
+        for bits, relaxed in (*search, *product(_PROOF_BITS[:depth], [True, False])):
+            found = self._answer(asked._replace(shift=_shift(limit, bits), relaxed=relaxed))
+            if found is None and relaxed:
+                return None
+            if found is not None and (not relaxed or self.load(found) <= limit):
                 return found
-        for bits in _PROOF_BITS[:depth]:
-            for relaxed in (True, False):
-                found = self._answer(asked._replace(shift=_shift(limit, bits), relaxed=relaxed))
-                if found is None and relaxed:
-                    return None
-                if found is not None and (not relaxed or self.load(found) <= limit):
-                    return found
         raise UndecidedError
 
     def dear(self, price: Ints, usable: Flags, limit: int, least: int, bits: int) -> Flags | None:
