@@ -211,7 +211,7 @@ class SegmentGraph:
         self, heads: HeadsTails, needed: dict[Segment, int]
     ) -> tuple[list[int], list[int]]:
         """Return heads and tails where segments take what they may need."""
-        head, tail = (row.tolist() for row in heads.minima())
+        head, tail = (list(map(int, row)) for row in heads.minima())
         into: dict[int, list[Segment]] = {}
         out: dict[int, list[Segment]] = {}
         for s in needed:
