@@ -51,8 +51,8 @@ class Supposition:
     def __init__(self, problem: PlacementProblem, most: int, *, edges: bool = True) -> None:
         self.problem, self.most, self.closed = problem, most, False
         n = problem.num_ops
-        able = allowed_devices(problem)
-        times = np.where(able, problem.compute.astype(object), None)
+        able, times = allowed_devices(problem), problem.compute.astype(object)
+        times[~able] = None
         columns = list(map(tuple, times.T.tolist()))
         kinds = list(dict.fromkeys(columns))
         self.kind = list(map(kinds.index, columns))
