@@ -242,7 +242,7 @@ class Closing:
         return max(loads) <= limit
 
 
-_STEADY, _CLOSE_STEADY = 0.8, 0.5  # share of the steady prices in a mixture
+_STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady prices in a mixture
 _TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
 _DISJOINT, _DEAR = 5, 0.5
 _NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
@@ -475,7 +475,7 @@ class _Generation:
             self.share = share
             return True
         else:
-            self.share = less_steady(self.share)
+            self.share = less_steady(self.share, _LEAST_STEADY)
         return False
 
     def _add(self, members: Flags) -> bool:

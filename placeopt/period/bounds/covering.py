@@ -267,7 +267,7 @@ class _Generation:
             found, self.closest = self._dearest(price, found, self.closest)
             self.cover.settle(price, self.limit, self.closest)
             self._add(found)
-        self.steady = self.steady * self.count
+        self.steady *= self.count
         return False
 
     def refutes(self) -> bool:
@@ -290,7 +290,7 @@ class _Generation:
                     share == 0.0
                 ):  # floating-point arithmetic or coarse buckets have no better prices
                     return False
-                share = less_steady(share)
+                share = less_steady(share, _LEAST_STEADY)
 
     def _learn(
         self, price: Ints, found: Flags, missed: float, mixed: Floats, prices: Floats
@@ -346,6 +346,6 @@ class _Generation:
         return True
 
 
-def less_steady(share: float) -> float:
-    """Return the next smaller share of the steady prices in a mixture, none in the end."""
-    return share / 2 if share >= _LEAST_STEADY else 0.0
+def less_steady(share: float, least: float) -> float:
+    """Return half of the share of steady prices in a mixture, none where it is below `least`."""
+    return share / 2 if share >= least else 0.0
