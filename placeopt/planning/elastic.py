@@ -10,6 +10,7 @@ state of the shards that it did not hold before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from placeopt.planning.plan_model import plan as best_plan
 from placeopt.planning.plan_model import plan_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from placeopt.planning.planned import Planned
     from placeopt.plans.plan import PlanStage, TrainingPlan
@@ -123,26 +124,33 @@ def layer_parameters(costs: TabledStepCosts) -> dict[int, Sequence[float]]:
     return {degree: values.tolist() for degree, values in costs.table.parameters.items()}
 
 
-def _hosts(pool: DevicePool, lost: Sequence[int] = ()) -> list[list[str]]:
-    """Return the devices of every host that is not lost, in the order of their numbers."""
-    names = [f"{pool.kind}/{number}" for number in range(pool.count)]
-    starts = range(0, pool.count, pool.per_host)
-    return [names[start : start + pool.per_host] for h, start in enumerate(starts) if h not in lost]
+Lost = Mapping[str, int | Sequence[int]]
+"""By kind of device, the numbers of the hosts that are lost (host h has the devices from h *
+per_host on), or how many devices, of which the last ones are taken away."""
+
+
+def _hosts(pool: DevicePool, lost: int | Sequence[int] = ()) -> list[list[str]]:
+    """Return the devices of every host that are left, in the order of their numbers."""
+    count, hosts = (pool.count - lost, ()) if isinstance(lost, int) else (pool.count, lost)
+    names = [f"{pool.kind}/{number}" for number in range(count)]
+    starts = range(0, count, pool.per_host)
+    return [
+        names[start : start + pool.per_host] for h, start in enumerate(starts) if h not in hosts
+    ]
 
 
 def moved_parameters(
     before: Planned,
     after: Planned,
     parameters: dict[int, Sequence[float]],
-    lost: Mapping[str, Sequence[int]] | None = None,
+    lost: Lost | None = None,
 ) -> float:
     """Return the parameters that devices have to be given by a change of plans, the hosts matched
     for the fewest.
 
     Parameters
     ----------
-    parameters : of each layer, by tensor degree, per device. lost : numbers of the hosts that are
-    gone, by kind.
+    parameters : of each layer, by tensor degree, per device. lost : what is gone.
     """
     return sum(moved for _, moved in _matching(before, after, parameters, lost or {}))
 
@@ -151,7 +159,7 @@ def device_moves(
     before: Planned,
     after: Planned,
     parameters: dict[int, Sequence[float]],
-    lost: Mapping[str, Sequence[int]],
+    lost: Lost,
 ) -> dict[str, str]:
     """Return which device of `before` takes the part of each device of `after`, by name."""
     return {
@@ -165,7 +173,7 @@ def _matching(
     before: Planned,
     after: Planned,
     parameters: dict[int, Sequence[float]],
-    lost: Mapping[str, Sequence[int]],
+    lost: Lost,
 ) -> list[tuple[dict[str, str], float]]:
     """Return for each kind which device takes which part, and the parameters that it has to be
     given.
@@ -204,7 +212,7 @@ def _given(
 
 def plan_after_loss(
     before: Planned,
-    lost: dict[str, int | Sequence[int]],
+    lost: Lost,
     parameters: dict[int, Sequence[float]],
     *,
     slack: float = 0.05,
@@ -216,9 +224,7 @@ def plan_after_loss(
 
     Parameters
     ----------
-    before : the plan that ran. lost : by kind, the numbers of the hosts that are lost (host h has
-    the devices from
-        h * per_host on), or how many devices, of which the last ones are taken away.
+    before : the plan that ran. lost : what is gone.
     state_bytes : per parameter that a device has to be given: weights and two moments.
 
     Raises
@@ -237,20 +243,16 @@ def plan_after_loss(
     if best.result.stop_reason != "interrupted":
         plans = [before.plan, *(runner.plan for runner in best.runner_ups)]
         candidates += _alike(left, plans, best.result.value * (1 + slack), seconds)
-    hosts = {kind: () if isinstance(gone, int) else gone for kind, gone in lost.items()}
-    moves = [moved_parameters(before, planned, parameters, hosts) for planned in candidates]
+    moves = [moved_parameters(before, planned, parameters, lost) for planned in candidates]
     chosen = int(np.argmin(moves))
     return candidates[chosen], state_bytes * moves[chosen]
 
 
-def _pools_left(
-    pools: Sequence[DevicePool], lost: Mapping[str, int | Sequence[int]]
-) -> tuple[DevicePool, ...]:
-    """Return the devices that are left of each kind, if any; `lost` as in `plan_after_loss`."""
+def _pools_left(pools: Sequence[DevicePool], lost: Lost) -> tuple[DevicePool, ...]:
+    """Return the devices that are left of each kind, if any."""
     found = []
     for pool in pools:
-        gone = lost.get(pool.kind, ())
-        count = pool.count - gone if isinstance(gone, int) else sum(map(len, _hosts(pool, gone)))
+        count = sum(map(len, _hosts(pool, lost.get(pool.kind, ()))))
         if count > 0:
             found.append(replace(pool, count=count))
     if not found:

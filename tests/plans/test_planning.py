@@ -224,6 +224,9 @@ def test_hosts_are_matched_for_the_fewest_moves():
             for names in itertools.permutations(left)
         ]
         assert moved == 12 * min(ways)
+        if lost == 3:  # the last device, said as a number of devices
+            assert plan_after_loss(before, {"a": 1}, parameters)[1] == moved
+            assert "a/3" not in device_moves(before, after, parameters, {"a": 1}).values()
         assert f"a/{lost}" not in device_moves(before, after, parameters, {"a": (lost,)}).values()
 
 
