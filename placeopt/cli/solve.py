@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.result import Result
 
-MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
-"""Time for the bound before the searches: seconds at most, and the share of a search's time; the
-searches prove more."""
-
 
 @takes_problem
 def solve_command(
@@ -110,15 +106,8 @@ def solve_command(
     start = None if initial is None else read_solution(problem, initial).solution
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
-    proved_later = seconds is not None and any(
-        getattr(solver, "proves", False) for _, solver in solvers
-    )
-    if bound_seconds is None and not proved_later:
-        bound_seconds = (
-            MOST_BOUND_SECONDS
-            if seconds is None
-            else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
-        )
+    if bound_seconds is None:
+        bound_seconds = _bound_seconds(seconds, solvers)
     comparison = SolverComparison(problem, failures=broken)
     report = SolveReport(
         folder, single=len(names) == 1, json=json, own=is_own_model(options.source), explain=explain
@@ -151,6 +140,25 @@ def solve_command(
         )  # they take longer than a signal leaves
     code = _exit_code(comparison)
     raise typer.Exit(1 if report.unwritten and code == 0 else code)
+
+
+def _bound_seconds(
+    seconds: float | None,
+    solvers: Sequence[tuple[str, Any]],
+    most: float = 5.0,
+    share: float = 0.1,
+) -> float | None:
+    """Return the time for the lower bound before the searches, None where one proves bounds.
+
+    Parameters
+    ----------
+    most, share : seconds for it at most, and its share of those of a search, which proves more.
+    """
+    if seconds is None:
+        return most
+    if any(getattr(solver, "proves", False) for _, solver in solvers):
+        return None
+    return min(most, share * seconds)
 
 
 def _exit_code(comparison: SolverComparison) -> int:
@@ -436,19 +444,23 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
     return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"
 
 
-PATIENCE = 5.0
-"""Seconds after which no other heuristic begins."""
-
-
 def first_table(
-    comparison: SolverComparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool
+    comparison: SolverComparison,
+    solvers: Sequence[tuple[str, Any]],
+    *,
+    quiet: bool,
+    patience: float = 5.0,
+    largest: int = 2000,
 ) -> None:
     """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
     error stream.
+
+    Parameters
+    ----------
+    patience : seconds after which no other heuristic begins. largest : ops above which interpreted
+    heuristics would not be quick.
     """
-    problem, end = comparison.problem, time.monotonic() + PATIENCE
-    # Ops above which interpreted heuristics would not be quick
-    largest = 2000
+    problem, end = comparison.problem, time.monotonic() + patience
     if getattr(problem, "num_ops", largest + 1) > largest:
         return
     for _, solver in solvers:
