@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 Fits = dict[tuple[str, int, str, int], tuple[float, float, float, float]]
 DEFAULT_ZONE = "us-central1-a"
-SLOWEST = 1e-3
-"""A fit is trusted down to this part of the largest measured bandwidth: outside the sizes measured
-it may be negative."""
 
 
 class Network(Protocol):
@@ -83,7 +80,7 @@ class FittedNetwork:
         *coefficients, largest = self._fit(sender, receiver)
         level = math.log2(max(size, 1.0) / 1e6)
         rate = 1e9 * (coefficients[0] * level * level + coefficients[1] * level + coefficients[2])
-        return rate if self.raw else min(max(rate, SLOWEST * largest), largest)
+        return rate if self.raw else min(max(rate, _slowest(largest)), largest)
 
     def bandwidths(
         self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
@@ -92,7 +89,7 @@ class FittedNetwork:
         c0, c1, c2, largest = self._fit(sender, receiver)
         level = np.log2(np.maximum(sizes, 1.0) / 1e6)
         rate = 1e9 * (c0 * level * level + c1 * level + c2)
-        return rate if self.raw else np.clip(rate, SLOWEST * largest, largest)
+        return rate if self.raw else np.clip(rate, _slowest(largest), largest)
 
     def inside(self, kind: str) -> float:
         """Nothing inside hosts was fitted: the largest rate measured between single devices of two
@@ -110,6 +107,13 @@ class FittedNetwork:
                 f"{receiver[0]}"
             )
         return fit
+
+
+def _slowest(largest: float, part: float = 1e-3) -> float:
+    """Return the bandwidth that a fit is trusted down to, `part` of the largest measured one:
+    outside the sizes measured it may be negative.
+    """
+    return part * largest
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 UNITS_PER_BYTE = 100
 """The published memory sizes have two decimals."""
 
-WEIGHT_COPIES = 4
-"""Bytes sent per byte of weights by a gradient sum, in the published formula."""
-
-TICK_BITS = 56
-"""Ticks are the finest power of ten for which the sum over all layers, times the devices, stays
-below 2^TICK_BITS."""
-
 
 def read_piper(
     path: str | Path,
@@ -230,11 +223,11 @@ def _problem(
     layers = [by_id[node] for node in order]
     degrees = tuple(sorted({t for node in nodes for t in node.choices}))
     work, sync, kept, fixed = _layer_arrays(layers, degrees)
-    sync *= WEIGHT_COPIES / (samples * bandwidth)
+    sync *= 1 / (samples * bandwidth)
     sent, received = 2 * _transfers(by_id, edges, degrees) / bandwidth
     largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
     largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
-    digits = math.floor(math.log10(2.0**TICK_BITS / (largest * devices)))
+    digits = _digits(largest * devices)
     scale = 10.0**digits
     return SamplePlanProblem(
         layers=tuple(node.name or str(node.id) for node in layers),
@@ -256,18 +249,28 @@ def _problem(
     )
 
 
+def _digits(seconds: float, bits: int = 56) -> int:
+    """Return the decimal places of a tick: the most for which so many seconds stay below 2^`bits`
+    ticks.
+    """
+    return math.floor(math.log10(2.0**bits / seconds))
+
+
 def _layer_arrays(
-    layers: list[_Node], degrees: tuple[int, ...]
+    layers: list[_Node], degrees: tuple[int, ...], weight_copies: int = 4
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the work, weights, and memory per micro-batch and once, of every choice that the
-    layers have, -1 for work where there is none.
+    """Return the work, bytes sent to sum gradients, and memory per micro-batch and once, of every
+    choice that the layers have, -1 for work where there is none.
+
+    `weight_copies`: bytes sent per byte of weights by a gradient sum, in the published formula.
     """
     shape = len(degrees), 2, len(layers)
     work, kept, fixed = np.full(shape, -1.0), np.zeros(shape), np.zeros(shape)
     sync = np.zeros((len(degrees), len(layers)))
     for (k, t), (i, node) in product(enumerate(degrees), enumerate(layers)):
         for r, choice in enumerate(node.choices.get(t, ())):
-            work[k, r, i], sync[k, i] = choice["timePerSample"], choice["parameterSize"]
+            work[k, r, i] = choice["timePerSample"]
+            sync[k, i] = weight_copies * choice["parameterSize"]
             kept[k, r, i], fixed[k, r, i] = choice["memoryUsageA"], choice["memoryUsageB"]
     return work, sync, kept, fixed
 
