@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from placeopt.plans.step_costs import StepCosts
     from placeopt.solving.solver import OnProgress
 
-SIZES = (1, 2, 4, 8, 16, 32)
-"""Micro-batches that are tried where times come from a roofline."""
-
 SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "repetend")
 """Schedules that are searched unless others are named."""
 
@@ -95,9 +92,12 @@ def _by_roofline(
     batch: int,
     costs: str | Path | None,
     precision: str,
+    micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
 ) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
     """Return times by roofline, and those of `placeopt profile` where `costs` is its file; with the
     devices and a name.
+
+    `micro_batches`: those that are tried, up to the batch.
     """
     graph, own = load_graph(_one_sample(model) if costs is None else model)
     if isinstance(cluster, tuple):
@@ -105,7 +105,7 @@ def _by_roofline(
             "cluster: expected the name of a cluster; devices by pools need a folder of layer "
             "tables"
         )
-    sizes = tuple(size for size in SIZES if size <= batch)
+    sizes = tuple(size for size in micro_batches if size <= batch)
     devices, said = own or make_cluster(cluster), ""
     if costs is not None:
         graph, how = with_costs(graph, devices, costs)

@@ -29,19 +29,8 @@ MASTER_BYTES = {2: 12, 4: 8}
 """Bytes of 32-bit weights and moments of a parameter of 2 bytes, of moments of one of 4."""
 
 LOGIT_BYTES = {"fsdp": 12, "megatron-deepspeed": 10}
-USUAL_LOGIT_BYTES = 6
-"""A logit in 16 bits and its gradient in 32. PyTorch's own loss keeps both in both; the one of
-2021's Megatron a logit in 16 bits, in 32 bits, and less the largest one."""
-PARALLEL_LOGIT_BYTES = 16
-"""PyTorch's loss of logits that tensor ranks share: its backward pass
-(torch/distributed/tensor/parallel/loss.py) holds the logarithms, a gradient, their exponentials and
-the sum of both, each in 32 bits."""
-
-STEP_BYTES = 4
-"""A copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps. With ZeRO 1 it is
-whole: measured peaks of one model on 8 devices grow by 9 bytes per parameter of a stage."""
-
-CHECKPOINT_BYTES = 2
+"""PyTorch's own loss keeps a logit and its gradient in 16 and in 32 bits; the one of 2021's
+Megatron a logit in 16 bits, in 32 bits, and less the largest one."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,6 @@ def _stage_parts(
     known = MEMORY_CONSTANTS | constants
     size = 4 if conf.precision in ("fp32", "tf32") else 2
     trained = 0.01 if conf.adapters else 1.0
-    copied = STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
     kept = _kept(shape, conf, waiting, 0 if offloaded else layers, size)
@@ -118,13 +106,24 @@ def _stage_parts(
     states, gradients, weights = (own if level >= least else held for least in (1, 2, 3))
     return MemoryParts(
         size * weights,
-        trained * (max(size, conf.main_gradients) + copied) * gradients,
+        trained * _gradient_bytes(conf, size) * gradients,
         trained * MASTER_BYTES[size] * states,
         activations,
         _gathered(conf, units, (size + 4) * held),
         base,
         more,
     )
+
+
+def _gradient_bytes(conf: Configuration, size: int, step_bytes: int = 4) -> int:
+    """Bytes of the gradient of a parameter of `size` bytes.
+
+    `step_bytes`: a copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps.
+    With ZeRO 1 it is whole: measured peaks of one model on 8 devices grow by 9 bytes per parameter
+    of a stage.
+    """
+    copied = step_bytes if conf.framework == "megatron-deepspeed" and size == 2 else 0
+    return max(size, conf.main_gradients) + copied
 
 
 def _gathered(conf: Configuration, units: float, whole: float) -> float:
@@ -163,11 +162,21 @@ def _scores(shape: ModelShape, conf: Configuration) -> float:
     return 5 * tokens * conf.sequence * shape.heads / conf.tensor
 
 
-def _kept(shape: ModelShape, conf: Configuration, waiting: float, layers: int, size: int) -> float:
-    """Bytes that wait for the backward pass: of `waiting` micro-batches in so many layers."""
+def _kept(
+    shape: ModelShape,
+    conf: Configuration,
+    waiting: float,
+    layers: int,
+    size: int,
+    start_bytes: int = 2,
+) -> float:
+    """Bytes that wait for the backward pass: of `waiting` micro-batches in so many layers.
+
+    `start_bytes`: of a value that recomputation starts from.
+    """
     found = waiting * layers * layer_activations(shape, conf, size)
     tokens = conf.micro_batch * conf.sequence / conf.context
-    start = tokens * shape.hidden * CHECKPOINT_BYTES
+    start = tokens * shape.hidden * start_bytes
     start /= conf.tensor if conf.sequence_parallel else 1
     if conf.recompute == "full":
         found = conf.share * waiting * layers * start + (1 - conf.share) * found
@@ -176,11 +185,21 @@ def _kept(shape: ModelShape, conf: Configuration, waiting: float, layers: int, s
     return found
 
 
-def _loss(shape: ModelShape, conf: Configuration) -> float:
-    """Bytes of logits and their gradients."""
-    each = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES)
+def _loss(
+    shape: ModelShape, conf: Configuration, usual_bytes: int = 6, shared_bytes: int = 16
+) -> float:
+    """Bytes of logits and their gradients.
+
+    Parameters
+    ----------
+    usual_bytes : of a logit in 16 bits and its gradient in 32, where `LOGIT_BYTES` has no others.
+    shared_bytes : of PyTorch's loss of logits that tensor ranks share: its backward pass
+    (torch/distributed/tensor/parallel/loss.py) holds the logarithms, a gradient, their exponentials
+    and the sum of both, each in 32 bits.
+    """
+    each = LOGIT_BYTES.get(conf.framework, usual_bytes)
     if conf.framework == "fsdp" and conf.tensor > 1:
-        each = PARALLEL_LOGIT_BYTES
+        each = shared_bytes
     tokens = conf.micro_batch * conf.sequence / conf.context
     return each * tokens * shape.vocab / conf.tensor
 

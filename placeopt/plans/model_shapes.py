@@ -14,11 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-DEFAULT_VOCABULARY = 51200
-ASPECT = 110
-"""Hidden size by layer of a model of which only the number of parameters is known: GPT-3's sizes
-from 6.7B to 175B have 128, those below 85."""
-
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -189,8 +184,17 @@ def named_shape(name: str) -> ModelShape | None:
     return shape_of(name, **best[0][1]) if best else None
 
 
-def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -> ModelShape:
-    """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64.
+def shape_of(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int = 0,
+    *,
+    usual_vocab: int = 51200,
+    **rest: Any,
+) -> ModelShape:
+    """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64, a vocabulary
+    of `usual_vocab`.
 
     `rest` holds fields of ModelShape, and params_b and active_b, published counts in 1e9.
     """
@@ -201,7 +205,7 @@ def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -
         "head_dim": max(1, hidden // heads),
         "ffn": int(8 * hidden / 3) if gated else 4 * hidden,
         "gated": gated,
-        "vocab": DEFAULT_VOCABULARY,
+        "vocab": usual_vocab,
         "published": rest.pop("params_b", 0.0) * 1e9,
         "published_active": rest.pop("active_b", 0.0) * 1e9,
     }
@@ -209,9 +213,12 @@ def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -
     return ModelShape(name, layers, hidden, heads, **usual | given)
 
 
-def counted_shape(params: float, name: str = "") -> ModelShape:
-    """Return a GPT-like shape with about so many parameters."""
-    layers = max(2, round((params / 12 / ASPECT**2) ** (1 / 3)))
+def counted_shape(params: float, name: str = "", aspect: int = 110) -> ModelShape:
+    """Return a GPT-like shape with about so many parameters.
+
+    `aspect`: hidden size by layer: GPT-3's sizes from 6.7B to 175B have 128, those below 85.
+    """
+    layers = max(2, round((params / 12 / aspect**2) ** (1 / 3)))
     hidden = max(64, round((params / 12 / layers) ** 0.5 / 64) * 64)
     return replace(shape_of(name or f"{params / 1e9:.3g}B", layers, hidden), tied=True)
 

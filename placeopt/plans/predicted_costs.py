@@ -37,10 +37,6 @@ FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
 MEMORY_FITTED_ON = ("clariden N8_D2", "mit N4_D1", "clariden N1_D1_M4_G32", "clariden N32_D32")
 """Measured plans that the constants of memory were fitted on."""
 
-MOMENT_BYTES = 8.0
-"""Bytes of the optimizer's states per parameter, two 32-bit moments, which replicas may share
-out."""
-
 FORM_SOURCES = {
     SEQUENCE: "columns of the cost file or, without them, counted: an even share of all "
     "activations, collectives as long",
@@ -268,8 +264,11 @@ class PredictedStepCosts(TabledStepCosts):
         parameters = float(self._parameters(group)[load.first : load.last].sum())
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
-    def _bytes_per_parameter(self, load: Load) -> float:
-        return self.constants.state_bytes - MOMENT_BYTES * (1 - 1 / load.shards)
+    def _bytes_per_parameter(self, load: Load, moment_bytes: float = 8.0) -> float:
+        """Bytes that are left of a parameter where replicas share out `moment_bytes`, the states of
+        the optimizer: two 32-bit moments.
+        """
+        return self.constants.state_bytes - moment_bytes * (1 - 1 / load.shards)
 
 
 def _neighbours(groups: tuple[ReplicaGroup, ...]) -> set[tuple[ReplicaGroup, ReplicaGroup]]:

@@ -23,7 +23,7 @@ launch times the ratio of their roofline to that of one sample.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -42,13 +42,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
 
-BACKWARD_RATIO = 2.0
-OPTIMIZER_BYTES = 28
-"""Bytes that an optimizer step moves per 32-bit parameter."""
-
-SUMS_PER_PASS = 2
 EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
-MAX_LAYERS = 128
 ROOFLINE = Constants(
     largest_rate=float("inf"),
     exposed=0.0,
@@ -60,8 +54,27 @@ ROOFLINE = Constants(
 )
 
 
-def chain_of_layers(graph: OpGraph) -> Ints:
-    """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,)."""
+@dataclass(frozen=True)
+class Passes:
+    """What the passes of a layer and its optimizer step take, as the module says.
+
+    Attributes
+    ----------
+    backward_ratio : of a backward pass to its forward pass. sums : of a layer's output over the
+    devices that share it, per pass. optimizer_bytes : that an optimizer step moves per 32-bit
+    parameter: weights, gradients and two moments, all but the gradients read and written.
+    """
+
+    backward_ratio: float = 2.0
+    sums: int = 2
+    optimizer_bytes: int = 28
+
+
+def chain_of_layers(graph: OpGraph, most_layers: int = 128) -> Ints:
+    """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,).
+
+    `most_layers`: where the graph names none.
+    """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -69,7 +82,7 @@ def chain_of_layers(graph: OpGraph) -> Ints:
     rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
-        return rank * min(MAX_LAYERS, graph.num_ops) // graph.num_ops
+        return rank * min(most_layers, graph.num_ops) // graph.num_ops
     number = {path: i for i, path in enumerate(dict.fromkeys(paths))}
     layer = np.array([number[path] for path in paths])
     source, target = graph.producer[graph.edge_tensor], graph.consumer
@@ -188,6 +201,8 @@ class _Work:
     `size` bytes.
     """
 
+    passes = Passes()
+
     def __init__(
         self, graph: OpGraph, layer: Ints, count: int, size: int, *, measured: bool
     ) -> None:
@@ -207,9 +222,8 @@ class _Work:
         self.activations = np.bincount(layer[graph.producer], floats, count)
         own = np.bincount(layer, self.flops * (graph.resident > 0), count)
         # the gradients of inputs and of weights take as many flops as the forward pass each
-        self.weight_part = (
-            own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
-        )
+        forward = np.maximum(np.bincount(layer, self.flops, count), 1.0)
+        self.weight_part = own / forward / self.passes.backward_ratio
         self._count_experts(graph, own_size)
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
@@ -298,17 +312,18 @@ class _Work:
         """Forward, backward and optimizer seconds of each layer."""
         passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * self.size * micro_batch / inside
-        forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
+        forward = np.bincount(self.layer, passes, self.count) + self.passes.sums * ring
         return self._with_update(device, forward, self.parameters / tensor)
 
     def _with_update(self, device: Device, forward: Floats, own: Floats) -> Floats:
         """Add the backward pass, and the optimizer step of the parameters that a device has."""
-        update = own * OPTIMIZER_BYTES / device.memory_bandwidth
+        update = own * self.passes.optimizer_bytes / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled
         # layers
         profiled = float(own[0] + own[-1] + 2 * own[min(1, self.count - 1)])
         whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
-        return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
+        backward = self.passes.backward_ratio * forward
+        return np.stack([forward, backward, np.full(self.count, whole)], axis=1)
 
 
 def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:

@@ -35,7 +35,7 @@ from placeopt.model.errors import InputError
 MAX_TICKS = 2**60
 """Sums of all layers' ticks, times the data degree, stay below this, so that nothing overflows."""
 
-PLAIN, RECOMPUTE = 0, 1
+PLAIN, RECOMPUTE = range(2)
 """Second index of the arrays per layer: keep the activations, or compute them again."""
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from placeopt.plans.model_shapes import ModelShape
 
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp4": 0.5}
-BLEND = 4.0
-"""Exponent of the mean that rounds off the larger of two times."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,9 @@ class StepParts:
         return {name: self.factor * getattr(self, name) for name in (*names, "fixed")}
 
 
-def longer(*times: float) -> float:
-    """Return the largest time, rounded off."""
-    total: float = sum(time**BLEND for time in times) ** (1 / BLEND)
+def longer(*times: float, exponent: float = 4.0) -> float:
+    """Return the largest time, rounded off: the norm of times with this `exponent`."""
+    total: float = sum(time**exponent for time in times) ** (1 / exponent)
     return total
 
 
