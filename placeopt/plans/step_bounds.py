@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from placeopt.plans.step_schedules import StepSchedule
 
 NEVER = 2**62
-PRICE_STEPS = 16
-"""Relative prices of two kinds of devices that are tried."""
-
-FEW_STEPS = 4
-"""The same for more kinds."""
 
 
 class BatchWork(NamedTuple):
@@ -115,9 +110,8 @@ def least_period(work: BatchWork, data: int) -> int:
     return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
 
 
-def _prices(kinds: int) -> list[Ints]:
-    """Return whole prices per kind: equal ones, and mixtures."""
-    steps = PRICE_STEPS if kinds == 2 else FEW_STEPS
+def _prices(kinds: int, steps: int = 16) -> list[Ints]:
+    """Return whole prices per kind: equal ones, and mixtures; those of two kinds sum to `steps`."""
     mixtures = price_mixtures(kinds, steps)
     return [
         np.ones(kinds, np.int64),
@@ -125,11 +119,12 @@ def _prices(kinds: int) -> list[Ints]:
     ]
 
 
-def price_mixtures(kinds: int, steps: int) -> Ints:
-    """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind
-    its price is one.
+def price_mixtures(kinds: int, steps: int, few_steps: int = 4) -> Ints:
+    """Return all whole prices of kinds that sum to `steps`, or to `few_steps` where there are more
+    than two kinds, shape (mixtures, kinds); for one kind its price is one.
     """
-    return np.array(_summing(kinds, 1 if kinds == 1 else steps), np.int64)
+    total = {1: 1, 2: steps}.get(kinds, few_steps)
+    return np.array(_summing(kinds, total), np.int64)
 
 
 def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.plans.step_costs import Load
-from placeopt.plans.step_problem import SHARES
+from placeopt.plans.step_problem import shared_counts
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -279,9 +279,7 @@ def _kinds(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
             f"replicas of {', '.join(kinds)}: expected one kind"
             + (" or two unlike ones" * problem.mixed)
         )
-    if len(kinds) == 2 and not any(
-        stage.replicas[0].count == round(stage.data * part / SHARES) for part in range(1, SHARES)
-    ):
+    if len(kinds) == 2 and stage.replicas[0].count not in shared_counts(stage.data):
         wrong.append(
             f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share "
             "of quarters"

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.plans.step_costs import StepCosts
 
-SHARES = 4
-"""Unlike replicas share a stage in quarters."""
-
 
 @dataclass(frozen=True)
 class DevicePool:
@@ -239,3 +236,10 @@ class StepPlanProblem(Shown):
     def replace(self, **changes: Any) -> StepPlanProblem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+def shared_counts(data: int, shares: int = 4) -> list[int]:
+    """Return how many of `data` replicas of a stage may be of the first of two unlike kinds: all
+    but none and all of its `shares`, by default quarters, to the nearest replica.
+    """
+    return sorted({round(data * part / shares) for part in range(1, shares)})

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -15,7 +16,7 @@ from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import NEVER, price_mixtures
 from placeopt.plans.step_costs import TICK_SECONDS, Load
 from placeopt.plans.step_price import pairs_of, part_of
-from placeopt.plans.step_problem import SHARES
+from placeopt.plans.step_problem import shared_counts
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solvers.planning.step_search import (
     CLASS,
@@ -31,20 +32,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.plans.step_problem import StepPlanProblem
-
-PRICE_STEPS = (8, 4)
-"""Mixtures of the prices of two kinds, and of more, by which labels are dropped."""
-
-FIRST_LABELS = 10**6
-"""Labels of a kernel that has not run."""
-
-NEAR_HALF = 1e-3
-"""Seconds are rounded to ticks one by one where they are nearer to a half than this, and 1e-12 of
-them."""
-
-NEAR_BYTES, NEAR_PART = 64.0, 1e-9
-"""What fits is asked one by one where it is nearer to the limit than this, in bytes and in parts of
-them."""
 
 
 class Variant(NamedTuple):
@@ -91,8 +78,26 @@ def _span_sums(ticks: Ints | None) -> Ints:
     return total[None] - total[:, None]
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Where spans of layers, computed all at once, are asked one by one: rounding may decide there.
+
+    Attributes
+    ----------
+    ticks, tick_part : times that are nearer to half a tick than this, and this part of them.
+    memory, memory_part : what is nearer to the limit than so many bytes, and this part of them.
+    """
+
+    ticks: float = 1e-3
+    tick_part: float = 1e-12
+    memory: float = 64.0
+    memory_part: float = 1e-9
+
+
 class BatchTables:
     """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
+
+    doubt = Doubt()
 
     def __init__(
         self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, Ints]
@@ -152,7 +157,8 @@ class BatchTables:
             return self.table(function)
         exact = seconds / TICK_SECONDS
         found = np.where(seconds > 0, np.maximum(np.floor(exact + 0.5), 1), 0).astype(np.int64)
-        unsure = np.abs(exact - np.floor(exact) - 0.5) < NEAR_HALF + 1e-12 * np.abs(exact)
+        near = self.doubt.ticks + self.doubt.tick_part * np.abs(exact)
+        unsure = np.abs(exact - np.floor(exact) - 0.5) < near
         for first, last in np.argwhere(unsure & self.inside).tolist():
             found[first, last] = function(first, last)
         return np.where(self.inside, found, -1)
@@ -217,7 +223,7 @@ class BatchTables:
                 each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)
             ).clip(-1, many)
             number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
-            slack = NEAR_BYTES + NEAR_PART * (np.abs(fixed) + room)
+            slack = self.doubt.memory + self.doubt.memory_part * (np.abs(fixed) + room)
             unsure = np.abs(left - np.round(fitting) * each) <= slack
             for first, last in np.argwhere(unsure & self.inside).tolist():
                 number[first, last] = most(first, last)
@@ -283,7 +289,7 @@ class BatchTables:
             return
         most = self.problem.pools[k].count // one.tensor
         others = self.problem.pools[m].count // second.tensor
-        for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
+        for count in shared_counts(data):
             rest = data - count
             if 0 < count <= most and 0 < rest <= others:
                 yield StageClass((replace(one, count=count), replace(second, count=rest)), again)
@@ -296,17 +302,24 @@ class DegreeTables:
     ----------
     rounds : micro-batches per replica. turns : how often the longest period counts. classes : what
     a stage can be.
-    last_labels : labels that the kernel made the last time.
+    last_labels : labels that the kernel made the last time, infinity: it has not run.
+
+    Parameters
+    ----------
+    price_steps : prices by which labels are dropped: the mixtures of two kinds that sum to this.
     """
 
-    def __init__(self, batch: BatchTables, data: int, variant: Variant) -> None:
+    def __init__(
+        self, batch: BatchTables, data: int, variant: Variant, price_steps: int = 8
+    ) -> None:
         self.batch, self.data, self.variant = batch, data, variant
+        self.price_steps = price_steps
         self.problem, self.schedule = batch.problem, parse_schedule(variant.schedule)
         self.rounds = self.problem.rounds(batch.micro_batch, data)
         self.turns = self.rounds * self.schedule.chunks - 1
         self.shards = data if variant.sharded else 1
         self.classes = list(batch.classes(data))
-        self.last_labels = FIRST_LABELS
+        self.last_labels: float = math.inf
         if variant.groups >= 0:
             groups = list(dict.fromkeys(c.groups for c in self.classes))[variant.groups]
             self.classes = [c for c in self.classes if c.groups == groups]
@@ -339,8 +352,7 @@ class DegreeTables:
     @cached_property
     def price(self) -> Ints:
         """Prices by which plans are refuted."""
-        kinds = len(self.problem.pools)
-        return price_mixtures(kinds, PRICE_STEPS[kinds > 2])
+        return price_mixtures(len(self.problem.pools), self.price_steps)
 
     @cached_property
     def fill(self) -> Ints:

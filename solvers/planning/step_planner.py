@@ -49,11 +49,24 @@ if TYPE_CHECKING:
 METHOD = "stages"
 """Name of the bound."""
 
-GUESS = 4
-"""A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
 
-FEW_LABELS = 4000
-"""A kernel that made fewer labels the last time takes milliseconds, less than a thread is worth."""
+@dataclass(frozen=True)
+class Opening:
+    """How ranges of periods are opened.
+
+    Attributes
+    ----------
+    first : micro-batches and data degrees in which a first plan is looked for, at most.
+    guess : it is looked for up to this part (1 / guess) above the bound on its period.
+    near : periods are met one by one instead of halved where the width of those that are left is
+    relatively at most this. few_labels : a kernel that made fewer labels the last time takes
+    milliseconds, less than a thread is worth.
+    """
+
+    first: int = 12
+    guess: int = 4
+    near: float = 1e-3
+    few_labels: int = 4000
 
 
 @dataclass(frozen=True, order=True)
@@ -105,6 +118,8 @@ class StepPlanner(SearchSolver):
 
 class _Front:
     """What is open, as a heap of ranges."""
+
+    opening = Opening()
 
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
@@ -177,9 +192,9 @@ class _Front:
                     variant = part.variant._replace(groups=number)
                     self._push(replace(part, stages=stages, variant=variant))
 
-    def dive(self, most: int = 12) -> None:
+    def dive(self) -> None:
         """Look for a first plan where the degree divides all devices, least bounds first, not far
-        above their bounds, in at most so many micro-batches and data degrees.
+        above their bounds.
         """
         found: list[tuple[int, int, int, Variant, int, DegreeTables]] = []
         for part in self.ranges:
@@ -188,13 +203,12 @@ class _Front:
             divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
             if part.variant.schedule == "1f1b" and divides:
                 found += self._bounded(part)
-        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:most]:
+        for *_, least, tables in sorted(found, key=lambda item: item[:4])[: self.opening.first]:
             cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
-            labels, at, _ = self._ask(
-                tables, 0, (least, min(least + least // GUESS, tables.most_period)), cutoff
-            )
+            limit = min(least + least // self.opening.guess, tables.most_period)
+            labels, at, _ = self._ask(tables, 0, (least, limit), cutoff)
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
 
@@ -241,7 +255,7 @@ class _Front:
         """Run the kernel for periods from..to, in a thread where it may take long."""
         self.tracker.count()
         arrays = tables.arrays_of(stages)
-        if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
+        if len(self.problem.pools) == 1 or tables.last_labels < self.opening.few_labels:
             found: tuple[Ints, int, int] = search_period(arrays, *periods, cutoff)
         else:
             found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
@@ -274,20 +288,17 @@ class _Front:
             self._push(replace(part, most=middle, rest=rest))
             self._push(replace(part, least=middle + 1, most=top, rest=rest))
 
-    def _split(self, tables: DegreeTables, part: _Range, near: float = 1e-3) -> None:
-        """Ask for the best plan below a limit inside a range, and put back what is still open.
-
-        Periods are met one by one instead of halved where the width of those that are left is
-        relatively at most `near`.
-        """
-        turns = tables.turns
+    def _split(self, tables: DegreeTables, part: _Range) -> None:
+        """Ask for the best plan below a limit inside a range, and put back what is still open."""
+        turns, opening = tables.turns, self.opening
         top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
             return
         if self.goal >= NEVER:
-            limit = part.least + max(1, part.least // GUESS)  # no plan is known: a first guess
+            limit = part.least + max(1, part.least // opening.guess)  # no plan is known: a guess
         else:
-            limit = top if top - part.least <= near * part.least else (part.least + top) // 2
+            few = top - part.least <= opening.near * part.least
+            limit = top if few else (part.least + top) // 2
         limit = min(limit, top)
         labels, at, rest = self._ask(
             tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least)
