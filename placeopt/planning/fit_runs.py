@@ -87,10 +87,6 @@ FREE: tuple[str, ...] = (
 )
 """Seconds of software, and parts that overlap leaves in sight: nothing counts them beforehand."""
 
-NOISE = 0.05
-"""Repeats of a published run differ by up to so much (data/measured), so that no source is taken
-to be known better."""
-
 LEAST_RUNS = 10
 
 
@@ -108,10 +104,18 @@ def usable(rows: list[dict[str, Any]]) -> list[Run]:
 
 
 class LinearFit:
-    """Residuals of runs and their derivatives over constants and offsets."""
+    """Residuals of runs and their derivatives over constants and offsets.
 
-    def __init__(self, runs: list[Run], start: Calibration, widths: Widths) -> None:
-        self.start = start
+    Parameters
+    ----------
+    least_noise : repeats of a published run differ by up to so much (data/measured), so that no
+    source is taken to be known better.
+    """
+
+    def __init__(
+        self, runs: list[Run], start: Calibration, widths: Widths, least_noise: float = 0.05
+    ) -> None:
+        self.start, self.least_noise = start, least_noise
         self.runs = [replace(predict_run(run, start)[2], unsaid_recompute=False) for run in runs]
         self.names = list(CONSTANTS)
         keys = [offset_keys(run.shape, run.conf, run.gpu) for run in self.runs]
@@ -153,12 +157,12 @@ class LinearFit:
         design = np.hstack([slopes, self.kinds]) * weights[:, None]
         gram = design.T @ design + np.diag(self.widths**-2.0)
         free = 1 - np.einsum("ij,ji->i", design, np.linalg.solve(gram, design.T))
-        found = np.empty(len(error))
+        found, least = np.empty(len(error)), self.least_noise
         for source in range(self.sources.max() + 1):
             mine = self.sources == source
             spread = mine.sum() * (1.4826 * float(np.median(np.abs(error[mine])))) ** 2
-            found[mine] = np.sqrt((NOISE**2 + spread) / (1 + float(free[mine].sum())))
-        return np.maximum(found, NOISE)
+            found[mine] = np.sqrt((least**2 + spread) / (1 + float(free[mine].sum())))
+        return np.maximum(found, least)
 
     def solve(self, slopes: Array, wanted: Array, weights: Array, away: Array) -> Array:
         """Return steps of the constants and offsets; ridge least squares with weights of runs."""
@@ -203,7 +207,8 @@ def minimize(model: LinearFit, near: Calibration | None = None, *, rounds: int =
     offsets = np.array([near.offsets.get(key, 0.0) for key in model.keys])
     offsets -= [model.start.offsets.get(key, 0.0) for key in model.keys]
     error = model.measured - model.predicted(logs) - model.kinds @ offsets
-    noise = np.full(len(error), max(NOISE, 1.4826 * float(np.median(np.abs(error)))))
+    spread = 1.4826 * float(np.median(np.abs(error)))
+    noise = np.full(len(error), max(model.least_noise, spread))
     for _ in range(rounds):
         weights = student(error, noise, model.tail)
         away = np.concatenate([logs - model.prior, offsets])

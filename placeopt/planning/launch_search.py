@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.instances.clusters.gpus import Gpu, find_gpu
 from placeopt.model.errors import InputError
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from placeopt.plans.calibration import Calibration
 
 GIB = 2**30
-PLANNED = 0.95
-"""Part of a device's memory that a plan may fill: peaks are predicted to a tenth only."""
-MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10)
-LEAST_SLICE = 2048
-"""Tokens of a sequence that a rank of context parallelism has at least."""
 
 SEARCHED = (
     "searched: tensor degrees of powers of two inside a host, equal stages (or a layer less in the "
@@ -131,6 +125,26 @@ class Priced:
 
 
 @dataclass(frozen=True)
+class Space:
+    """Which plans are searched; `SEARCHED` says so in words.
+
+    Attributes
+    ----------
+    tensor, context, expert : degrees. micro_batches : samples. chunks : stages of a device.
+    least_slice : tokens of a sequence that a rank of context parallelism has at least.
+    filled : part of a device's memory that a plan may fill: peaks are predicted to a tenth only.
+    """
+
+    tensor: tuple[int, ...] = (1, 2, 4, 8, 16)
+    context: tuple[int, ...] = (1, 2, 4, 8, 16)
+    expert: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    chunks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
+    least_slice: int = 2048
+    filled: float = 0.95
+
+
+@dataclass(frozen=True)
 class LaunchProblem:
     """A model, devices, a batch, and what is fixed.
 
@@ -150,6 +164,7 @@ class LaunchProblem:
     framework: str = "megatron"
     fixed: dict[str, Any] = field(default_factory=dict)
     memory_limit: int | None = None
+    space: ClassVar[Space] = Space()
 
     @property
     def model(self) -> StepModel:
@@ -161,7 +176,7 @@ class LaunchProblem:
         """Bytes that a plan may use on a device."""
         if self.memory_limit is not None:
             return float(self.memory_limit)
-        return PLANNED * self.machine.gpu.memory
+        return self.space.filled * self.machine.gpu.memory
 
     def memory(self, conf: Configuration) -> MemoryParts:
         """Return the memory of a plan."""
@@ -193,13 +208,12 @@ class LaunchProblem:
         return [p for p in range(1, min(layers, most) + 1) if stage_layers(layers, p)]
 
     def _tensor_degrees(self) -> list[int]:
-        shape = self.shape
-        found = [1, 2, 4, 8, 16]
-        return [t for t in found if t <= self.machine.per_host and shape.heads % t == 0]
+        most, heads = self.machine.per_host, self.shape.heads
+        return [t for t in self.space.tensor if t <= most and heads % t == 0]
 
     def _context_degrees(self) -> list[int]:
-        most = max(1, self.sequence // LEAST_SLICE)
-        return [c for c in (1, 2, 4, 8, 16) if c <= most]
+        most = max(1, self.sequence // self.space.least_slice)
+        return [c for c in self.space.context if c <= most]
 
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
@@ -209,7 +223,7 @@ class LaunchProblem:
             self._shardings(outer),
             RECOMPUTE if self.recompute else RECOMPUTE[:1],
         )
-        for micro in (size for size in MICRO_BATCHES if each % size == 0):
+        for micro in (size for size in self.space.micro_batches if each % size == 0):
             for chunks in self._chunk_counts(outer.pipeline, each // micro):
                 for expert, (sharding, group), recompute in product(*choices):
                     yield replace(
@@ -228,14 +242,13 @@ class LaunchProblem:
         if pipeline == 1 or rounds % pipeline:
             return [1]
         layers = self.shape.layers
-        return [c for c in CHUNKS if c == 1 or stage_layers(layers, pipeline * c)]
+        return [c for c in self.space.chunks if c == 1 or stage_layers(layers, pipeline * c)]
 
     def _expert_degrees(self, ranks: int) -> list[int]:
-        if not self.shape.experts:
+        experts = self.shape.experts
+        if not experts:
             return [1]
-        return [
-            e for e in (1, 2, 4, 8, 16, 32, 64) if self.shape.experts % e == 0 and ranks % e == 0
-        ]
+        return [e for e in self.space.expert if experts % e == 0 and ranks % e == 0]
 
     def _shardings(self, outer: Configuration) -> list[tuple[str, int]]:
         ranks = outer.data * outer.context
