@@ -139,13 +139,9 @@ class PredictedStepCosts(TabledStepCosts):
     def _parameters(self, group: ReplicaGroup) -> Floats:
         return self.table.form(group.form).parameters[group.tensor]
 
-    def _update(self, load: Load, group: ReplicaGroup, size: Any, blocks: int = 2) -> Any:
-        """Seconds of an optimizer step on so many parameters, or on each of an array of them.
-
-        `blocks`: those of the model whose step was measured, beside its first and last layer.
-        """
-        sizes = self._parameters(group)
-        profiled = float(sizes[0] + sizes[-1] + blocks * sizes[1])
+    def _update(self, load: Load, group: ReplicaGroup, size: Any) -> Any:
+        """Seconds of an optimizer step on so many parameters, or on each of an array of them."""
+        profiled = max(profiled_parameters(self._parameters(group)), 1.0)
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
         return seconds * size / profiled / load.shards
 
@@ -269,6 +265,14 @@ class PredictedStepCosts(TabledStepCosts):
         the optimizer: two 32-bit moments.
         """
         return self.constants.state_bytes - moment_bytes * (1 - 1 / load.shards)
+
+
+def profiled_parameters(sizes: Floats, blocks: int = 2) -> float:
+    """Return the parameters of the model whose optimizer step was measured: the first and the last
+    layer, and `blocks` like the second; of all layers where these have none.
+    """
+    some = float(sizes[0] + sizes[-1] + blocks * sizes[min(1, len(sizes) - 1)])
+    return some or float(sizes.sum())
 
 
 def _neighbours(groups: tuple[ReplicaGroup, ...]) -> set[tuple[ReplicaGroup, ReplicaGroup]]:

@@ -34,7 +34,7 @@ from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
 from placeopt.plans.plan import EXPERT
-from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
+from placeopt.plans.predicted_costs import Constants, PredictedStepCosts, profiled_parameters
 from placeopt.plans.step_problem import DevicePool
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class _Work:
         update = own * self.passes.optimizer_bytes / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled
         # layers
-        profiled = float(own[0] + own[-1] + 2 * own[min(1, self.count - 1)])
+        profiled = profiled_parameters(own)
         whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
         backward = self.passes.backward_ratio * forward
         return np.stack([forward, backward, np.full(self.count, whole)], axis=1)

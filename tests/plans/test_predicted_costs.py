@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from placeopt.plans.layer_tables import FORWARD, LayerTable, read_layer_table
+from placeopt import make_cluster, solve
+from placeopt.planning.plan_model import plan_problem
+from placeopt.plans.layer_tables import FORWARD, OPTIMIZER, LayerTable, read_layer_table
 from placeopt.plans.measured_plans import read_measured_plan
 from placeopt.plans.network_table import read_network
-from placeopt.plans.predicted_costs import PredictedStepCosts
+from placeopt.plans.predicted_costs import PredictedStepCosts, profiled_parameters
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
@@ -66,3 +68,19 @@ def test_no_time_falls_with_the_micro_batch():
     table = LayerTable("toy", times, sizes, sizes, np.ones(2)).monotone()
     assert [table.times["gpu", size, 1][0, FORWARD] for size in (1, 2, 4)] == [3.0, 3.0, 8.0]
     assert "larger micro-batch" in table.source
+
+
+def test_models_whose_outer_layers_hold_nothing_have_optimizer_steps():
+    """The first two layers and the last of this mixture of experts have no parameters: plans of it
+    are found, and the others take their optimizer step all the same.
+    """
+    problem = plan_problem("gen:moe", "8xA100", 16, recompute=False)
+    sizes = problem.costs.table.parameters[1]
+    assert sizes[[0, 1, -1]].tolist() == [0.0, 0.0, 0.0]
+    assert profiled_parameters(sizes) == sizes.sum() > 0
+    found = solve(problem, "plan-stages", seconds=2.0)
+    assert found.value is not None
+    times = problem.costs.table.times
+    seconds = next(rows for (_, _, degree), rows in times.items() if degree == 1)[0, OPTIMIZER]
+    device = make_cluster("8xA100").devices[0]
+    assert seconds == pytest.approx(28 * sizes.sum() / device.memory_bandwidth)
