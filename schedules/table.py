@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -284,7 +285,7 @@ def _number(value: Any, what: str) -> int:
 def _is_whole(value: Any) -> bool:
     """Whether a value is a whole number, or the digits of one."""
     if isinstance(value, str):
-        return value.isascii() and value.lstrip("+-").isdigit() and len(value) <= 20
+        return re.fullmatch(r"[+-]?[0-9]{1,20}", value) is not None
     if isinstance(value, float):
         return value.is_integer()
     return isinstance(value, int) and not isinstance(value, bool)

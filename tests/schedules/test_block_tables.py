@@ -204,6 +204,7 @@ def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(
             "expected a whole number, received '1_000'",
         ),
         ("d.csv", "gid,kind,span,devices,preds\nF,F,٣,0,\n".encode(), "expected a whole number"),
+        ("m.csv", b"gid,kind,span,devices,preds\nF,F,--7,0,\n", "expected a whole number"),
         ("s.csv", b"gid,kind,span,devices,preds\nF,F,1\n", "line 2: expected 5 fields"),
         (
             "b.csv",

@@ -100,6 +100,7 @@ def test_devices_without_a_stage_are_no_ranks():
     ("text", "reason"),
     [
         ("", "received an empty file"),
+        (" , \n,,\n", "received an empty file"),
         ("0F0,zero\n", "received 'zero'"),
         ("0F0,0B0\n0F1,0B1\n", "stage 0 is on the ranks 0 and 1"),
         ("0F0,0B0,0F1\n", "micro-batch 1: expected F and then B"),
