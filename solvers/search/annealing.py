@@ -47,7 +47,6 @@ from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, move_weights
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.evaluator import CHUNK_SECONDS
 from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
 from placeopt.solvers.search.walk_kernels import (
     BEST,
@@ -163,22 +162,6 @@ def limits(
     return _LIMITS[acceptance](now, record, temperature, draw)
 
 
-HEAT, HEAT_STEPS, LONG_HEAT = 0.001, 20, 0.05
-"""First temperature for a walk of so many steps an op, as a share of the mean work of a device; it
-grows with the root of the number of steps, up to the last one. Between 0.0003 and 0.03 no value is
-better than another by more than half a percent up to 2000 steps an op (results/policy/walks.md);
-longer walks, as of a million steps on a sharded Llama layer, end lower from a higher one."""
-
-COLD = 1e-5
-"""Last temperature, likewise."""
-
-LOOK = 100
-"""Least proposals of a walk between two looks at what the kinds of moves gained; a cycle has about
-LOOKS of them."""
-
-LOOKS = 40
-
-
 @dataclass(frozen=True)
 class Annealing(BatchSearch):
     """Simulated annealing on devices and order; incremental where transfers do not contend."""
@@ -194,7 +177,7 @@ class Annealing(BatchSearch):
         meaning="first temperature, as a share of the mean work of a device; 0: by the number of "
         "steps",
     )
-    cold: float = option(COLD, above=0, meaning="last temperature, likewise")
+    cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
     cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
     acceptance: str = option(
         "metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted"
@@ -232,18 +215,28 @@ class Annealing(BatchSearch):
             anneal(evaluator, starts, rng, cooling, rules, self.cycles or None)
 
 
-def first_heat(evaluator: BudgetedEvaluator) -> float:
+def first_heat(
+    evaluator: BudgetedEvaluator, *, heat: float = 0.001, steps_an_op: int = 20, most: float = 0.05
+) -> float:
     """Return the first temperature for the steps that the budget allows, as a share of the mean
     work of a device; that of the longest walks where they are not compiled.
+
+    Between 0.0003 and 0.03 no value is better than another by more than half a percent up to 2000
+    steps an op (results/policy/walks.md); longer walks, as of a million steps on a sharded Llama
+    layer, end lower from a higher one.
+
+    Parameters
+    ----------
+    heat : of a walk of `steps_an_op`; it grows with the root of the number of steps, up to `most`.
     """
     if not evaluator.walkable:
-        return LONG_HEAT
+        return most
     tracker = evaluator.tracker
     steps = float(tracker.evaluations_left)
     if tracker.budget.evaluations is None:
-        steps = tracker.seconds_left / CHUNK_SECONDS * evaluator.chunk
+        steps = tracker.seconds_left / evaluator.chunk_seconds * evaluator.chunk
     steps = max(1.0, steps / evaluator.problem.num_ops)
-    return min(LONG_HEAT, HEAT * math.sqrt(steps / HEAT_STEPS))
+    return min(most, heat * math.sqrt(steps / steps_an_op))
 
 
 @dataclass(frozen=True)
@@ -273,12 +266,12 @@ def anneal(
     Parameters
     ----------
     cooling : temperatures as shares of the mean work of a device; None: `first_heat` to
-        COLD.
+        the last one of `Annealing` where none is given.
     cycles : number of cycles of the compiled walk, None for its own choice.
     steps_per_walk : with fewer evaluations than this for each of two walks, one does them all.
     """
     if cooling is None:
-        cooling = GeometricCooling(first_heat(evaluator), COLD)
+        cooling = GeometricCooling(first_heat(evaluator), Annealing.cold)
     if not evaluator.walkable:
         lockstep(evaluator, starts, rng, cooling, rules)
         return
@@ -381,18 +374,32 @@ def anneal_in_cycles(
 class _Pace:
     """What walks in cycles have spent of their budget, and how many steps come next.
 
+    Parameters
+    ----------
+    least_look : proposals of a walk between two looks at what the kinds of moves gained, at least.
+    looks : of a cycle, about.
+
     Attributes
     ----------
     share : part of the budget that is spent. cycles : their number, 1 before the first steps tell.
     """
 
-    def __init__(self, evaluator: BudgetedEvaluator, walks: int, cycles: int | None) -> None:
+    def __init__(
+        self,
+        evaluator: BudgetedEvaluator,
+        walks: int,
+        cycles: int | None,
+        *,
+        least_look: int = 100,
+        looks: int = 40,
+    ) -> None:
         self.tracker, self.walks = evaluator.tracker, walks
         self.most, self.num_ops = evaluator.chunk, evaluator.problem.num_ops
         self.by_count = self.tracker.budget.evaluations is not None
         self.total, self.began = self.tracker.evaluations_left, self.tracker.elapsed
         self.seconds = self.tracker.seconds_left
-        self.done, self.share, self.before, self.look = 0, 0.0, 0.0, LOOK
+        self.done, self.share, self.before = 0, 0.0, 0.0
+        self.look, self.least_look, self.looks = least_look, least_look, looks
         self.cycles, self.chosen = cycles or 1, cycles is not None
         if self.by_count and not self.chosen:
             self.cycles, self.chosen = _cycles(self.total / walks, self.num_ops), True
@@ -424,7 +431,7 @@ class _Pace:
         whole = self.done / max(self.share, 1e-9)
         if not self.chosen:
             self.cycles, self.chosen = _cycles(whole / self.walks, self.num_ops), True
-        self.look = max(LOOK, int(whole / (self.walks * self.cycles * LOOKS)))
+        self.look = max(self.least_look, int(whole / (self.walks * self.cycles * self.looks)))
 
 
 def _cycles(steps: float, num_ops: int, *, length: int = 300, most: int = 10) -> int:
@@ -451,13 +458,6 @@ def _progress(tracker: Tracker[Placement], start_time: float, start_count: int) 
     return min(1.0, share if 4 * share >= used else used)
 
 
-DOUBT = 50.0
-"""Proposals of the average gain that every kind of move is credited with."""
-
-RAREST = 0.02
-"""Least share of a kind of move that is taken at all."""
-
-
 class MoveShares:
     """Shares of the kinds of moves, and what each kind has gained lately.
 
@@ -465,14 +465,19 @@ class MoveShares:
     ----------
     first : relative frequency of each kind before anything is learned; kinds of 0 never come.
     learn : whether gains change them.
+    doubt : proposals of the average gain that every kind is credited with.
+    rarest : least share of a kind that is taken at all.
 
     Attributes
     ----------
     tried, better : evaluated proposals of each kind, and new best placements among them.
     """
 
-    def __init__(self, first: Floats, *, learn: bool = True) -> None:
+    def __init__(
+        self, first: Floats, *, learn: bool = True, doubt: float = 50.0, rarest: float = 0.02
+    ) -> None:
         self.first, self.learn = first / first.sum(), learn
+        self.doubt, self.rarest = doubt, rarest
         self.tried, self.better = np.zeros(len(first)), np.zeros(len(first))
 
     def count(self, tally: Ints, memory: float = 0.9) -> int:
@@ -492,6 +497,6 @@ class MoveShares:
         if total <= 0:
             return self.first
         mean = total / float(self.tried.sum())
-        weight = self.first * (self.better + DOUBT * mean) / (self.tried + DOUBT)
-        share = np.where(self.first > 0, np.maximum(weight / weight.sum(), RAREST), 0.0)
+        weight = self.first * (self.better + self.doubt * mean) / (self.tried + self.doubt)
+        share = np.where(self.first > 0, np.maximum(weight / weight.sum(), self.rarest), 0.0)
         return np.asarray(share / share.sum())

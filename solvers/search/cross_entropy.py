@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
-AUTO_SAMPLES, AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES = 256, 40, 32, 1024
-"""Samples per refit where none are given: without a limit of evaluations, else this part of them
-within limits."""
-
 
 @dataclass(frozen=True)
 class _SamplingSolver(BatchSearch):
@@ -159,13 +155,7 @@ class CrossEntropy(_SamplingSolver):
 
     def settings(self, tracker: Tracker[Placement]) -> Settings:
         """Refit after every batch; no gradient."""
-        samples, limit = self.samples, tracker.budget.evaluations
-        if not samples:
-            samples = (
-                AUTO_SAMPLES
-                if limit is None
-                else int(np.clip(limit // AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES))
-            )
+        samples = self.samples or auto_samples(tracker.budget.evaluations)
         return Settings(
             batch=samples,
             refit=samples,
@@ -174,6 +164,24 @@ class CrossEntropy(_SamplingSolver):
             exploration=self.exploration,
             order=self.order,
         )
+
+
+def auto_samples(
+    evaluations: int | None,
+    *,
+    refits: int = 40,
+    least: int = 32,
+    most: int = 1024,
+    unlimited: int = 256,
+) -> int:
+    """Return the samples per refit where no number is given.
+
+    Parameters
+    ----------
+    evaluations : their limit, None for none: then there are `unlimited` samples.
+    refits : that the evaluations are for, as far as each has from `least` to `most` samples.
+    """
+    return unlimited if evaluations is None else int(np.clip(evaluations // refits, least, most))
 
 
 @dataclass(frozen=True)

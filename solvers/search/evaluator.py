@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -31,9 +31,6 @@ Measure = Callable[[Any], float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
 fails."""
 
-CHUNK_WORK, CHUNK_SECONDS = 400_000, 0.01
-"""Ops and edges replayed between two looks at the clock, and about how long that takes."""
-
 DECODED: tuple[Any, ...] = (MAKESPAN,)
 """Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers
 delay."""
@@ -53,7 +50,12 @@ class BudgetedEvaluator:
     ordered : whether ranks matter.
     walkable : whether the compiled walk applies: an objective that it decodes, no contention, no
     peak memory.
+    chunk_work : ops and edges that a walk replays between two looks at the clock, in about
+    `chunk_seconds`.
     """
+
+    chunk_work: ClassVar[int] = 400_000
+    chunk_seconds: ClassVar[float] = 0.01
 
     def __init__(
         self,
@@ -148,7 +150,8 @@ class BudgetedEvaluator:
     @property
     def chunk(self) -> int:
         """Steps of a walk between two looks at the clock."""
-        return int(np.clip(CHUNK_WORK // (self.problem.num_ops + self.problem.num_edges), 4, 4096))
+        size = self.problem.num_ops + self.problem.num_edges
+        return int(np.clip(self.chunk_work // size, 4, 4096))
 
     def value_of(self, placement: Placement) -> int:
         """Value of one placement in its fastest execution, counted as one evaluation and

@@ -94,17 +94,6 @@ CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
 }
 
 
-LEVELS = (0, 8, 16, 32, 64, 128)
-"""Numbers of groups that crossover takes units in; 0 for every unit on its own."""
-
-EVALUATIONS_PER_MEMBER = 4000
-GENERATIONS = 7
-"""A small budget keeps a small population, so that about this many generations fit."""
-
-CLIMBERS = 2
-"""Children that climb at the same time."""
-
-
 class Member(NamedTuple):
     """One placement of the population."""
 
@@ -114,12 +103,31 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How a budget is shared out: a few generations of well-improved members beat many of hardly
+    improved ones.
+
+    Attributes
+    ----------
+    per_member : evaluations that justify a member of the population. least : members.
+    generations : about how many fit where no number of proposals per child is given.
+    levels : numbers of groups that crossover takes units in; 0 for every unit on its own.
+    """
+
+    per_member: int = 4000
+    least: int = 4
+    generations: int = 7
+    levels: tuple[int, ...] = (0, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
 class Genetic(BatchSearch):
     """Memetic algorithm: group-wise crossover of relabelled parents, local search on every
     child.
     """
 
     name: ClassVar[str] = "genetic"
+    effort: ClassVar[Effort] = Effort()
 
     population: int = option(
         16, low=2, meaning="most placements kept (fewer where evaluations are few)"
@@ -143,23 +151,20 @@ class Genetic(BatchSearch):
         """Evolve until the budget is spent."""
         if not starts:
             return
-        tracker, space = evaluator.tracker, evaluator.space
-        # A few generations of well-improved members beat many of hardly improved ones.
-        size = int(
-            np.clip(
-                tracker.evaluations_left // EVALUATIONS_PER_MEMBER,
-                min(4, self.population),
-                self.population,
-            )
+        tracker, space, effort = evaluator.tracker, evaluator.space, self.effort
+        least, worth = (
+            min(effort.least, self.population),
+            tracker.evaluations_left // effort.per_member,
         )
-        share = min(tracker.evaluations_left, 10**9) // (size * GENERATIONS)
+        size = int(np.clip(worth, least, self.population))
+        share = min(tracker.evaluations_left, 10**9) // (size * effort.generations)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
         climber: Climber = (
             WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
         )
         labels = [
             space.groups(level) if level else np.arange(space.num_units)
-            for level in LEVELS
+            for level in effort.levels
             if level < space.num_units
         ]
         members = climber.climb(_first_members(evaluator, starts[:size], size, rng), climb)
@@ -204,16 +209,18 @@ class Climber(Protocol):
 
 
 class WalkClimber:
-    """Local search by compiled walks at almost no temperature."""
+    """Local search by compiled walks at almost no temperature, of `count` members at a time."""
 
-    def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
+    def __init__(
+        self, evaluator: BudgetedEvaluator, rng: np.random.Generator, *, count: int = 2
+    ) -> None:
         self.evaluator = evaluator
         space = evaluator.space
         home = space.chunk_homes()  # any that fits: the walks restart from members
         start = space.devices_of(home if home is not None else np.zeros(space.num_units, np.int64))
         walks = [
             AnnealingWalk(space, start, space.sequence, state)
-            for state in random_states(rng, CLIMBERS)
+            for state in random_states(rng, count)
         ]
         self.team = WalkTeam(walks, evaluator.threads)
 
@@ -221,8 +228,9 @@ class WalkClimber:
         """Return the members improved; fewer if the budget ends."""
         space, tracker = self.evaluator.space, self.evaluator.tracker
         done: list[Member] = []
-        for at in range(0, len(members), CLIMBERS):
-            team = members[at : at + CLIMBERS]
+        count = len(self.team.walks)
+        for at in range(0, len(members), count):
+            team = members[at : at + count]
             for walk, member in zip(self.team.walks, team, strict=False):
                 walk.restart(space.devices_of(member.home), space.topological(member.order))
             self._walk(len(team), steps)

@@ -17,7 +17,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
-from placeopt.solvers.search.annealing import DOUBT, RAREST, MoveShares
+from placeopt.solvers.search.annealing import MoveShares
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED
@@ -177,14 +177,14 @@ def test_learned_shares_follow_what_moves_gain():
     tally = np.zeros((4, 4), dtype=np.int64)
     tally[:3, PROPOSED], tally[:3, EMPTY], tally[1, BEST] = 120, 20, 6
     assert shares.count(tally) == 300
-    mean = 6 / 300
-    weight = np.array([0.25 * DOUBT * mean, 0.25 * (6 + DOUBT * mean), 0.5 * DOUBT * mean]) / 150
-    expected = np.maximum(weight / weight.sum(), RAREST)
+    credit = shares.doubt * 6 / 300
+    weight = np.array([0.25 * credit, 0.25 * (6 + credit), 0.5 * credit]) / (100 + shares.doubt)
+    expected = np.maximum(weight / weight.sum(), shares.rarest)
     assert shares.now()[:3] == pytest.approx(expected / expected.sum())
     for _ in range(60):
         shares.count(tally)
     assert shares.now()[1] > 0.7
-    assert shares.now()[0] >= RAREST / (1 + 3 * RAREST)
+    assert shares.now()[0] >= shares.rarest / (1 + 3 * shares.rarest)
     assert shares.now()[3] == 0.0
     kept = MoveShares(first, learn=False)
     kept.count(tally)
