@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.heuristic import CAUTIOUS, Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
 from placeopt.solving.options import option
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
+
+CAUTIOUS = Heuristic.inflations[::-1]
+"""The shares of all heuristics, beginning with all of the tensors, as Baechi does."""
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,6 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 
-SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
-"""Default load limits of the mapping, as excess over the ideal load per device."""
-
-
 def unit_graph(context: Context) -> UnitGraph:
     """Contract the ops of each unit; edges between the same two units add up."""
     problem, units = context.problem, context.units
@@ -136,25 +132,22 @@ def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
 # -----------------------------------------------------------------------------------------------
 
 
-OFFSET = 1_000_000
-"""Added to devices, so that their digests never equal those of cluster numbers."""
-
-
 class _Sweep:
     """Maps clusterings to devices under several load limits, each distinct assignment once."""
 
     def __init__(self, context: Context, graph: UnitGraph, slack: tuple[float, ...]) -> None:
         self.context, self.graph, self.slack = context, graph, slack
         self.ideal = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
-        self.seen: set[bytes] = set()
+        self.clusterings: set[bytes] = set()
+        self.assignments: set[bytes] = set()
 
     def candidates(self, cluster: Ints) -> Iterator[Placement | None]:
-        if not self._is_new(cluster):
+        if not _is_new(cluster, self.clusterings):
             return
         for slack in self.slack:
             home, overflow = map_clusters(self.graph, cluster, self.ideal * (1.0 + slack))
             device = home[self.context.units.unit]
-            if self._is_new(device + OFFSET):
+            if _is_new(device, self.assignments):
                 yield (
                     self.context.repaired(device)
                     if overflow
@@ -166,20 +159,21 @@ class _Sweep:
         """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
         context = self.context
         plan = clustered_plan(context, cluster)
-        if plan is not None and self._is_new(plan.device + OFFSET):
+        if plan is not None and _is_new(plan.device, self.assignments):
             yield context.fitted(plan)
             if not plan.overflow:
                 yield context.list_scheduled(plan.device)
 
-    def _is_new(self, labels: Ints) -> bool:
-        """Whether these devices of ops (or clusters of units) were not seen before; only digests
-        are kept.
-        """
-        key = blake2b(labels.astype(np.int32).tobytes(), digest_size=16).digest()
-        if key in self.seen:
-            return False
-        self.seen.add(key)
-        return True
+
+def _is_new(labels: Ints, seen: set[bytes]) -> bool:
+    """Whether these devices of ops (or clusters of units) were not seen before; only digests are
+    kept.
+    """
+    key = blake2b(labels.astype(np.int32).tobytes(), digest_size=16).digest()
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
 
 
 def _check_slack(solver: str, slack: tuple[float, ...]) -> None:
@@ -209,7 +203,8 @@ class EdgeZeroing(Heuristic):
         12, low=1, meaning="quantiles of the edges' costs down to which edges are considered"
     )
     slack: tuple[float, ...] = option(
-        SLACK, meaning="load limits of the mapping, as excess over the ideal load per device"
+        (0.0, 0.05, 0.15, 0.4, 1.0, 3.0),
+        meaning="load limits of the mapping, as excess over the ideal load per device",
     )
     steps: int = option(
         400_000_000,
@@ -266,7 +261,8 @@ class Dsc(Heuristic):
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
     slack: tuple[float, ...] = option(
-        SLACK, meaning="load limits of the mapping, as excess over the ideal load per device"
+        EdgeZeroing.slack,
+        meaning="load limits of the mapping, as excess over the ideal load per device",
     )
     cuts: tuple[float, ...] = option(
         (float("inf"), 1.0, 0.5),

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
-"""Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in
-order."""
-
-CAUTIOUS = INFLATIONS[::-1]
-"""The same, beginning with all of them, as Baechi does."""
-
 
 @dataclass(frozen=True)
 class Heuristic(SearchSolver):
@@ -38,13 +31,13 @@ class Heuristic(SearchSolver):
 
     Attributes
     ----------
-    inflations : for memory="peak", the shares of tensor bytes counted as resident, tried until one
-    works.
+    inflations : for memory="peak", the shares of tensor bytes counted as resident, tried in order
+    until one works.
     batch : candidates evaluated at once.
     """
 
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists")
-    inflations: ClassVar[tuple[float, ...]] = INFLATIONS
+    inflations: ClassVar[tuple[float, ...]] = (0.0, 0.125, 0.25, 0.5, 1.0)
     batch: ClassVar[int] = 64
 
     @abstractmethod
