@@ -75,7 +75,7 @@ from placeopt.solvers.policy.episodes import (
     score_functions,
     weights_of,
 )
-from placeopt.solvers.policy.guides import NUM_KINDS, Incumbent, critical_rows, grow_windows
+from placeopt.solvers.policy.guides import KINDS, Incumbent, critical_rows, grow_windows
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, draw_seeds, spent
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.cross_entropy import Post
@@ -100,15 +100,26 @@ FROZEN = {"both": (), "sel": ("plc",), "plc": ("sel",), "none": ("plc", "sel")}
 STARTS = ("critical-path", "eft", "scratch")
 """What whole episodes may begin as."""
 
-APART = 0.6
-"""Part of the local steps after which the best chain goes on alone."""
 
-STUCK = 0.002
-"""Part of the value by which a chain must be below where it began by then, and whole episodes below
-the seed, to go on where the walk may follow."""
+@dataclass(frozen=True)
+class Milestones:
+    """When parts of the budget end early, or go on from elsewhere.
 
-SETTLED = 0.85
-"""Part after which it goes on from the best placement met, or the walk does."""
+    Attributes
+    ----------
+    apart : part of the local steps after which the best chain goes on alone.
+    settled : part after which it goes on from the best placement met, or the walk does.
+    gain : part of the value by which a chain must be below where it began by then, and groups and
+    whole episodes below the seed, to go on where the walk may follow.
+    """
+
+    apart: float = 0.6
+    settled: float = 0.85
+    gain: float = 0.002
+
+    def ahead(self, value: int, before: int) -> bool:
+        """Whether a value is clearly below the one before."""
+        return value < (1 - self.gain) * before
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,7 @@ class DualPolicy(LearnedPlacer):
     """
 
     name: ClassVar[str] = "dual-policy"
+    milestones: ClassVar[Milestones] = Milestones()
 
     start: str = option(
         "critical-path",
@@ -288,7 +300,7 @@ class DualPolicy(LearnedPlacer):
             if (
                 seed is not None
                 and tracker.value is not None
-                and tracker.value >= (1 - STUCK) * seed
+                and not self.milestones.ahead(tracker.value, seed)
             ):
                 return
 
@@ -320,7 +332,8 @@ class DualPolicy(LearnedPlacer):
             temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
-            ahead, batches = seed is None or policy.elite[0][0] < (1 - STUCK) * seed, batches + 1
+            ahead = seed is None or self.milestones.ahead(policy.elite[0][0], seed)
+            batches += 1
         return ahead
 
     def _chains(
@@ -339,7 +352,7 @@ class DualPolicy(LearnedPlacer):
             (value, devices[None, :], ranks[None, :])
             for value, devices, ranks in (*learner.elite, *learner.first_episode)
         ]
-        if taught is None or value is None or own[0][0] < (1 - STUCK) * value:
+        if taught is None or value is None or self.milestones.ahead(own[0][0], value):
             starts = own[:1]
             if (
                 tracker.solution is not None
@@ -394,10 +407,10 @@ class DualPolicy(LearnedPlacer):
         began, turn, settled = spent(tracker), 0, False
         while not tracker.stop() and spent(tracker) < until:
             progress = (spent(tracker) - began) / max(1e-9, until - began)
-            chains = _going_on(chains, progress, walk=walk)
+            chains = _going_on(chains, progress, self.milestones, walk=walk)
             if not chains:
                 return
-            if progress > SETTLED and not settled and tracker.solution is not None:
+            if progress > self.milestones.settled and not settled and tracker.solution is not None:
                 best = tracker.value, *teaching_order(problem, tracker.solution)
                 chains, settled = [self._settle(learner, *best, chains[0].choice)], True
             chain = chains[turn % len(chains)]
@@ -710,7 +723,7 @@ class WindowChoice:
         most = min(largest, max(2, num_ops // 4))
         self.sizes = 2 ** np.arange(int(np.log2(most)) + 1, dtype=np.int64)
         self.rate, self.average = rate, 0.0
-        self.preference = np.zeros((NUM_KINDS, len(self.sizes)))
+        self.preference = np.zeros((len(KINDS), len(self.sizes)))
 
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
         """Return choices: places in the flattened table of preferences."""
@@ -793,14 +806,16 @@ class Chain:
         self._pull = _pull(self.incumbent)
 
 
-def _going_on(chains: list[Chain], progress: float, *, walk: bool) -> list[Chain]:
+def _going_on(
+    chains: list[Chain], progress: float, milestones: Milestones, *, walk: bool
+) -> list[Chain]:
     """Return the chains that go on; none where the walk that follows does better: it may lead away
     from where windows do not, and begins where the best chain would go on.
     """
-    if progress <= APART:
+    if progress <= milestones.apart:
         return chains
-    moved = [chain for chain in chains if chain.best < (1 - STUCK) * chain.first]
-    if walk and (not moved or progress > SETTLED):
+    moved = [chain for chain in chains if milestones.ahead(chain.best, chain.first)]
+    if walk and (not moved or progress > milestones.settled):
         return []
     return [min(moved or chains, key=lambda chain: chain.best)]
 

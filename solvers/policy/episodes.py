@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 
-CLUSTERS = 48
-"""Groups of ops joined along their most expensive edges, for the feature that draws an op to its
-group."""
-
 
 @dataclass(frozen=True, eq=False)
 class OrderedProblem:
@@ -55,8 +51,14 @@ class OrderedProblem:
     ]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
 
     @classmethod
-    def of(cls, problem: PlacementProblem) -> OrderedProblem:
-        """Prepare a problem."""
+    def of(cls, problem: PlacementProblem, *, groups: int = 48) -> OrderedProblem:
+        """Prepare a problem.
+
+        Parameters
+        ----------
+        groups : of ops joined along their most expensive edges, for the feature that draws an op to
+            its group.
+        """
         view = Context(problem)
         order = problem.topological_order
         place = view.inverse(order)
@@ -64,7 +66,7 @@ class OrderedProblem:
         mean, delay = view.mean_compute, view.mean_transfer
         units = problem.units
         static = _ready_op_features(problem, level, mean, delay)
-        cluster = SearchSpace(problem).groups(CLUSTERS)[units.unit]
+        cluster = SearchSpace(problem).groups(groups)[units.unit]
         graph = Graph(
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),

@@ -39,7 +39,7 @@ from placeopt.solvers.policy.group_and_place import (
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.network_placer import refuse_without_torch
-from placeopt.solvers.policy.structure_features import NUM_TYPES, STRUCTURE, structure_features
+from placeopt.solvers.policy.structure_features import STRUCTURE, TYPES, structure_features
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class NeuralParsingPolicy(ParsingPolicy):
         from placeopt.solvers.policy.placement_networks import EdgeScores, describe
 
         super().__init__(problem, config, rng)
-        nodes = describe(problem, np.arange(problem.num_ops), None, 0.0)
+        nodes = describe(problem, np.arange(problem.num_ops), None)
         features = nodes.features.clone()
         features[:, left_out(config.without)] = 0.0
         cost = self.features[:, EDGE_FEATURES.index("cost")]
@@ -265,7 +265,7 @@ class NeuralParsingPolicy(ParsingPolicy):
 
 def left_out(without: str) -> list[int]:
     """Return the columns of the nodes' features that an ablation blanks."""
-    names = [*STRUCTURE, *("types" for _ in range(NUM_TYPES))]
+    names = [*STRUCTURE, *TYPES]
     return [
         i
         for i, name in enumerate(names)

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.solvers.policy.episode_arrays import Graph
 
-HEAVY, NEAR, SAME_TIME = range(3)
+KINDS = HEAVY, NEAR, SAME_TIME = range(3)
 """How a window grows: along expensive edges, along any edges, over ops that run at the same
 time."""
-
-NUM_KINDS = 3
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.policy.placement_networks import Nodes
     from placeopt.solving.tracker import Tracker
 
-LEAD = 3.0
-"""Logit that the teacher's device is given over the others."""
-
 
 @dataclass(frozen=True)
 class NetworkPlacer(LearnedPlacer):
@@ -83,7 +80,7 @@ class NetworkPlacer(LearnedPlacer):
 
         first = self.first_devices(tracker)
         scale = ticks_of_unit_reward(problem, tracker)
-        nodes = describe(problem, self.groups_of(problem), first, LEAD)
+        nodes = describe(problem, self.groups_of(problem), first)
         return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
 
     def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:

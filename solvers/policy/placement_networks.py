@@ -45,14 +45,16 @@ class Nodes(NamedTuple):
     prior: Tensor  # (m, k) logits that the first placement is given ahead
 
 
-def describe(problem: PlacementProblem, label: Ints, first: Ints | None, lead: float) -> Nodes:
+def describe(
+    problem: PlacementProblem, label: Ints, first: Ints | None, lead: float = 3.0
+) -> Nodes:
     """Return the groups of `label` with mean features of their ops, their shares of time and
     memory, and their edges.
 
     Parameters
     ----------
-    first : device of every op in the placement to begin with, None for none. lead : logit that it
-    is given.
+    first : device of every op in the placement to begin with, None for none. lead : logit that its
+    device is given over the others.
     """
     m, k = int(label.max()) + 1, problem.num_devices
     op_features = np.column_stack([structure_features(problem), type_features(problem)])

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats
     from placeopt.model.problem import PlacementProblem
 
-NUM_TYPES = 12
-NUM_SPECTRAL = 4
-NUM_POSITIONAL = 4
-
 GRAPH_FEATURES = (
     "in_degree",
     "out_degree",
@@ -44,9 +40,12 @@ GRAPH_FEATURES = (
     "output",
     "b_level",
 )
-SPECTRAL_FEATURES = tuple(f"spectral_{i}" for i in range(NUM_SPECTRAL))
-POSITION_FEATURES = tuple(f"position_{i}" for i in range(NUM_POSITIONAL))
+SPECTRAL_FEATURES = tuple(f"spectral_{i}" for i in range(4))
+POSITION_FEATURES = tuple(f"position_{i}" for i in range(4))
 STRUCTURE = (*GRAPH_FEATURES, *SPECTRAL_FEATURES, *POSITION_FEATURES)
+
+TYPES = ("types",) * 12
+"""Names of the columns of the most frequent op types: an ablation leaves out all of them."""
 
 
 def structure_features(problem: PlacementProblem) -> Floats:
@@ -77,11 +76,11 @@ def structure_features(problem: PlacementProblem) -> Floats:
 
 
 def type_features(problem: PlacementProblem) -> Floats:
-    """One column per frequent op type (1 where the op has it), shape (num_ops, NUM_TYPES)."""
+    """One column per frequent op type (1 where the op has it), shape (num_ops, len(TYPES))."""
     count = Counter(problem.op_types)
-    ranked = sorted(count, key=lambda name: (-count[name], name))[:NUM_TYPES]
+    ranked = sorted(count, key=lambda name: (-count[name], name))[: len(TYPES)]
     columns = {name: i for i, name in enumerate(ranked)}
-    table = np.zeros((problem.num_ops, NUM_TYPES))
+    table = np.zeros((problem.num_ops, len(TYPES)))
     for v, name in enumerate(problem.op_types):
         if name in columns:
             table[v, columns[name]] = 1.0
@@ -152,11 +151,11 @@ def _fractal_dimension(adjacency: csr_array, *, max_radius: int = 8) -> Floats:
 
 def _spectral(adjacency: csr_array) -> Floats:
     """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n,
-    NUM_SPECTRAL).
+    len(SPECTRAL_FEATURES)).
     """
-    n = adjacency.shape[0]
-    found = np.zeros((n, NUM_SPECTRAL))
-    count = min(NUM_SPECTRAL + 1, n - 2)
+    n, wanted = adjacency.shape[0], len(SPECTRAL_FEATURES)
+    found = np.zeros((n, wanted))
+    count = min(wanted + 1, n - 2)
     if count < 2:
         return found
     scale = 1.0 / np.sqrt(np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel()))

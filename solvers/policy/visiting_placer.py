@@ -94,7 +94,7 @@ class Visits:
         self.num_units = len(self.units.first_op)
         position = np.argsort(problem.topological_order)
         self.order = np.argsort(position[self.units.first_op], kind="stable")
-        nodes = describe(problem, np.array(self.units.unit), None, 0.0)
+        nodes = describe(problem, np.array(self.units.unit), None)
         self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
         self.network: Any = seeded(
             lambda: VisitNetwork(nodes, config.hidden, config.rounds), int(self.rng.integers(2**62))
