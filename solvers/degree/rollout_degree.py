@@ -112,10 +112,19 @@ class RolloutDegree(DegreeSolver):
             yield base
 
     def _options(
-        self, problem: JobStreamProblem, tracker: Tracker[Episode], base: DegreePolicy
+        self,
+        problem: JobStreamProblem,
+        tracker: Tracker[Episode],
+        base: DegreePolicy,
+        *,
+        prices: tuple[float, ...] = (1.0, 0.5),
     ) -> list[DegreePolicy]:
         """Return rollouts of the tuned base, and of orders around the two best constants if there
         is time to find those.
+
+        Parameters
+        ----------
+        prices : of work left that are tried where none is given.
         """
         bases: list[Ints | None] = [base.order]
         if self.order is None and not spent(tracker, self.training * len(problem.jobs.degrees)):
@@ -126,8 +135,8 @@ class RolloutDegree(DegreeSolver):
                 same_order(problem, order_around(problem.jobs.degrees, degree))
                 for degree in list(rates)[:2]
             ]
-        # prices of the work left that are tried
-        prices = (1.0, 0.5) if self.terminal is None else (self.terminal,)
+        if self.terminal is not None:
+            prices = (self.terminal,)
         rollout = DegreePolicy(self.name, order=base.order, samples=self.samples, depth=self.depth)
         return [
             replace(rollout, order=order, terminal=price) for order in bases for price in prices
