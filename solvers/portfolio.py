@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.stages import LARGE, PLACED, SAMPLING, SLOW, Stages, hot_kernels, in_turn
+from placeopt.solvers.stages import SLOW, Stages, hot_kernels, in_turn, is_vast
 from placeopt.solving.bound import LEAST_SECONDS
-from placeopt.solving.deadline import is_large
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
@@ -30,11 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Portfolio(MeasuringSearch):
-    """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent."""
+    """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent.
+
+    Attributes
+    ----------
+    sampling : share of the evaluations, after the heuristics, for cross-entropy; annealing has the
+    others.
+    """
 
     name: ClassVar[str] = "portfolio"
     proves: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "bounds")
+    sampling: ClassVar[float] = 0.1
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
     walks: int = option(2, low=1, meaning="annealing walks at the same time")
@@ -67,7 +73,7 @@ class Portfolio(MeasuringSearch):
             self._use_tactics(stages, loading)
         else:
             options = {"start": "random", "measure": self.measure, "threads": self.threads}
-            stages.search("cross-entropy", SAMPLING, refine=0.0, **options)
+            stages.search("cross-entropy", self.sampling, refine=0.0, **options)
             stages.search("annealing", 1.0, walks=self.walks, **options)
         stages.evaluator.conclude()
 
@@ -81,19 +87,27 @@ class Portfolio(MeasuringSearch):
             names = named(self.tactics, NAMES, "portfolio option tactics")
             improve(stages, chosen(names, lns=self.lns, prove=self.prove), self.walks)
 
-    def begin(self, tracker: Tracker[Placement]) -> Stages:
+    def begin(
+        self, tracker: Tracker[Placement], *, before_bound: int = 4, where_large: int = 2
+    ) -> Stages:
         """Run the heuristics in turn, with the quick bound between them; return the stages to go on
         with.
+
+        Parameters
+        ----------
+        before_bound, where_large : heuristics that run before the bound, fewer where problems are
+            large: even the shortest budget ends with a placement.
         """
         problem = tracker.problem
         evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
-        if is_large(problem, LARGE):
+        if is_vast(problem):
             stages.slices()
+            before_bound = where_large
         for index, name in enumerate(in_turn(problem)):
-            if index == (2 if is_large(problem, LARGE) else PLACED):
+            if index == before_bound:
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.threads import num_threads
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.stages import Stages
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
-
-LNS_SECONDS = 5e-4
-"""Seconds per op and device that large neighbourhood search needs for its first step, about."""
 
 
 def chosen(names: Sequence[str], *, lns: bool, prove: bool) -> list[Tactic]:
@@ -45,7 +42,14 @@ def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
 
 
 class PortfolioFacts(MakespanFacts):
-    """What the tactics of one solve share."""
+    """What the tactics of one solve share.
+
+    Attributes
+    ----------
+    lns_seconds : per op and device that large neighbourhood search needs for its first step, about.
+    """
+
+    lns_seconds: ClassVar[float] = 5e-4
 
     def __init__(self, stages: Stages, walks: int) -> None:
         self.stages, self.walks = stages, walks
@@ -58,7 +62,7 @@ class PortfolioFacts(MakespanFacts):
     def window_seconds(self) -> float:
         """Seconds that large neighbourhood search needs for its first step, about."""
         problem = self.analysis.problem
-        return LNS_SECONDS * problem.num_ops * problem.num_devices
+        return self.lns_seconds * problem.num_ops * problem.num_devices
 
     def takes(self, name: str) -> bool:
         """Whether a search is registered and its kernels are compiled."""

@@ -38,12 +38,8 @@ HEURISTICS = (
 )
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
-PLACED = 4
-"""The first heuristics (one on large problems) run before the bound: even the shortest budget ends
-with a placement."""
-
-LARGE, FIRST, SECOND = 1_000_000, "heft", "etf"
-"""Size (ops times devices) above which these heuristics come before the others."""
+FIRST, SECOND = "heft", "etf"
+"""Heuristics that come before the others on large problems."""
 
 SHARE_OF_FIRST = {"heft": 0.0, "etf": 1.5, "critical-path": 3.0}
 """On large problems, the least time of a heuristic as a multiple of the first one's (2 where not
@@ -58,9 +54,6 @@ SLOW = {
 }
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
-SAMPLING = 0.1
-"""Share of the evaluations, after the heuristics, for cross-entropy; annealing has the others."""
-
 
 def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     """Groups of kernels in which a search spends its time."""
@@ -71,11 +64,16 @@ def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     }.get(search, ())
 
 
+def is_vast(problem: PlacementProblem, *, least: int = 1_000_000) -> bool:
+    """Whether ops times devices are so many that a single heuristic may take all of the time."""
+    return is_large(problem, least)
+
+
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """Heuristics in the order in which they run; on large problems the one that is worth its time
     comes first.
     """
-    if not is_large(problem, LARGE):
+    if not is_vast(problem):
         return HEURISTICS
     return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
 
@@ -138,7 +136,7 @@ class Stages:
     def _run_heuristic(self, name: str) -> None:
         """Run a heuristic, and measure what it finds where the caller measures."""
         tracker, measured = self.tracker, self.evaluator.measure is not None
-        first = name == FIRST and is_large(self.evaluator.problem, LARGE)
+        first = name == FIRST and is_vast(self.evaluator.problem)
         needed = tracker.solution is None  # an answer, even a late one
         before = tracker.elapsed
         result = run_part(
