@@ -25,7 +25,7 @@ import time
 import zlib
 from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.latency.bounds import flow
 from placeopt.solvers import portfolio_tactics
-from placeopt.solvers.exact import annealing_cycles
+from placeopt.solvers.exact.annealing_cycles import Cycles, anneal_in_cycles
 from placeopt.solving.tactic import Runs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ ANNEALING = {
     "most 8": (0.3, 1e-4, 8),
     "hot .03, cold 1e-5, most 32": (0.03, 1e-5, 32),
 }
-"""HOT, COLD and MOST_CHUNKS of annealing; the first setting is the package's."""
+"""Fields of the cycles of annealing; the first setting is the package's."""
 
 FLOWS = {"on path 100": 100, "on path 10": 10, "on path 1": 1}
 """_ON_PATH of the bound by flows; the first setting is the package's."""
@@ -76,8 +76,6 @@ FIRST = {
 
 LOOKS = (1.0, 2.0, 4.0, 8.0)
 """Seconds after which the gap of a solve counts."""
-
-CYCLES = ("HOT", "COLD", "MOST_CHUNKS")
 
 
 def jobs() -> list[dict[str, Any]]:
@@ -123,8 +121,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     problem = [problem_of(family, rng) for _ in range(job["number"] + 1)][-1]
     begun = time.process_time()
     if job["constant"] == "annealing":
-        for name, value in zip(CYCLES, ANNEALING[job["setting"]], strict=True):
-            setattr(annealing_cycles, name, value)
+        anneal_in_cycles.__kwdefaults__["cycles"] = Cycles(*ANNEALING[job["setting"]])
         limit = {"evaluations": EVALUATIONS}
         result = po.solve(problem, "cp-sat", tactics="starts,annealing", num_workers=1, **limit)
         found, limited = result.value, f"{EVALUATIONS} evaluations"
@@ -244,7 +241,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--only", default="", help="annealing, flows or first")
     options = parser.parse_args()
-    cycles = tuple(getattr(annealing_cycles, name) for name in CYCLES)
+    cycles = astuple(Cycles())
     pieces = {t.name: t.prior for t in portfolio_tactics.PROVERS if getattr(t, "prior", 0.0)}
     package = cycles, flow._ON_PATH, pieces
     if package != tuple(next(iter(some.values())) for some in (ANNEALING, FLOWS, FIRST)):

@@ -1,13 +1,14 @@
 """Annealing in cycles of chunks: the frame that the period and the latency share.
 
-A cycle cools from a temperature drawn at random below `HOT` to `COLD`, both relative to the value
-that it starts from, in chunks of as many moves as the first cycle has. It is twice as long as the
-one before where that found nothing; after one of the longest, as after every success, short ones
+A cycle cools from a temperature drawn at random to a fixed one, both relative to the value that it
+starts from, in chunks of as many moves as the first cycle has. It is twice as long as the one
+before where that found nothing; after one of the longest, as after every success, short ones
 come again, which find more than ever longer ones.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,9 +19,25 @@ if TYPE_CHECKING:
 
     from placeopt.solving.tracker import Tracker
 
-HOT, COLD, MOST_CHUNKS = 0.3, 1e-4, 256
-"""Chosen on families of results/engine that choices are made on: with (0.03, 1e-5, 32) values end
-.35 % higher in the mean, 2 % on NASNet; shorter cycles do as well (constants.md there)."""
+
+@dataclass(frozen=True)
+class Cycles:
+    """How cycles cool, and how long they grow.
+
+    Chosen on families of results/engine that choices are made on: with (0.03, 1e-5, 32) values end
+    .35 % higher in the mean, 2 % on NASNet; shorter cycles do as well (constants.md there).
+
+    Attributes
+    ----------
+    hot : the first temperature is drawn between a hundredth of this and this, as a share of the
+    value.
+    cold : last temperature, likewise.
+    most_chunks : of the longest cycle, a power of two.
+    """
+
+    hot: float = 0.3
+    cold: float = 1e-4
+    most_chunks: int = 256
 
 
 class Walk(Protocol):
@@ -38,17 +55,21 @@ class Walk(Protocol):
 
 
 def anneal_in_cycles(
-    tracker: Tracker[Any], rng: np.random.Generator, begin: Callable[[], Walk | None]
+    tracker: Tracker[Any],
+    rng: np.random.Generator,
+    begin: Callable[[], Walk | None],
+    *,
+    cycles: Cycles = Cycles(),
 ) -> Iterator[None]:
     """Anneal until `begin` has nothing to begin with; one chunk per step, which counts as an
     evaluation.
     """
     chunks = 1
     while (walk := begin()) is not None:
-        before, hot = tracker.value, HOT * walk.value * 10.0 ** (-2 * rng.random())
-        ends = hot * (COLD * walk.value / hot) ** (np.arange(chunks + 1) / chunks)
+        before, hot = tracker.value, cycles.hot * walk.value * 10.0 ** (-2 * rng.random())
+        ends = hot * (cycles.cold * walk.value / hot) ** (np.arange(chunks + 1) / chunks)
         for first, last in pairwise(ends.tolist()):
             walk.cool(first, last, int(rng.integers(2**31)))
             tracker.count()
             yield
-        chunks = 1 if tracker.value != before or chunks == MOST_CHUNKS else 2 * chunks
+        chunks = 1 if tracker.value != before or chunks == cycles.most_chunks else 2 * chunks

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from placeopt.solvers.exact.ideal_program import Stage
 
-_CLOSE = 1.25  # an incumbent within this factor of the area bound is tried at once
 _HUGE = NO_VALUE - 1  # no period is longer
 
 
@@ -56,11 +55,18 @@ def best_chain(
 
 
 def _best_1f1b(
-    program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None
+    program: IdealProgram,
+    incumbent: int | None,
+    stop: Callable[[], bool] | None,
+    *,
+    close: float = 1.25,
 ) -> ChainOutcome:
+    """Try rising limits, each by the factor `close` above the last one; an incumbent within this
+    factor of the area bound is tried at once.
+    """
     last = _HUGE if incumbent is None else incumbent - 1
     lower = program.area_bound()
-    limit = last if last <= _CLOSE * lower else int(_CLOSE * lower)
+    limit = last if last <= close * lower else int(close * lower)
     while True:
         limit = min(limit, last)
         outcome = program.run(limit, stop=stop)
@@ -71,7 +77,7 @@ def _best_1f1b(
         lower = max(lower, limit + 1)
         if limit == last:
             return ChainOutcome(None, (), lower, True)
-        limit = int(limit * _CLOSE) + 1
+        limit = int(limit * close) + 1
 
 
 def _best_gpipe(

@@ -35,10 +35,6 @@ PROOFS = {
 }
 """By objective: what runs the tactics of such a search that prove."""
 
-WORK_A_CONFLICT = 0.05
-"""Deterministic CP-SAT time (about seconds) that counts as an evaluation, like a conflict: some
-models have no conflicts for long."""
-
 
 @dataclass(frozen=True)
 class CpSat(SearchSolver):
@@ -46,6 +42,11 @@ class CpSat(SearchSolver):
     search.
 
     With one worker a solve with an evaluation budget is reproducible to the last step.
+
+    Attributes
+    ----------
+    work_a_conflict : deterministic CP-SAT time (about seconds) that counts as an evaluation, like a
+    conflict: some models have no conflicts for long.
 
     References
     ----------
@@ -69,6 +70,7 @@ class CpSat(SearchSolver):
     )
 
     name: ClassVar[str] = "cp-sat"
+    work_a_conflict: ClassVar[float] = 0.05
     watched_from: ClassVar[int] = 4000  # building the model takes its time
     kernels: ClassVar[tuple[str, ...]] = (
         "ranks",
@@ -119,7 +121,7 @@ def configured(settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> An
         conflicts = max(1, int(share * tracker.evaluations_left))
         limits = {
             "max_number_of_conflicts": conflicts,
-            "effort": WORK_A_CONFLICT * conflicts,
+            "effort": settings.work_a_conflict * conflicts,
             # the same answer whatever the threads
             "interleave_search": settings.num_workers > 1,
         }
@@ -146,5 +148,5 @@ def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:
     """
     if tracker.budget.evaluations is None:
         return max(1, int(solver.num_conflicts))
-    work = int(solver.response_proto.deterministic_time / WORK_A_CONFLICT)
+    work = int(solver.response_proto.deterministic_time / CpSat.work_a_conflict)
     return max(1, int(solver.num_conflicts), work)

@@ -50,9 +50,9 @@ from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solvers.exact.placement_cp_sat import (
-    BUILD_SECONDS,
     MAX_GRID,
     PlacementModel,
+    building_seconds,
     run_tactics,
     with_threads,
 )
@@ -85,7 +85,7 @@ class LatencyFacts:
         """Seconds that building the CP-SAT model takes, about."""
         p = self.problem
         size = p.num_ops + p.num_tensors + p.num_edges
-        return BUILD_SECONDS * size * p.num_devices * p.slots
+        return building_seconds(size, p.num_devices * p.slots)
 
 
 def search_latency(

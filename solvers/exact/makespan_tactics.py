@@ -13,7 +13,7 @@ import math
 import time
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
 from placeopt.model.budget import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
-from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS
+from placeopt.solvers.exact.placement_cp_sat import building_seconds
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
@@ -58,14 +58,6 @@ are then short, and rounding loses at most a 4096th per op."""
 RUNGS = (SHAPE_UNITS, 2**16, COARSE_HORIZON)
 """Units in the horizon of the grids of `ladder`, at most those of the exact grid."""
 
-PARTS_SECONDS = 1.0
-"""Time to find the parts in series."""
-
-SEGMENTS_SECONDS = 2.0
-"""Length of the first look at segments: most graphs have few that help and need far less, and where
-they help, all other proofs begin from a higher bound (both looks at the stack of modules that
-README places take 0.6 s)."""
-
 
 class MakespanFacts:
     """What the tactics of one problem share.
@@ -74,7 +66,10 @@ class MakespanFacts:
     ----------
     timed : whether seconds alone limit the search: some tactics cannot count their work.
     helpful_segments_known : whether the segments that could help at once are all solved.
+    parts_seconds : to find the parts in series, at most.
     """
+
+    parts_seconds: ClassVar[float] = 1.0
 
     def __init__(self, settings: CpSat, analysis: Analysis, tracker: Tracker[Placement]) -> None:
         self.settings, self.analysis = settings, analysis
@@ -103,7 +98,7 @@ class MakespanFacts:
     def building(self) -> float:
         """Seconds that building the model of the whole takes, about."""
         p = self.analysis.problem
-        return BUILD_SECONDS * (p.num_ops + p.num_edges) * p.num_devices
+        return building_seconds(p.num_ops + p.num_edges, p.num_devices)
 
     @property
     def refutable(self) -> bool:
@@ -118,7 +113,7 @@ class MakespanFacts:
     @cached_property
     def parts(self) -> list[Ints]:
         """Parts of the graph that come wholly one after the other."""
-        return series_parts(self.analysis.relaxation, time.perf_counter() + PARTS_SECONDS)
+        return series_parts(self.analysis.relaxation, time.perf_counter() + self.parts_seconds)
 
     @property
     def in_series(self) -> bool:
@@ -179,6 +174,10 @@ def _segments(state: State, part: Tracker[Placement]) -> bool:
     """Raise the bound, and the heads and tails of all that follows, by what passes between forks
     and joins: first what could help at once, then everything; either again, and longer, as long as
     the time cuts it short.
+
+    The first look is long (`prior` in `PROVERS`): most graphs have few segments that help and need
+    far less, and where they help, all other proofs begin from a higher bound (both looks at the
+    stack of modules that README places take 0.6 s).
     """
     facts: MakespanFacts = state.facts
     everything, seconds = facts.helpful_segments_known, part.seconds_left
@@ -407,7 +406,7 @@ def _building(facts: MakespanFacts) -> float:
 PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
     Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
-    Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=SEGMENTS_SECONDS),
+    Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=2.0),
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-_TOLERANCE = 1e-6
-
 
 @dataclass(frozen=True)
 class Milp(SearchSolver):
@@ -110,7 +108,13 @@ class PeriodProgram:
     """The program of one problem; placements above `incumbent` ticks are cut off.
 
     `stop` says whether the time is over while the program is built.
+
+    Attributes
+    ----------
+    tolerance : part by which values in floating point may be off.
     """
+
+    tolerance: ClassVar[float] = 1e-6
 
     def __init__(
         self,
@@ -133,7 +137,7 @@ class PeriodProgram:
         self._loads()
         self._memory()
         self.rows.add(
-            [(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - _TOLERANCE), 1.0
+            [(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - self.tolerance), 1.0
         )
         if problem.contiguity == "convex":
             self._convex()
@@ -281,7 +285,8 @@ class PeriodProgram:
         bound = getattr(answer, "mip_dual_bound", None)
         if bound is not None and np.isfinite(bound):
             self._settle(
-                tracker, int(np.ceil(float(bound) * self.scale * (1 - _TOLERANCE) - _TOLERANCE))
+                tracker,
+                int(np.ceil(float(bound) * self.scale * (1 - self.tolerance) - self.tolerance)),
             )
         tracker.stop()
 
@@ -295,7 +300,7 @@ class PeriodProgram:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
         is proved in integers, in at most so many seconds of what is left.
         """
-        if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
+        if tracker.value is not None and claim >= tracker.value * (1 - 2 * self.tolerance) - 1:
             claim = tracker.value
         if claim <= tracker.lower_bound:
             return

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem, TensorArrays
     from placeopt.solving.tracker import Tracker
 
-_AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
-_MOVES, _MOVES_PER_CHOICE = 300_000, 500  # of a chunk; fewer on small problems
 
 
 class SearchArrays(NamedTuple):
@@ -446,10 +444,22 @@ def anneal_period(tracker: Tracker[Placement], rng: np.random.Generator) -> Iter
 class _Annealing:
     """Cycles from one placement of the problem, contracted for what beats its value (see
     `annealing_cycles`).
+
+    Parameters
+    ----------
+    aim : the target is this part of the value below it in the mean, or at the bound.
+    moves, moves_per_choice : of a chunk, at most; fewer on small problems.
     """
 
-    def __init__(self, tracker: Tracker[Placement]) -> None:
-        self.tracker, self.start = tracker, tracker.value
+    def __init__(
+        self,
+        tracker: Tracker[Placement],
+        *,
+        aim: float = 0.004,
+        moves: int = 300_000,
+        moves_per_choice: int = 500,
+    ) -> None:
+        self.tracker, self.start, self.aim = tracker, tracker.value, aim
         model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:
             self.device = _balanced(model)
@@ -460,21 +470,23 @@ class _Annealing:
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
-        self.moves = min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
+        self.moves = min(moves, moves_per_choice * model.num_nodes * model.problem.num_devices)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
         # from a quarter of this to 16 times it, four graphs differed less than seeds do
         self.op_price = self.value / max(1, len(self.arrays.paths.node))
 
     def begin(self, rng: np.random.Generator) -> None:
         """Begin a cycle from the best placement so far, with a target drawn below its value."""
-        low = max(self.tracker.lower_bound, int(self.value * (1 - _AIM * rng.random() * 2)))
+        low = max(self.tracker.lower_bound, int(self.value * (1 - self.aim * rng.random() * 2)))
         share = _pass_shares(self.model, self.device) if len(self.walk.load) == 2 else np.ones(1)
         self.target = np.maximum(np.floor(low * share), 1).astype(np.int64)
         self.at = self.device
 
     def cool(self, hot: float, cold: float, seed: int) -> None:
         """Walk one chunk."""
-        cycle = Cycle(self.target, _AIM / 4, self.byte_price, self.op_price, hot, cold, self.moves)
+        cycle = Cycle(
+            self.target, self.aim / 4, self.byte_price, self.op_price, hot, cold, self.moves
+        )
         work = partial(_anneal, self.arrays, self.walk, cycle, self.at, seed)
         reached = int(call_interruptibly(work))
         if 0 <= reached < self.value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
@@ -31,8 +31,8 @@ from placeopt.solvers.exact.linear_dp import (
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.solvers.exact.period_local_search import anneal_period
 from placeopt.solvers.exact.placement_cp_sat import (
-    BUILD_SECONDS,
     MAX_GRID,
+    building_seconds,
     run_tactics,
     with_threads,
 )
@@ -48,13 +48,18 @@ if TYPE_CHECKING:
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-_MAX_IDEALS, _MAX_NODES = 60_000, 2_000
-"""Ideals of the program over all of them, and nodes of those along one order: more take seconds
-that bounds and annealing need."""
-
 
 class PeriodFacts:
-    """What the tactics of one problem share."""
+    """What the tactics of one problem share.
+
+    Attributes
+    ----------
+    max_ideals, max_nodes : ideals of the program over all of them, and nodes of those along one
+    order: more take seconds that bounds and annealing need.
+    """
+
+    max_ideals: ClassVar[int] = 60_000
+    max_nodes: ClassVar[int] = 2_000
 
     def __init__(self, settings: Any, problem: PlacementProblem, *, timed: bool) -> None:
         self.settings, self.problem, self.timed = settings, problem, timed
@@ -74,7 +79,7 @@ class PeriodFacts:
             model = contract(self.problem, contiguity="chain")
         except InfeasibleProblemError:
             return None
-        return model if model.num_nodes <= _MAX_NODES else None
+        return model if model.num_nodes <= self.max_nodes else None
 
     @cached_property
     def ideals(self) -> IdealProgram | None:
@@ -83,7 +88,7 @@ class PeriodFacts:
         if model is None:
             return None
         lattice = ideal_lattice(
-            model.num_nodes, model.order_from, model.order_to, limit=_MAX_IDEALS
+            model.num_nodes, model.order_from, model.order_to, limit=self.max_ideals
         )
         return None if lattice is None else IdealProgram(model, lattice)
 
@@ -113,7 +118,7 @@ class PeriodFacts:
         """Seconds that building the CP-SAT model takes, about."""
         m = self.free
         size = m.num_nodes + len(m.producer) + len(m.consumer)
-        return BUILD_SECONDS * size * self.problem.num_devices
+        return building_seconds(size, self.problem.num_devices)
 
 
 def search_period(

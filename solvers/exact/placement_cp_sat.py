@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -36,11 +36,16 @@ if TYPE_CHECKING:
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid."""
 
-BUILD_SECONDS = 2e-5
-"""Seconds per device (or slot) and per op, tensor or edge that building a model takes, about: 1.2
-to 2 on two models that were measured."""
 
-_EVALUATIONS_PER_UNIT = 100  # of CP-SAT's deterministic time, where evaluations are the budget
+def building_seconds(size: int, choices: int, *, each: float = 2e-5) -> float:
+    """Return about how long building a model takes.
+
+    Parameters
+    ----------
+    size : ops, tensors and edges. choices : devices, or their slots.
+    each : seconds for one of each: 1.2e-5 to 2e-5 on two models that were measured.
+    """
+    return each * size * choices
 
 
 def run_tactics(
@@ -69,7 +74,14 @@ def with_threads(state: State) -> CpSatSettings:
 
 
 class PlacementModel(ABC):
-    """A CP-SAT model whose solutions are placements."""
+    """A CP-SAT model whose solutions are placements.
+
+    Attributes
+    ----------
+    evaluations_per_unit : of CP-SAT's deterministic time, where evaluations are the budget.
+    """
+
+    evaluations_per_unit: ClassVar[int] = 100
 
     cp: cp_model.CpModel
 
@@ -107,7 +119,7 @@ class PlacementModel(ABC):
                 if tracker.stop():
                     self.stop_search()
 
-        solver = _configured(settings, tracker, seconds)
+        solver = self._configured(settings, tracker, seconds)
         if tracker.solution is not None:
             self.hint(tracker.solution)
 
@@ -124,7 +136,7 @@ class PlacementModel(ABC):
         if tracker.budget.evaluations is not None:
             # CP-SAT looks at its limit between restarts: conflicts beyond the budget are its own;
             # the last evaluation is that of its solution
-            work = int(solver.response_proto.deterministic_time * _EVALUATIONS_PER_UNIT)
+            work = int(solver.response_proto.deterministic_time * self.evaluations_per_unit)
             spent = max(int(solver.num_conflicts), work)
             tracker.count(min(spent, max(0, tracker.evaluations_left - 1)))
         if code == cp_model.INFEASIBLE:
@@ -138,6 +150,25 @@ class PlacementModel(ABC):
         tracker.stop()
         return bool(code == cp_model.OPTIMAL)
 
+    def _configured(
+        self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float
+    ) -> Any:
+        limits: dict[str, Any] = {}
+        if tracker.budget.evaluations is not None:
+            limits = {
+                "max_number_of_conflicts": tracker.evaluations_left,
+                "effort": 1.0 + tracker.evaluations_left / self.evaluations_per_unit,
+            }
+        return cp_solver(
+            workers=settings.num_workers,
+            seconds=seconds,
+            seed=tracker.seed,
+            linearization_level=2,
+            symmetry_level=2,
+            log_search_progress=settings.log,
+            **limits,
+        )
+
     def _implies(
         self, here: Iterable[cp_model.IntVar | None], beside: cp_model.IntVar | None, then: Any
     ) -> None:
@@ -149,21 +180,3 @@ class PlacementModel(ABC):
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none
             tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
-
-
-def _configured(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> Any:
-    limits: dict[str, Any] = {}
-    if tracker.budget.evaluations is not None:
-        limits = {
-            "max_number_of_conflicts": tracker.evaluations_left,
-            "effort": 1.0 + tracker.evaluations_left / _EVALUATIONS_PER_UNIT,
-        }
-    return cp_solver(
-        workers=settings.num_workers,
-        seconds=seconds,
-        seed=tracker.seed,
-        linearization_level=2,
-        symmetry_level=2,
-        log_search_progress=settings.log,
-        **limits,
-    )
