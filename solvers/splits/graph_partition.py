@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
-IMBALANCES = (30, 100, 300, 1000)
-"""Allowed imbalances, in thousandths, that are tried."""
-
 
 @dataclass(frozen=True)
 class GraphPartition(SearchSolver):
@@ -102,13 +99,19 @@ def partitions(
 
 
 def parts_of(
-    partitioner: Any, parts: int, graph: WeightedGraph, work: Ints, seed: int, starts: int
+    partitioner: Any,
+    parts: int,
+    graph: WeightedGraph,
+    work: Ints,
+    seed: int,
+    starts: int,
+    imbalances: tuple[int, ...] = (30, 100, 300, 1000),
 ) -> Iterator[Ints]:
-    """Yield the part of every node of a graph, for every imbalance and seed."""
+    """Yield the part of every node of a graph, for every imbalance (in thousandths) and seed."""
     if parts == 1 or len(work) == 1:
         yield np.zeros(len(work), np.int64)
         return
-    for imbalance, start in itertools.product(IMBALANCES, range(starts)):
+    for imbalance, start in itertools.product(imbalances, range(starts)):
         _, part = partitioner.part_graph(
             parts,
             partitioner.CSRAdjacency(graph.pointer, graph.neighbour),
@@ -144,12 +147,9 @@ def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> Weigh
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 
-def scaled(ticks: Ints, largest_weight: int = 100_000) -> list[int]:
-    """Return positive whole weights in proportion to ticks.
-
-    Parameters
-    ----------
-    largest_weight : far from where sums of 32 bits overflow.
+def scaled(ticks: Ints, *, most: int = 100_000) -> list[int]:
+    """Return positive whole weights in proportion to ticks, up to `most`: far from where sums of 32
+    bits overflow.
     """
     largest = max(int(ticks.max()), 1) if len(ticks) else 1
-    return [max(1, round(int(x) * min(1.0, largest_weight / largest))) for x in ticks]
+    return [max(1, round(int(x) * min(1.0, most / largest))) for x in ticks]

@@ -37,27 +37,29 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 
-MOST_NODES = 12_000
-"""Nodes of a graph: a table has a number for every pair, a gigabyte with so many."""
-
 
 @dataclass(frozen=True)
 class PipeDream(SearchSolver):
     """Stages of consecutive nodes whose slowest one, computation and communication overlapped, is
     fastest.
+
+    Attributes
+    ----------
+    most_nodes : of a graph: a table has a number for every pair, a gigabyte with so many.
     """
 
     name: ClassVar[str] = "pipedream"
+    most_nodes: ClassVar[int] = 12_000
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Offer the optimizer's split."""
         model = contracted(tracker, "chain")
         if model is None:
             return
-        if model.num_nodes > MOST_NODES:
+        if model.num_nodes > self.most_nodes:
             raise Refused(
                 f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes "
-                f"{MOST_NODES} at most"
+                f"{self.most_nodes} at most"
             )
         kind = accelerator_type(model)
         part = best_stages(stage_times(model, kind), cuts(model, kind), len(model.types[kind]))

@@ -31,15 +31,18 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
-TRIES = 50
-"""Random splits drawn for one that fits."""
-
 
 @dataclass(frozen=True)
 class SplitLocalSearch(SearchSolver):
-    """Best-improving moves of one node from random splits."""
+    """Best-improving moves of one node from random splits.
+
+    Attributes
+    ----------
+    tries : random splits drawn for one that fits.
+    """
 
     name: ClassVar[str] = "split-local-search"
+    tries: ClassVar[int] = 50
 
     restarts: int = option(10, low=1, meaning="random splits to start from")
 
@@ -57,23 +60,24 @@ class SplitLocalSearch(SearchSolver):
         for _ in range(self.restarts):
             if tracker.stop():
                 return
-            start = random_split(model, evaluator, rng)
+            start = random_split(model, evaluator, rng, self.tries)
             if start is not None:
                 descend(model, evaluator, tracker, *start)
         if tracker.solution is None:
             tracker.message = (
-                f"none of {self.restarts} starts with {TRIES} random splits each fits the devices"
+                f"none of {self.restarts} starts with {self.tries} random splits each fits the "
+                "devices"
             )
 
 
 def random_split(
-    model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator
+    model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator, tries: int
 ) -> tuple[Ints, int] | None:
     """Return a random split over the devices that may run each node, and its period; None if none
-    of those drawn fits.
+    of `tries` drawn fits.
     """
     able = model.allowed[:, model.type_of]
-    for _ in range(TRIES):
+    for _ in range(tries):
         home = (rng.random(able.shape) * able).argmax(axis=1)
         value = int(evaluator.values(home[model.node][None, :])[0])
         if value < INFEASIBLE or evaluator.tracker.stop():
