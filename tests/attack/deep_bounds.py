@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from unittest import mock
 
 import numpy as np
-from limits import clock
+from limits import clock, patched
 
-from placeopt.latency.bounds import flow
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.makespan.bounds import METHODS as MAKESPAN
 from placeopt.makespan.bounds import (
@@ -45,17 +43,14 @@ from placeopt.model.placement import Placement
 from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
-    closing,
-    columns,
-    covering,
     disjoint_sets,
     frontier,
     set_prices,
     set_tables,
 )
-from placeopt.period.bounds.closing import Closing, can_close
+from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
-from placeopt.period.bounds.covering import cover_bound
+from placeopt.period.bounds.covering import CoverBound, cover_bound
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.contracted import contract
@@ -86,42 +81,42 @@ SMALL = {
         (front, "_CLOSE", (10**12,)),
     ),
     "period": (
-        (closing, "_LISTED", (1, 3)),
-        (closing, "_NEAR", (0.5,)),
-        (closing, "_DISJOINT", (1,)),
-        (closing, "_LEAST_STEADY", (2.0,)),
+        (PriceSearch, "rounds.listed", (1, 3)),
+        (PriceSearch, "rounds.near", (0.5,)),
+        (PriceSearch, "rounds.disjoint", (1,)),
+        (PriceSearch, "rounds.least_steady", (2.0,)),
         (contracted, "ROWS_AT_ONCE", (1, 2)),
-        (covering, "_MAX_NODES", (0,)),
-        (covering, "_DISJOINT", (1,)),
-        (covering, "_LEAST_STEADY", (2.0,)),
+        (CoverBound, "bisection.most_nodes", (0,)),
+        (CoverBound, "rounds.disjoint", (1,)),
+        (CoverBound, "rounds.least_steady", (2.0,)),
         (disjoint_sets, "_WORK", (1, 20)),
         (frontier, "MAX_STATES", (1, 8)),
         (frontier, "_MAX_WIDTH", (1, 2)),
-        (period_bounds, "_CONTRACT_SECONDS", (1e9,)),
-        (period_bounds, "_AREA_NODES", (0,)),
+        (period_bounds, "LIMITS.contract_seconds", (1e9,)),
+        (period_bounds, "LIMITS.area_nodes", (0,)),
         (set_prices, "_WORK", (1, 20)),
         (set_prices, "_LABELS", (8,)),
         (set_prices, "_MOST_LABELS", (8, 16)),
         (set_tables, "_LABELS", (8,)),
         (set_tables, "_MOST_LABELS", (8, 16)),
-        (closing, "_ROWS", (1,)),
-        (columns, "_MAX_NODES", (0,)),
+        (Closing, "listing.rows", (1,)),
+        (ColumnBound, "effort.most_nodes", (0,)),
         (set_prices, "_SEARCH_BITS", ((1, 2), (2, 3))),
         (set_prices, "_PROOF_BITS", ((1, 2), (2, 3, 16))),
         (set_tables, "BUCKET_BITS", ((1, 1), (1, 2, 3, 20))),
-        (closing, "_MOST_SETS", (1, 3)),
-        (columns, "_CLOSE", (0.5,)),
-        (columns, "_PARTS", (1, 3)),
-        (columns, "_DIRECT_SECONDS", (0.0,)),
-        (columns, "_ROUNDS", (2, 10)),
+        (Closing, "listing.most_sets", (1, 3)),
+        (ColumnBound, "effort.close", (0.5,)),
+        (ColumnBound, "effort.parts", (1, 3)),
+        (ColumnBound, "effort.direct_seconds", (0.0,)),
+        (ColumnBound, "effort.rounds", (2, 10)),
     ),
     "latency": (
-        (flow, "_STATES", (4, 40)),
-        (flow, "_MOST_ROUNDS", (2, 30)),
-        (flow, "_MAX_WEIGHT", (2000,)),
+        (FlowBound, "effort.states", (4, 40)),
+        (FlowBound, "effort.most_rounds", (2, 30)),
+        (FlowBound, "effort.max_weight", (2000,)),
     ),
 }
-"""Limits on the work of bounds, by objective: (module, name, smaller values)."""
+"""Limits on the work of bounds, by objective: (module or class, name, smaller values)."""
 
 
 def small_limits(objective, rng, chance=None):
@@ -129,10 +124,10 @@ def small_limits(objective, rng, chance=None):
     chance; without one a third of all contexts changes nothing.
     """
     stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3]) if chance is None else chance
-    for module, name, values in SMALL[objective]:
-        assert hasattr(module, name), f"{module.__name__} has no {name}"
+    for owner, name, values in SMALL[objective]:
+        assert hasattr(owner, name.partition(".")[0]), f"{owner.__name__} has no {name}"
         if rng.random() < chance:
-            stack.enter_context(mock.patch.object(module, name, rng.choice(values)))
+            stack.enter_context(patched(owner, name, rng.choice(values)))
     if rng.random() < chance:
         stack.enter_context(clock(rng.choice([2, 5, 15, 50])))
     return stack

@@ -18,13 +18,13 @@ import numpy as np
 from answers import poor_answers
 from case import NO_LIMIT, draw
 from deep_bounds import small_limits
-from limits import clock
+from limits import clock, patched
 
 from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
 from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
-from placeopt.period.bounds import closing, period_bounds, set_prices, set_tables
+from placeopt.period.bounds import period_bounds, set_prices, set_tables
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
@@ -141,12 +141,13 @@ def few_buckets(rng):
     few = rng.choice([(1, 1), (1, 2), (2, 3), (5, 6)])
     proof = rng.choice([(1,), (1, 2), (2, 3, 16), (3, 5, 7)])
     phases = tuple(
-        phase._replace(bits=bits) for phase, bits in zip(closing._PHASES, (2, 3, 5), strict=True)
+        phase._replace(bits=bits)
+        for phase, bits in zip(PriceSearch.rounds.phases, (2, 3, 5), strict=True)
     )
     with (
         mock.patch.object(set_prices, "_SEARCH_BITS", few),
         mock.patch.object(set_prices, "_PROOF_BITS", proof),
-        mock.patch.object(closing, "_PHASES", phases),
+        patched(PriceSearch, "rounds.phases", phases),
     ):
         yield
 
@@ -162,10 +163,11 @@ def _all(problem, best, rng):
     """Every bound of the list, or some, with a clock that runs out."""
     names = rng.sample(PERIOD, rng.randint(1, len(PERIOD)))
     seconds, upper = rng.choice([0.0, FOREVER, FOREVER]), rng.choice([None, best])
-    slow = rng.choice([bounds_file._CONTRACT_SECONDS, bounds_file._CONTRACT_SECONDS, 1e9])
+    usual = bounds_file.LIMITS.contract_seconds
+    slow = rng.choice([usual, usual, 1e9])
     with (
         clock(rng.choice([None, rng.randint(1, 20)])),
-        mock.patch.object(bounds_file, "_CONTRACT_SECONDS", slow),
+        patched(bounds_file, "LIMITS.contract_seconds", slow),
     ):
         return _above(period_bounds(problem, seconds, names, upper), best, f"value {upper}")
 
@@ -255,11 +257,11 @@ def _best_prices(problem, best, rng):
     cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + FOREVER)
     if cover is None or problem.contiguity != "none" or not can_close(cover):
         return []
-    small = (("_LISTED", 1), ("_NEAR", 0.5), ("_LEAST_STEADY", 2.0), ("_DISJOINT", 1))
+    small = (("listed", 1), ("near", 0.5), ("least_steady", 2.0), ("disjoint", 1))
     with ExitStack() as stack:
         for name, few in small:
             if rng.random() < 0.5:
-                stack.enter_context(mock.patch.object(closing, name, few))
+                stack.enter_context(patched(PriceSearch, "rounds." + name, few))
         return _above(_limits(cover, best, rng) + _limits(cover, best, rng), best, "best prices")
 
 

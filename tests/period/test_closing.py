@@ -14,7 +14,7 @@ import pytest
 import placeopt as po
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import closing, set_tables
-from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
+from placeopt.period.bounds.closing import Closing, Listing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
@@ -227,7 +227,7 @@ def test_closing_ends_at_the_best_period(training, part):
 @pytest.mark.parametrize("training", [False, True])
 def test_short_lists_prove_less(monkeypatch, most, training):
     """With short lists the bound is below the best period, never above."""
-    monkeypatch.setattr(closing, "_MOST_SETS", most)
+    monkeypatch.setattr(Closing, "listing", Listing(most_sets=most))
     closed, tried = closed_gaps(range(40), training)
     assert tried > 30
     assert 0 < closed < tried

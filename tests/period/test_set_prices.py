@@ -9,8 +9,8 @@ import numpy as np
 import period_problems as problems
 
 import placeopt as po
-from placeopt.period.bounds import closing, set_prices
-from placeopt.period.bounds.closing import PriceSearch, can_close
+from placeopt.period.bounds import set_prices
+from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.frontier import frontier_graph
@@ -134,7 +134,7 @@ def test_loads_of_paths_count_what_their_type_pays():
 
 def test_long_lists_are_cut(monkeypatch):
     """Where more sets are near the dearest than a list may hold, prices still bound every set."""
-    monkeypatch.setattr(closing, "_LISTED", 1)
+    monkeypatch.setattr(PriceSearch, "rounds", ExactRounds(listed=1))
     for seed, problem, cover in covers(range(5)):
         best = problems.best_period(problem)
         if best is None or not can_close(cover):

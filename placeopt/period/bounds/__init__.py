@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,12 +15,27 @@ if TYPE_CHECKING:
 METHODS = ("load", "op", "pigeonhole", "area", "columns")
 """Names of the bounds, cheapest first."""
 
-_AREA_NODES = 20_000  # above this the linear program of `area` is not tried
-_CONTRACT_SECONDS = (
-    8e-6  # per op, edge and a hundredth of an op on a device: what contracting takes, about
-)
-_MILLISECONDS = 0.5  # seconds that contracting may take where there is no time
-_COLUMN_SECONDS = 2.0  # with less time than this `columns` is not tried
+
+@dataclass(frozen=True)
+class Limits:
+    """Which bounds are tried.
+
+    Attributes
+    ----------
+    contract_seconds : what contracting takes, about, per op, edge and a hundredth of an op on a
+    device.
+    no_time : seconds that contracting may take where there is no time.
+    area_nodes : above this the linear program of `area` is not tried.
+    column_seconds : with less time than this `columns` is not tried.
+    """
+
+    contract_seconds: float = 8e-6
+    no_time: float = 0.5
+    area_nodes: int = 20_000
+    column_seconds: float = 2.0
+
+
+LIMITS = Limits()
 
 
 def period_bounds(
@@ -27,12 +43,14 @@ def period_bounds(
     seconds: float,
     methods: Sequence[str] = METHODS,
     upper: int | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Yield (method, ticks) one after the other; without time only those that take milliseconds.
 
     Parameters
     ----------
     upper : period of a known placement in ticks, which `columns` may prove to be the best.
+    limits : which bounds are tried; `LIMITS` where None.
 
     Raises
     ------
@@ -45,11 +63,11 @@ def period_bounds(
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 
-    end, best = time.perf_counter() + seconds, 0
-    needed = _CONTRACT_SECONDS * (
+    end, best, limits = time.perf_counter() + seconds, 0, limits or LIMITS
+    needed = limits.contract_seconds * (
         problem.num_ops * (1 + problem.num_devices / 100) + problem.num_edges
     )
-    if seconds < needed and needed > _MILLISECONDS:
+    if seconds < needed and needed > limits.no_time:
         if "load" in methods:
             yield "load", Analysis(problem, seconds=0.0).run("load")
         return
@@ -62,8 +80,8 @@ def period_bounds(
         "columns": lambda left: column_bound(problem, best, upper, left),
     }
     least = {
-        "area": 0.0 if model.num_nodes <= _AREA_NODES else math.inf,
-        "columns": max(_COLUMN_SECONDS, 3 * needed) if problem.num_devices > 1 else math.inf,
+        "area": 0.0 if model.num_nodes <= limits.area_nodes else math.inf,
+        "columns": max(limits.column_seconds, 3 * needed) if problem.num_devices > 1 else math.inf,
     }
     for method in METHODS:
         left = end - time.perf_counter()

@@ -28,11 +28,12 @@ the limit.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.period.bounds.covering import Master, less_steady, ratio
+from placeopt.period.bounds.covering import Master, Rounds, ratio
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
@@ -44,23 +45,31 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.bounds.set_tables import NearSets
 
-_MOST_SETS = 300_000
-_SHARES = (
-    0.02,
-    0.05,
-    0.12,
-    0.3,
-    0.6,
-    1.0,
-)  # of the slack, tried in turn as long as few enough sets are listed
-_PRICE_SHARE = 0.6  # of the time that is left, for prices of one limit
-_SETTLE = 3  # limits that the same prices are tried for
-_CLOSE, _WIDER = (
-    1.2e-4,
-    1.5,
-)  # how far above the threshold of prices the value is tried, relative to it and to what was listed
-_ROWS = 20_000
 _NEVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which limits are tried, and which sets are listed for one.
+
+    Attributes
+    ----------
+    price_share : of the time that is left, for prices of one limit.
+    settled : limits that the same prices are tried for.
+    close, wider : how far above the threshold of prices the value is tried, relative to it and to
+    what was listed.
+    shares : of the slack, tried in turn as long as few enough sets are listed; the last is all.
+    most_sets : that are listed.
+    rows : sets whose memory is added up at once.
+    """
+
+    price_share: float = 0.6
+    settled: int = 3
+    close: float = 1.2e-4
+    wider: float = 1.5
+    shares: tuple[float, ...] = (0.02, 0.05, 0.12, 0.3, 0.6, 1.0)
+    most_sets: int = 300_000
+    rows: int = 20_000
 
 
 def can_close(cover: CoverBound) -> bool:
@@ -87,6 +96,8 @@ class Closing:
     ----------
     unfinished : whether the last turn ended for want of time, so that another one would go on.
     """
+
+    listing = Listing()
 
     def __init__(
         self,
@@ -117,7 +128,8 @@ class Closing:
         try:
             while lower <= limit < min(self._upper(), undecided):
                 now = time.perf_counter()
-                prices = self._search.best(limit, now + _PRICE_SHARE * (deadline - now))
+                end = now + self.listing.price_share * (deadline - now)
+                prices = self._search.best(limit, end)
                 if prices.slack < 0:
                     lower = limit + 1
                 else:
@@ -136,7 +148,7 @@ class Closing:
     def _settle(self, lower: int, prices: BestPrices, deadline: float) -> int:
         """Raise the bound as far as these prices go."""
         limit, known = int(prices.limit * (1 - self._share(prices))), prices
-        for _ in range(_SETTLE):
+        for _ in range(self.listing.settled):
             if limit < lower:
                 break
             known = self._search.at(prices, limit, deadline)
@@ -153,11 +165,12 @@ class Closing:
         """Choose the next limit: just below the value where all sets can be listed there, else
         nearer to what prices refute.
         """
-        top = self._upper() - 1
+        top, listing = self._upper() - 1, self.listing
         threshold = max(
             lower, int(prices.limit * (1 - self._share(prices)))
         )  # about where prices refute
-        if top < undecided and top - threshold <= max(_CLOSE * top, _WIDER * self._listed):
+        near = max(listing.close * top, listing.wider * self._listed)
+        if top < undecided and top - threshold <= near:
             return top
         top = min(top, undecided)
         return (threshold + top) // 2 if threshold < top else (lower + top) // 2
@@ -175,7 +188,8 @@ class Closing:
         sets, whole = self._list(prices)
         resident = model.resident
         members = sets.members(model.num_nodes)
-        parts = [members[at : at + _ROWS] @ resident for at in range(0, len(members), _ROWS)]
+        rows = self.listing.rows
+        parts = [members[at : at + rows] @ resident for at in range(0, len(members), rows)]
         fits = np.concatenate([np.zeros(0, np.int64), *parts]) <= int(model.capacity[g])
         order = np.argsort(np.where(fits, -sets.price, 1), kind="stable")[: int(fits.sum())]
         ticks, cost, room = self._rest(prices)
@@ -191,11 +205,11 @@ class Closing:
         """Return the sets that a placement may use, and whether these are all; else as many of the
         nearest.
         """
-        sets = None
-        for share in _SHARES:
+        sets, most = None, self.listing.most_sets
+        for share in self.listing.shares:
             more = self._nearest(prices, share)
             if more is None:
-                return self._tables.some(prices.most, _MOST_SETS) if sets is None else sets, False
+                return self._tables.some(prices.most, most) if sets is None else sets, False
             sets = more
         assert sets is not None  # the last share is the whole slack
         self._listed = max(self._listed, int(prices.limit * self._share(prices)))
@@ -209,7 +223,7 @@ class Closing:
             self._tables.prepare(prices.price, usable, prices.limit, least)
         except UndecidedError:
             return None
-        return self._tables.near(least, _MOST_SETS)
+        return self._tables.near(least, self.listing.most_sets)
 
     def _rest(self, prices: BestPrices) -> tuple[Ints, Ints, int]:
         """Return the ticks of every node on the device of the other type, what it costs of the
@@ -242,27 +256,38 @@ class Closing:
         return max(loads) <= limit
 
 
-_STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady prices in a mixture
-_TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
-_DISJOINT, _DEAR = 5, 0.5
-_NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
-_DONE, _DONE_SLACK = (
-    2e-7,
-    0.02,
-)  # differences of values that end it, per device, and relative to the slack
-_COARSE_SHARE = 0.7  # of the time, at most, for coarse sets: they prove nothing
-_TOLERANCE = 1e-9
-
-
-class _Phase(NamedTuple):
+class Phase(NamedTuple):
     """Rounds with coarse sets."""
 
     bits: int  # buckets, as a power of two
     close: float  # factor between the program's value and what the sets say below which they end
 
 
-_PHASES = (_Phase(8, 1.004), _Phase(10, 1.002), _Phase(12, 1.0005))
-"""Before tables are made; the first has the coarsest buckets."""
+@dataclass(frozen=True)
+class ExactRounds(Rounds):
+    """Rounds with coarse sets, then with exact ones.
+
+    Attributes
+    ----------
+    phases : before tables are made; the first has the coarsest buckets.
+    coarse_share : of the time, at most, for coarse sets: they prove nothing.
+    close_steady : `steady` with exact sets.
+    together, listed : sets added in a round, of so many listed.
+    near, nearest : how near the dearest listed sets are, relative to it, at first and at least.
+    done, done_slack : differences of values that end it, per device, and relative to the slack.
+    """
+
+    disjoint: int = 5
+    tolerance: float = 1e-9
+    phases: tuple[Phase, ...] = (Phase(8, 1.004), Phase(10, 1.002), Phase(12, 1.0005))
+    coarse_share: float = 0.7
+    close_steady: float = 0.5
+    together: int = 100
+    listed: int = 4000
+    near: float = 2e-3
+    nearest: float = 1e-6
+    done: float = 2e-7
+    done_slack: float = 0.02
 
 
 class BestPrices(NamedTuple):
@@ -278,6 +303,8 @@ class BestPrices(NamedTuple):
 
 class PriceSearch:
     """Column generation for limits of one model; sets and prices are kept between them."""
+
+    rounds = ExactRounds()
 
     def __init__(self, cover: CoverBound, tables: SetTables) -> None:
         self.cover, self.tables = cover, tables
@@ -336,7 +363,7 @@ class PriceSearch:
         pay = self.cover.pay(price, limit)
         least = max(1, -(-pay // count))
         usable = self.usable(limit)
-        self.tables.prepare(price, usable, limit, least, near=_NEAREST, dear=least)
+        self.tables.prepare(price, usable, limit, least, near=self.rounds.nearest, dear=least)
         most = self.tables.dearest()
         return prices._replace(limit=limit, most=most, slack=count * most - pay)
 
@@ -351,7 +378,8 @@ class _Generation:
     def __init__(self, search: PriceSearch, limit: int, steady: Floats, deadline: float) -> None:
         self.search, self.limit, self.deadline = search, limit, deadline
         self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
-        self.usable, self.steady, self.share = search.usable(limit), steady, _STEADY
+        self.rounds = search.rounds
+        self.usable, self.steady, self.share = search.usable(limit), steady, self.rounds.steady
         self.master = Master(self.model, search.cover.g, limit)
         for members in search.known(limit):
             self.master.add(members)
@@ -359,19 +387,19 @@ class _Generation:
             np.inf
         )  # by which factor coarse sets keep the steady prices from the program's value
         self.proved: BestPrices | None = None
-        self.near = _NEAR  # how near the dearest set others are listed, relative to its price
+        self.near = (
+            self.rounds.near
+        )  # how near the dearest set others are listed, relative to its price
 
     def run(self) -> BestPrices:
-        phase, coarse_end = (
-            0,
-            self.deadline - (1 - _COARSE_SHARE) * (self.deadline - time.perf_counter()),
-        )
+        phase, phases, exact_share = 0, self.rounds.phases, 1 - self.rounds.coarse_share
+        coarse_end = self.deadline - exact_share * (self.deadline - time.perf_counter())
         while True:
             value, prices = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            if phase < len(_PHASES) and time.perf_counter() < coarse_end:
-                if self._coarse(value, prices, price, mixed, _PHASES[phase]):
+            if phase < len(phases) and time.perf_counter() < coarse_end:
+                if self._coarse(value, prices, price, mixed, phases[phase]):
                     phase, self.closest = phase + 1, np.inf
                 continue
             if self._exact(value, prices, price, mixed) and self.proved is not None:
@@ -383,12 +411,13 @@ class _Generation:
         prices: Floats,
         price: Ints,
         mixed: Floats,
-        phase: _Phase,
+        phase: Phase,
     ) -> bool:
         """Add a dear set and others of other nodes; return whether the phase ends."""
         pricer, pay = self.search.cover.pricer, self.search.cover.pay(price, self.limit)
+        rounds = self.rounds
         found = pricer.dear(
-            price, self.usable, self.limit, max(1, int(_DEAR * pay / self.count)), phase.bits
+            price, self.usable, self.limit, max(1, int(rounds.dear * pay / self.count)), phase.bits
         )
         if found is None:
             return True
@@ -398,14 +427,14 @@ class _Generation:
             self.closest, self.steady = missed, mixed
         new = self._add(found)
         usable, other = self.usable, found
-        for _ in range(_DISJOINT):
+        for _ in range(rounds.disjoint):
             usable = usable & ~other
             more = pricer.dear(
                 np.where(usable, price, 0),
                 usable,
                 self.limit,
-                max(1, int(_DEAR * worth)),
-                _PHASES[0].bits,
+                max(1, int(rounds.dear * worth)),
+                rounds.phases[0].bits,
             )
             if more is None:
                 break
@@ -413,7 +442,7 @@ class _Generation:
             self._add(other)
         if self.closest < phase.close:
             return True
-        return self._adapt(new and float(prices[found].sum()) > 1 + _TOLERANCE, _STEADY)
+        return self._adapt(new and float(prices[found].sum()) > 1 + rounds.tolerance, rounds.steady)
 
     def _exact(
         self,
@@ -423,11 +452,10 @@ class _Generation:
         mixed: Floats,
     ) -> bool:
         """Add many dear sets; return whether the prices are the best."""
-        pay = self.search.cover.pay(price, self.limit)
+        pay, rounds = self.search.cover.pay(price, self.limit), self.rounds
         if self.proved is not None:
-            self.near = min(
-                self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1)
-            )
+            missed = value * self.proved.most / max(1, self._paid()) - 1
+            self.near = min(self.near, max(rounds.nearest, missed))
         most, listed = self._dearest(price, pay)
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
@@ -435,30 +463,35 @@ class _Generation:
         if slack < 0 or most == 0:  # refuted, or no set is worth anything: what costs no time
             return True
         worth = listed.astype(np.float64) @ prices
-        order = np.argsort(-worth, kind="stable")[:_TOGETHER]
-        new = sum(self._add(listed[j]) for j in order.tolist() if worth[j] > 1 + _TOLERANCE)
+        order = np.argsort(-worth, kind="stable")[: rounds.together]
+        new = sum(self._add(listed[j]) for j in order.tolist() if worth[j] > 1 + rounds.tolerance)
         gap = value - self._paid() / self.proved.most
-        if gap <= max(_DONE * self.count, _DONE_SLACK * self.proved.slack / self.proved.most):
+        if gap <= max(
+            rounds.done * self.count, rounds.done_slack * self.proved.slack / self.proved.most
+        ):
             return True
-        return self._adapt(new > 0, _CLOSE_STEADY)
+        return self._adapt(new > 0, rounds.close_steady)
 
     def _dearest(self, price: Ints, pay: int) -> tuple[int, Flags]:
         """Return a price that no set exceeds, and sets that are nearly as dear."""
-        tables, near = self.search.tables, self.near
+        tables, near, rounds = self.search.tables, self.near, self.rounds
         least = max(1, pay // self.count)  # prices of a refutation have no dearer set
         found = self.search.cover.pricer.dear(
-            price, self.usable, self.limit, least, _PHASES[-1].bits
+            price, self.usable, self.limit, least, rounds.phases[-1].bits
         )
         least = max(least, 0 if found is None else int(price[found].sum()))
         tables.prepare(
             price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least
         )
         most = tables.dearest()
-        while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
+        listed = rounds.listed
+        while (
+            sets := tables.near(int(most * (1 - near)), listed)
+        ) is None and near > rounds.nearest:
             near /= 4
-        self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
+        self.near = near if sets is None or 2 * len(sets.price) > listed else self.near
         if sets is None:
-            sets = tables.some(int(most * (1 - near)), _LISTED)
+            sets = tables.some(int(most * (1 - near)), listed)
         return most, sets.members(len(price))
 
     def _paid(self) -> int:
@@ -475,7 +508,7 @@ class _Generation:
             self.share = share
             return True
         else:
-            self.share = less_steady(self.share, _LEAST_STEADY)
+            self.share = self.rounds.less_steady(self.share)
         return False
 
     def _add(self, members: Flags) -> bool:

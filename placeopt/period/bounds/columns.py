@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -39,14 +39,34 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
 
 _MARGIN = 1e-5
-_DIRECT_SECONDS, _ROOT_SECONDS = 6.0, 10.0
-_PARTS, _FINE = 24, 2e-5  # a bisection ends at this part of the first, this relative width
-_CLOSE = 1e-3  # relative gap below which CP-SAT tries to finish the proof
-_ROUNDS = 60
-_SMOOTHING = 0.5
 _INTEGER_PRICES = 10**9
-_MAX_NODES = 1500
-_LEAST_SECONDS = 0.01  # shorter limits are not worth a call
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done for a bound.
+
+    Attributes
+    ----------
+    most_nodes : of a model that is tried at all.
+    parts : the bisection with uniform prices ends at this part of the first interval.
+    fine : and that with column generation at this relative width.
+    rounds : vectors of prices that are tried for a limit.
+    smoothing : share of the dual prices in a mixture with uniform ones.
+    direct_seconds, root_seconds : of a subproblem without a root, and with one.
+    least_seconds : shorter limits are not worth a call.
+    close : relative gap below which CP-SAT tries to finish the proof.
+    """
+
+    most_nodes: int = 1500
+    parts: int = 24
+    fine: float = 2e-5
+    rounds: int = 60
+    smoothing: float = 0.5
+    direct_seconds: float = 6.0
+    root_seconds: float = 10.0
+    least_seconds: float = 0.01
+    close: float = 1e-3
 
 
 class _OutOfTimeError(Exception):
@@ -80,6 +100,8 @@ class ColumnBound:
     deadline : when it gives up (`time.perf_counter`). unfinished : whether time was short.
     """
 
+    effort: ClassVar[Effort] = Effort()
+
     model: ContractedProblem
     deadline: float
     sets: list[tuple[int, Flags]] = field(default_factory=list)
@@ -95,14 +117,14 @@ class ColumnBound:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
         `lower`.
         """
-        self.unfinished = self._exact = False
-        if self.model.num_nodes > _MAX_NODES or self.model.num_nodes < 2:
+        self.unfinished, self._exact, effort = False, False, self.effort
+        if not 2 <= self.model.num_nodes <= effort.most_nodes:
             return lower
         uniform = self._uniform()
         try:
             # Uniform prices first: they need one pass, and bisection soon finds how far they reach.
             high = min(upper, int(lower * 1.5) + 1)
-            coarse = max(1, (high - lower) // _PARTS)
+            coarse = max(1, (high - lower) // effort.parts)
             while high - lower > coarse:
                 middle = (lower + high + 1) // 2
                 if self._refutes(middle - 1, uniform, 0):
@@ -111,18 +133,18 @@ class ColumnBound:
                     high = middle - 1
             # Then column generation, with all sets found so far.
             high, middle = upper, lower + (upper - lower + 3) // 4
-            while high - lower > max(1, int(lower * _FINE)):
-                if self._refutes(middle - 1, uniform, _ROUNDS):
+            while high - lower > max(1, int(lower * effort.fine)):
+                if self._refutes(middle - 1, uniform, effort.rounds):
                     lower = middle
                 else:
                     high = middle - 1
                 middle = (lower + high + 1) // 2
-            if 0 < upper - lower <= int(upper * _CLOSE):
+            if 0 < upper - lower <= int(upper * effort.close):
                 self._exact = True
-                if self._refutes(upper - 1, uniform, _ROUNDS):
+                if self._refutes(upper - 1, uniform, effort.rounds):
                     lower = upper
         except _OutOfTimeError:  # or a program that failed, which another turn would do as well
-            self.unfinished = time.perf_counter() >= self.deadline - _LEAST_SECONDS
+            self.unfinished = time.perf_counter() >= self.deadline - effort.least_seconds
         return lower
 
     def _uniform(self) -> Floats:
@@ -178,7 +200,8 @@ class ColumnBound:
         total = prices.sum()
         if total <= 0:
             return None
-        mixed: Floats = _SMOOTHING * prices / total + (1 - _SMOOTHING) * uniform
+        share = self.effort.smoothing
+        mixed: Floats = share * prices / total + (1 - share) * uniform
         if self.sets and self._finds_again(mixed, limit):
             mixed = prices / total  # the smoothed prices would only find the last set again
         return mixed
@@ -253,7 +276,7 @@ class ColumnBound:
         cp.maximize(worth)
         solver = cp_solver(
             workers=1,
-            seconds=min(2 * _ROOT_SECONDS, self._left()),
+            seconds=min(2 * self.effort.root_seconds, self._left()),
             relative_gap_limit=0.02,
             linearization_level=2,
         )
@@ -293,13 +316,13 @@ class ColumnBound:
 
     def _above(self, g: int, limit: int, prices: Floats, threshold: float) -> Flags | None:
         """Find a set of type g dearer than `threshold` within `limit`; None if there is none."""
-        part = self._problems[g]
+        part, effort = self._problems[g], self.effort
         n = self.model.num_nodes
         upper = np.ones(part.width)
         upper[:n] = part.fits * (self.model.total[:, g] <= limit)
         lower = np.zeros(part.width)
         if self._direct:
-            found = self._ask(part, limit, prices, lower, upper, _DIRECT_SECONDS, threshold)
+            found = self._ask(part, limit, prices, lower, upper, effort.direct_seconds, threshold)
             if found is not _UNKNOWN:
                 return found  # type: ignore[no-any-return]
             self._left()  # a turn that is over says nothing about longer ones
@@ -313,7 +336,7 @@ class ColumnBound:
                 return None
             lower[root] = 1.0
             if self._relaxed(part, limit, prices, lower, upper) > threshold:
-                found = self._ask(part, limit, prices, lower, upper, _ROOT_SECONDS, threshold)
+                found = self._ask(part, limit, prices, lower, upper, effort.root_seconds, threshold)
                 if found is _UNKNOWN:
                     raise _UndecidedError
                 if found is not None:
@@ -382,7 +405,7 @@ class ColumnBound:
 
     def _left(self) -> float:
         left = self.deadline - time.perf_counter()
-        if left <= _LEAST_SECONDS:
+        if left <= self.effort.least_seconds:
             raise _OutOfTimeError
         return left
 

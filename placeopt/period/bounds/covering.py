@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -41,19 +41,49 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.contracted import ContractedProblem
 
-_STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; below the second none
-_DISJOINT, _DEAR = (
-    3,
-    0.5,
-    # further sets of a round, of nodes not in the others, and their least price relative to the
-    # first's
-)
-_PART = 0.1  # of what is open: closer is not settled
-_NEAR = 1.1  # factor below which what prices miss is looked at closely
-_CLOSE = 1.002  # and below which fine buckets are worth their time
-_FINE = 2e-5  # a bisection ends at this relative width
-_TOLERANCE = 1e-7
-_MAX_NODES = 1500
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of column generation.
+
+    Attributes
+    ----------
+    steady : share of the steady prices in a mixture.
+    least_steady : below this share the mixture has none of them.
+    disjoint : further sets of a round, of nodes not in the others.
+    dear : least price of those, relative to the first one's.
+    tolerance : of the linear program, relative to a device.
+    """
+
+    steady: float = 0.8
+    least_steady: float = 0.1
+    disjoint: int = 3
+    dear: float = 0.5
+    tolerance: float = 1e-7
+
+    def less_steady(self, share: float) -> float:
+        """Return half of the share of steady prices in a mixture, none where it is small."""
+        return share / 2 if share >= self.least_steady else 0.0
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """Where the search for the largest limit that prices refute begins to look closely, and ends.
+
+    Attributes
+    ----------
+    most_nodes : of a model that is tried at all.
+    near : factor below which what prices miss is looked at closely.
+    close : factor below which fine buckets are worth their time.
+    part : of what is open; closer is not settled by prices that refute something else.
+    fine : width at which it ends, relative to the bound.
+    """
+
+    most_nodes: int = 1500
+    near: float = 1.1
+    close: float = 1.002
+    part: float = 0.1
+    fine: float = 2e-5
 
 
 def main_type(model: ContractedProblem) -> int | None:
@@ -67,7 +97,7 @@ def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     graph.
     """
     g = main_type(model)
-    if g is None or not 2 <= model.num_nodes <= _MAX_NODES:
+    if g is None or not 2 <= model.num_nodes <= CoverBound.bisection.most_nodes:
         return None
     graph = frontier_graph(model, g, deadline)
     return (
@@ -164,6 +194,9 @@ class CoverBound:
     : whether time was short.
     """
 
+    rounds: ClassVar[Rounds] = Rounds()
+    bisection: ClassVar[Bisection] = Bisection()
+
     model: ContractedProblem
     g: int
     pricer: SetPricer
@@ -180,7 +213,9 @@ class CoverBound:
         if self.within_reach < upper:
             high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
         try:
-            while high - self.lower > max(0 if high == upper else 1, int(self.lower * _FINE)):
+            while high - self.lower > max(
+                0 if high == upper else 1, int(self.lower * self.bisection.fine)
+            ):
                 if self._refutes(limit):
                     self.lower = max(self.lower, limit + 1)
                 else:
@@ -235,9 +270,11 @@ class CoverBound:
         go.
         """
         high = int(limit / max(1.0, missed)) + 1
-        while high - self.lower > max(1, int(_PART * (limit - self.lower))):
+        while high - self.lower > max(1, int(self.bisection.part * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
-            found, short = self.ask(price, middle - 1, DEPTH if missed < _CLOSE else 1)
+            found, short = self.ask(
+                price, middle - 1, DEPTH if missed < self.bisection.close else 1
+            )
             if found is None and short == 0.0:
                 self.lower = middle
             else:
@@ -249,6 +286,7 @@ class _Generation:
 
     def __init__(self, cover: CoverBound, limit: int) -> None:
         self.cover, self.limit, self.usable = cover, limit, cover.usable(limit)
+        self.rounds = cover.rounds
         times, self.count = cover.model.smallest_times, len(cover.model.types[cover.g])
         self.steady: Floats = times / max(1.0, float(times.sum()))
         self.closest = np.inf  # by which factor the steady prices miss a refutation
@@ -272,12 +310,12 @@ class _Generation:
 
     def refutes(self) -> bool:
         """Whether dual prices do, or their mixtures with the steady ones."""
-        share, improved = _STEADY, True  # share of the steady prices
+        share, improved = self.rounds.steady, True  # share of the steady prices
         while True:
             if improved:
                 value, prices = self.master.solve(self.cover.pricer.deadline - time.perf_counter())
-                share = _STEADY
-                if value <= self.count * (1 + _TOLERANCE):
+                share = self.rounds.steady
+                if value <= self.count * (1 + self.rounds.tolerance):
                     return False
             mixed = share * self.steady + (1 - share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
@@ -290,7 +328,7 @@ class _Generation:
                     share == 0.0
                 ):  # floating-point arithmetic or coarse buckets have no better prices
                     return False
-                share = less_steady(share, _LEAST_STEADY)
+                share = self.rounds.less_steady(share)
 
     def _learn(
         self, price: Ints, found: Flags, missed: float, mixed: Floats, prices: Floats
@@ -298,9 +336,9 @@ class _Generation:
         """Add the set that answered prices, and others of other nodes; return whether the linear
         program, whose prices are `prices`, changes by it.
         """
-        if missed < min(self.closest, _NEAR):
+        if missed < min(self.closest, self.cover.bisection.near):
             found, missed = self._dearest(price, found, missed)
-        improved = self._add(found) and float(prices[found].sum()) > 1 + _TOLERANCE
+        improved = self._add(found) and float(prices[found].sum()) > 1 + self.rounds.tolerance
         if missed < self.closest:
             self.closest, self.steady = missed, mixed / float(mixed[found].sum())
             self.cover.settle(price, self.limit, missed)
@@ -326,8 +364,8 @@ class _Generation:
         prices.
         """
         usable, dearest = self.usable, self.cover.pricer.dearest
-        least = int(_DEAR * int(price[found].sum()))
-        for _ in range(_DISJOINT):
+        least = int(self.rounds.dear * int(price[found].sum()))
+        for _ in range(self.rounds.disjoint):
             usable = usable & ~found
             try:
                 other = dearest(np.where(usable, price, 0), usable, self.limit, least, depth=0)
@@ -344,8 +382,3 @@ class _Generation:
             return False
         self.cover.sets.append(members)
         return True
-
-
-def less_steady(share: float, least: float) -> float:
-    """Return half of the share of steady prices in a mixture, none where it is below `least`."""
-    return share / 2 if share >= least else 0.0

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.period.contracted import ContractedProblem
 
-MAX_STATES = 100_000
-_MAX_STARTS, _MAX_WIDTH = 24, 4096
+MAX_STATES, _MAX_WIDTH = 100_000, 4096  # in all, and of a layer
 _SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
 
 
@@ -76,12 +75,18 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
     return touching
 
 
-def _thin_order(num_nodes: int, pins: list[list[int]], deadline: float) -> list[int] | None:
+def _thin_order(
+    num_nodes: int, pins: list[list[int]], deadline: float, *, orders: int = 24
+) -> list[int] | None:
     """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if
     none is ready in time.
+
+    Parameters
+    ----------
+    orders : that are made at most, each from another node, those with few tensors first.
     """
     touching = _touching(num_nodes, pins)
-    starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:_MAX_STARTS]
+    starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:orders]
     best: tuple[int, list[int]] | None = None
     for start in starts:
         found = _greedy_order(start, touching, pins, deadline)
