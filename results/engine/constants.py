@@ -62,7 +62,7 @@ ANNEALING = {
 """Fields of the cycles of annealing; the first setting is the package's."""
 
 FLOWS = {"on path 100": 100, "on path 10": 10, "on path 1": 1}
-"""_ON_PATH of the bound by flows; the first setting is the package's."""
+"""`Reduction.on_path` of the bound by flows; the first setting is the package's."""
 
 FIRST = {
     "segments 2": {"segments": 2.0},
@@ -128,7 +128,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     elif job["constant"] == "first pieces":
         found, limited = gaps_of(problem, FIRST[job["setting"]]), f"{LOOKS[-1]:g} s"
     else:
-        flow._ON_PATH = FLOWS[job["setting"]]
+        flow.Reduction.on_path = FLOWS[job["setting"]]
         with own_clock():
             result = po.solve(
                 problem, "cp-sat", tactics="starts,flow", num_workers=1, seconds=SECONDS
@@ -243,7 +243,7 @@ def main() -> None:
     options = parser.parse_args()
     cycles = astuple(Cycles())
     pieces = {t.name: t.prior for t in portfolio_tactics.PROVERS if getattr(t, "prior", 0.0)}
-    package = cycles, flow._ON_PATH, pieces
+    package = cycles, flow.Reduction.on_path, pieces
     if package != tuple(next(iter(some.values())) for some in (ANNEALING, FLOWS, FIRST)):
         parser.error(f"the package's constants are {package} now: put them first in this study")
     if "run" in options.stages:

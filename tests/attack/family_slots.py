@@ -6,16 +6,15 @@ with more ops than these can be enumerated for, against drawn ones.
 from __future__ import annotations
 
 import random
-from unittest import mock
 
 import brute_force
 import compare
 from answers import poor_answers
 from case import NO_LIMIT, draw
 from deep_bounds import small_limits
-from limits import clock
+from limits import clock, patched
 
-from placeopt.latency.bounds import flow, latency_bounds
+from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import FlowBound, flow_bounds
 from placeopt.model.errors import InputError
 
@@ -88,8 +87,8 @@ def attack(seed):
     first = rng.choice([3, 8, 120])
     with (
         poor_answers(rng, rng.choice([0.0, 0.0, 0.2])),
-        mock.patch.object(flow, "_FIRST_IDEALS", first),
-        mock.patch.object(flow, "_FINER", 2),
+        patched(FlowBound, "effort.first_ideals", first),
+        patched(FlowBound, "effort.finer", 2),
         small_limits("latency", rng),
     ):
         found = rng.choice([_one, _levels, _levels, _methods])(problem, best, rng)

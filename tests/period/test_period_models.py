@@ -139,8 +139,7 @@ def test_flow_bound_holds(slots, n, seeds):
 @pytest.mark.parametrize("slots", [1, 2])
 def test_flows_from_coarse_to_fine_hold(monkeypatch, slots):
     """Every bound on the way from coarse graphs to fine ones holds, and they only rise."""
-    monkeypatch.setattr(flow, "_FIRST_IDEALS", 3)
-    monkeypatch.setattr(flow, "_FINER", 2)
+    monkeypatch.setattr(flow.FlowBound, "effort", flow.Effort(first_ideals=3, finer=2))
     for seed in range(25):
         problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
         best = best_latency(problem)

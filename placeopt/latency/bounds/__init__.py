@@ -88,11 +88,6 @@ def longest_path(problem: PlacementProblem) -> int:
     return int((_around(problem)[0] + problem.min_compute).max())
 
 
-_HEADS = 64
-"""Heads that are tried as `a`, spread evenly over their ranks: every choice is a valid bound, and
-one of all ops costs a sort of them."""
-
-
 def load_bound(problem: PlacementProblem, path: int) -> int:
     """Return the bound in ticks, at least `path`, the longest path."""
     accelerators = problem.io_class >= 0
@@ -141,7 +136,13 @@ def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
 
 
 class _Windows:
-    """Ops with their heads, tails and times on an accelerator, and the accelerators' number."""
+    """Ops with their heads, tails and times on an accelerator, and the accelerators' number.
+
+    Parameters
+    ----------
+    heads : that are tried as `a`, spread evenly over their ranks: every choice is a valid bound,
+    and one of all ops costs a sort of them.
+    """
 
     def __init__(
         self,
@@ -149,12 +150,14 @@ class _Windows:
         tail: Ints,
         busy: Ints,
         count: int,
+        *,
+        heads: int = 64,
     ) -> None:
         order = np.argsort(-tail, kind="stable")
         self.head, self.tail, self.busy = head[order], tail[order], busy[order]
         self.order, self.count = order, count
         levels = np.unique(head)
-        self.levels = levels[np.unique(np.linspace(0, len(levels) - 1, _HEADS).astype(int))]
+        self.levels = levels[np.unique(np.linspace(0, len(levels) - 1, heads).astype(int))]
 
     def refute(self, limit: int, must: Flags) -> bool:
         """Whether some of the ops that must be on accelerators have no room within `limit`."""

@@ -73,18 +73,36 @@ if TYPE_CHECKING:
     from placeopt.model.ideals import Lattice
     from placeopt.model.problem import PlacementProblem
 
-MAX_IDEALS, MAX_OPS = 60_000, 5_000
-_FIRST_IDEALS, _FINER = 120, 8  # levels of `flow_bounds`
-_STEP = 4  # part of the way to the flow of the master problem, where rounds were not in vain
-_MOST_ROUNDS = 400
-_MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
-_CHUNK_SECONDS = 0.1
-_MOST_STEPS, _STATES = 16, 8_000  # of memory, and ideals times steps
-_ON_PATH = 100
-"""An op on a longest path, where most of the flow goes, hides so many times what it does elsewhere.
-Of 1, 10 and 100, chosen on families of results/engine that choices are made on: bounds after 11 s
-are 2.4 % higher with 10 than with 1 in the mean, and 1 % more with 100 (results/engine)."""
-_CLOSE = 1e-7  # the master problem promises no relative improvement above this
+
+@dataclass(frozen=True)
+class Effort:
+    """How large the programs are, and how long they are gone on with.
+
+    Attributes
+    ----------
+    max_ops : of a problem that is tried at all. max_ideals : of the finest graph.
+    first_ideals, finer : of the coarsest graph, and how many times as many each one after it has.
+    most_steps, states : of memory, and ideals times steps.
+    min_weight, max_weight : of all paths that a flow is rounded to.
+    most_rounds : flows that are priced.
+    step : 1 / step is the part of the way to the flow of the master problem that is gone where the
+    last round was not in vain.
+    close : the bound ends where the master problem promises no relative improvement above this.
+    chunk_seconds : between two looks at the clock.
+    """
+
+    max_ops: int = 5_000
+    max_ideals: int = 60_000
+    first_ideals: int = 120
+    finer: int = 8
+    most_steps: int = 16
+    states: int = 8_000
+    min_weight: int = 10**3
+    max_weight: int = 10**6
+    most_rounds: int = 400
+    step: int = 4
+    close: float = 1e-7
+    chunk_seconds: float = 0.1
 
 
 class FlowBound:
@@ -97,24 +115,27 @@ class FlowBound:
     nothing left out.
     """
 
+    effort = Effort()
+
     def __init__(
         self,
         problem: PlacementProblem,
         *,
-        max_ideals: int = MAX_IDEALS,
+        max_ideals: int | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
         self._pools = np.flatnonzero(problem.io_class < 0).tolist()
         self._num_slots = len(self._accelerators) * problem.slots
-        if not self._accelerators or not 1 < problem.num_ops <= MAX_OPS:
+        if not self._accelerators or not 1 < problem.num_ops <= self.effort.max_ops:
             return
         self._io = problem.io_ticks[:, self._accelerators].min(axis=1)
         self._slot_time = _smallest(problem, self._accelerators)
         self._pool_time = _smallest(problem, self._pools)
         reduction = Reduction(problem, self._slot_time, self._pool_time, self._io)
-        self._graph, found = reduction.graph, reduction.reduce(max_ideals, stop)
+        most = self.effort.max_ideals if max_ideals is None else max_ideals
+        self._graph, found = reduction.graph, reduction.reduce(most, stop)
         if found is None:
             return
         self.nodes, self.lattice = found
@@ -127,8 +148,8 @@ class FlowBound:
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         moves = 2 * self._num_slots * int(self.arrays.io_time.sum())
         total = int(np.maximum(largest, 0).sum()) + moves + 1 + self._hidden
-        self._weight = min(_MAX_WEIGHT, 2**60 // total)
-        self.usable = self._weight >= _MIN_WEIGHT
+        self._weight = min(self.effort.max_weight, 2**60 // total)
+        self.usable = self._weight >= self.effort.min_weight
 
     def _classes(self) -> dict[str, Any]:
         """The fields of `FlowArrays` about classes and memory."""
@@ -145,7 +166,8 @@ class FlowBound:
         whole = int(resident.sum()) + sum(b.resident for b in nodes.between)
         capacity = min(int(self.problem.capacity[self._accelerators].max()), whole)
         parted = self.problem.slots > 1 and bool((np.bincount(group) > 1).any())
-        self._steps = max(1, min(_MOST_STEPS, _STATES // self.lattice.num_ideals)) if parted else 1
+        most_steps = min(self.effort.most_steps, self.effort.states // self.lattice.num_ideals)
+        self._steps = max(1, most_steps) if parted else 1
         return {
             "pool_time": pool_time,
             "resident": resident,
@@ -270,9 +292,9 @@ class FlowBound:
 
         Yields whether a round is over.
         """
-        for _ in range(_MOST_ROUNDS if self.usable else 0):
+        for _ in range(self.effort.most_rounds if self.usable else 0):
             flow, promise = self._next_flow()
-            if self._best_flow is not None and promise <= self.lower * (1 + _CLOSE) + 1:
+            if self._best_flow is not None and promise <= self.lower * (1 + self.effort.close) + 1:
                 return
             node_flow, edge_flow, total = self._round(flow)
             yield from self._price(node_flow, edge_flow, total, upper)
@@ -336,7 +358,7 @@ class FlowBound:
             return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
         found = answer.x[:-1]
         if self._best_flow is not None:
-            found = self._best_flow + (found - self._best_flow) / (_STEP + self.idle)
+            found = self._best_flow + (found - self._best_flow) / (self.effort.step + self.idle)
         return found, -float(answer.fun) * self._scale if self._cuts else np.inf
 
     def _round(self, flow: Floats) -> tuple[Ints, Ints, int]:
@@ -397,7 +419,9 @@ class FlowBound:
             )
             row = last
             spent = time.perf_counter() - begin
-            chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
+            chunk = max(
+                1, min(chunk * 4, int(chunk * self.effort.chunk_seconds / max(spent, 1e-9)))
+            )
             if row < self.lattice.num_ideals:
                 yield False
 
@@ -501,27 +525,28 @@ def flow_bounds(
     """Yield the best bound so far, and whether a round is over, after every piece of work: on
     coarse graphs first, then on ever finer ones.
 
-    A level has `_FINER` times the ideals of the one before, and is left when a round does not raise
-    the bound, or after `_FINER` rounds; the last one is gone on with until nothing is left to gain.
-    A round takes at least as much longer as there are more ideals, so all rounds of a level cost at
-    most one of the next. They give bounds within a second, and placements whose values cut the
-    program of the finer levels short.
+    A level has `Effort.finer` times the ideals of the one before, and is left when a round does not
+    raise the bound, or after as many rounds; the last one is gone on with until nothing is left to
+    gain. A round takes at least as much longer as there are more ideals, so all rounds of a level
+    cost at most one of the next. They give bounds within a second, and placements whose values cut
+    the program of the finer levels short.
 
     Parameters
     ----------
     upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
     """
-    best, ideals = 0, _FIRST_IDEALS
+    best, effort = 0, FlowBound.effort
+    ideals = effort.first_ideals
     while ideals > 0:
-        flow = FlowBound(problem, max_ideals=min(ideals, MAX_IDEALS), stop=stop)
+        flow = FlowBound(problem, max_ideals=min(ideals, effort.max_ideals), stop=stop)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
-        last = ideals >= MAX_IDEALS or whole
-        ideals = 0 if last else ideals * _FINER
+        last = ideals >= effort.max_ideals or whole
+        ideals = 0 if last else ideals * effort.finer
         rounds = 0
         for over in flow.pieces(upper, offer):
             best, rounds = max(best, flow.lower), rounds + over
             yield best, over
-            if over and not last and (flow.idle or rounds == _FINER):
+            if over and not last and (flow.idle or rounds == effort.finer):
                 break
         best = max(best, flow.lower)
         yield best, True
@@ -652,7 +677,13 @@ class Reduction:
     where it runs on none.
     io : ticks of every tensor between an accelerator and the host at least.
     most_nodes : of the first graph that was tried, which has only free ends left out.
+    on_path : an op on a longest path, where most of the flow goes, hides so many times what it does
+    elsewhere. Of 1, 10 and 100, chosen on families of results/engine that choices are made on:
+    bounds after 11 s are 2.4 % higher with 10 than with 1 in the mean, and 1 % more with 100
+    (results/engine).
     """
+
+    on_path = 100
 
     def __init__(
         self,
@@ -709,7 +740,7 @@ class Reduction:
         a longest path they count more.
         """
         lost = int(self.problem.min_compute[v]) + charges.loss(v)
-        return lost * _ON_PATH if v in self._longest else lost
+        return lost * self.on_path if v in self._longest else lost
 
     def _longest_path(self) -> set[int]:
         """Return the ops of a path that takes longest at the fastest times."""
