@@ -45,14 +45,13 @@ from placeopt.period import contracted
 from placeopt.period.bounds import (
     disjoint_sets,
     frontier,
-    set_prices,
-    set_tables,
 )
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import CoverBound, cover_bound
 from placeopt.period.bounds.prices import PriceBound
-from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
+from placeopt.period.bounds.set_prices import OutOfTimeError, SetPricer, UndecidedError
+from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 
@@ -94,16 +93,16 @@ SMALL = {
         (frontier, "_MAX_WIDTH", (1, 2)),
         (period_bounds, "LIMITS.contract_seconds", (1e9,)),
         (period_bounds, "LIMITS.area_nodes", (0,)),
-        (set_prices, "_WORK", (1, 20)),
-        (set_prices, "_LABELS", (8,)),
-        (set_prices, "_MOST_LABELS", (8, 16)),
-        (set_tables, "_LABELS", (8,)),
-        (set_tables, "_MOST_LABELS", (8, 16)),
+        (SetPricer, "labelling.work", (1, 20)),
+        (SetPricer, "labelling.labels", (8,)),
+        (SetPricer, "labelling.most_labels", (8, 16)),
+        (SetTables, "room.labels", (8,)),
+        (SetTables, "room.most_labels", (8, 16)),
         (Closing, "listing.rows", (1,)),
         (ColumnBound, "effort.most_nodes", (0,)),
-        (set_prices, "_SEARCH_BITS", ((1, 2), (2, 3))),
-        (set_prices, "_PROOF_BITS", ((1, 2), (2, 3, 16))),
-        (set_tables, "BUCKET_BITS", ((1, 1), (1, 2, 3, 20))),
+        (SetPricer, "labelling.search_bits", ((1, 2), (2, 3))),
+        (SetPricer, "labelling.proof_bits", ((1, 2), (2, 3, 16))),
+        (SetTables, "room.bucket_bits", ((1, 1), (1, 2, 3, 20))),
         (Closing, "listing.most_sets", (1, 3)),
         (ColumnBound, "effort.close", (0.5,)),
         (ColumnBound, "effort.parts", (1, 3)),

@@ -24,7 +24,7 @@ from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
 from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
-from placeopt.period.bounds import period_bounds, set_prices, set_tables
+from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
@@ -145,8 +145,8 @@ def few_buckets(rng):
         for phase, bits in zip(PriceSearch.rounds.phases, (2, 3, 5), strict=True)
     )
     with (
-        mock.patch.object(set_prices, "_SEARCH_BITS", few),
-        mock.patch.object(set_prices, "_PROOF_BITS", proof),
+        patched(SetPricer, "labelling.search_bits", few),
+        patched(SetPricer, "labelling.proof_bits", proof),
         patched(PriceSearch, "rounds.phases", phases),
     ):
         yield
@@ -329,9 +329,9 @@ def _little_room(rng):
         return
     most = rng.choice([4, 8, 12, 16, 24, 32, 64])
     with ExitStack() as stack:
-        for module in (set_prices, set_tables):
-            stack.enter_context(mock.patch.object(module, "_LABELS", 4))
-            stack.enter_context(mock.patch.object(module, "_MOST_LABELS", most))
+        for owner, room in ((SetPricer, "labelling."), (SetTables, "room.")):
+            stack.enter_context(patched(owner, room + "labels", 4))
+            stack.enter_context(patched(owner, room + "most_labels", most))
         yield
 
 
@@ -367,7 +367,7 @@ def _pricer(graph, model, ask, least, worth, rng):
 
 def _tables(graph, model, ask, least, worth, rng):
     tables, found = SetTables(graph, time.perf_counter() + FOREVER), []
-    most, steps = max(worth.values(), default=-1), rng.choice([1, 4, set_tables._STEPS])
+    most, steps = max(worth.values(), default=-1), rng.choice([1, 4, SetTables.room.steps])
     near = rng.choice([0.0, 0.0, 0.01, 0.5])
     dear = rng.choice([least, most]) if 0 < least <= most else 0
     any_left = tables.prepare(*ask, least, near=near, dear=dear if near else 0)

@@ -13,13 +13,13 @@ import pytest
 
 import placeopt as po
 from placeopt.model.problem import PlacementProblem
-from placeopt.period.bounds import closing, set_tables
+from placeopt.period.bounds import closing
 from placeopt.period.bounds.closing import Closing, Listing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
-from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.bounds.set_tables import Room, SetTables
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 
@@ -48,7 +48,7 @@ def test_near_sets_are_listed(monkeypatch, bits, part):
     """Whatever the buckets, every set within the limit that is dear enough is listed once, and no
     other.
     """
-    monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
+    monkeypatch.setattr(SetTables, "room", Room(bucket_bits=bits))
     rng, listed = np.random.default_rng(part), 0
     for _, cover in covers(range(5 * part, 5 * part + 5)):
         model, g = cover.model, main_type(cover.model)
@@ -90,8 +90,7 @@ def test_too_many_sets_and_labels_are_said(monkeypatch):
     tables.deadline = 0.0
     with pytest.raises(OutOfTimeError):
         tables.prepare(ones, usable, model.largest_load, 1)
-    monkeypatch.setattr(set_tables, "_LABELS", 1)
-    monkeypatch.setattr(set_tables, "_MOST_LABELS", 1)
+    monkeypatch.setattr(SetTables, "room", Room(labels=1, most_labels=1))
     with pytest.raises(UndecidedError):
         SetTables(cover.pricer.graph, time.perf_counter() + 60).prepare(
             ones, usable, model.largest_load, 1
@@ -161,8 +160,7 @@ def test_best_prices_bound_every_set(monkeypatch, room, part):
     """No set within the limit is dearer than said, and a negative slack refutes it, even with
     little room for labels.
     """
-    monkeypatch.setattr(set_tables, "_LABELS", room)
-    monkeypatch.setattr(set_tables, "_MOST_LABELS", room)
+    monkeypatch.setattr(SetTables, "room", Room(labels=room, most_labels=room))
     refuted = 0
     for problem, cover in covers(range(5 * part, 5 * part + 5)):
         best, search = (

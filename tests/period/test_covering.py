@@ -13,11 +13,10 @@ import pytest
 
 import placeopt as po
 from placeopt.model.placement import Placement
-from placeopt.period.bounds import set_prices
 from placeopt.period.bounds.covering import CoverBound, cover_bound, knapsack, main_type
 from placeopt.period.bounds.frontier import frontier_graph
 from placeopt.period.bounds.prices import column_bound
-from placeopt.period.bounds.set_prices import OutOfTimeError, SetPricer
+from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_loads
 
@@ -73,8 +72,8 @@ def test_dearest_sets_are_found_or_refuted(monkeypatch, bits, part):
     """With fine and with coarse buckets: a set is dear enough and within the limit, and "none" is
     true.
     """
-    monkeypatch.setattr(set_prices, "_SEARCH_BITS", bits)
-    monkeypatch.setattr(set_prices, "_PROOF_BITS", (2, 3, 16) if bits[0] == 1 else (10, 16))
+    proof = (2, 3, 16) if bits[0] == 1 else (10, 16)
+    monkeypatch.setattr(SetPricer, "labelling", Labelling(search_bits=bits, proof_bits=proof))
     rng, answers = np.random.default_rng(part), []
     for model in models(range(4 * part, 4 * part + 4)):
         g, pricer = pricer_of(model)

@@ -15,7 +15,7 @@ import pytest
 from placeopt.period.bounds import disjoint_sets, set_tables
 from placeopt.period.bounds.covering import cover_bound
 from placeopt.period.bounds.set_prices import longest_rest
-from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.bounds.set_tables import Room, SetTables
 from placeopt.period.contracted import contract
 
 pytestmark = pytest.mark.interpreted
@@ -87,7 +87,7 @@ def checked(graph, want, across, table, sides):
 @pytest.mark.parametrize("bits", [(20, 20), (1, 1), (1, 2, 3, 20)])
 def test_tables_hold_the_labels_of_the_definition(monkeypatch, bits):
     """Every table that is filled, of beginnings and of rests, in buckets and without."""
-    monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
+    monkeypatch.setattr(SetTables, "room", Room(bucket_bits=bits))
     fill, seen = {"rest": set_tables.rests, "begin": set_tables.beginnings}, []
 
     def rests(graph, want, begin, table):

@@ -9,12 +9,11 @@ import numpy as np
 import period_problems as problems
 
 import placeopt as po
-from placeopt.period.bounds import set_prices
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.frontier import frontier_graph
-from placeopt.period.bounds.set_prices import SetPricer
+from placeopt.period.bounds.set_prices import Labelling, SetPricer
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 
@@ -39,7 +38,7 @@ def test_joined_labels_lose_no_set(monkeypatch):
     """However coarse the buckets, with little room for labels: where labels are joined a set that is
     dear enough leaves an answer, where they are not every answer is such a set.
     """
-    monkeypatch.setattr(set_prices, "_LABELS", 2)
+    monkeypatch.setattr(SetPricer, "labelling", Labelling(labels=2))
     rng, said = np.random.default_rng(0), 0
     for seed, _, cover in covers(range(16), n=6):
         graph, g = cover.pricer.graph, cover.g

@@ -30,7 +30,6 @@ import numpy as np
 
 from placeopt.period.bounds.frontier import frontier_graph
 from placeopt.period.bounds.set_prices import (
-    DEPTH,
     PRICES,
     OutOfTimeError,
     SetPricer,
@@ -250,7 +249,7 @@ class CoverBound:
         others = (h for h in range(self.model.num_types) if h != self.g)
         return int(price.sum()) - sum(knapsack(self.model, h, price, limit) for h in others)
 
-    def ask(self, price: Ints, limit: int, depth: int) -> tuple[Flags | None, float]:
+    def ask(self, price: Ints, limit: int, depth: int | None) -> tuple[Flags | None, float]:
         """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
         set and how dear it is.
         """
@@ -272,9 +271,7 @@ class CoverBound:
         high = int(limit / max(1.0, missed)) + 1
         while high - self.lower > max(1, int(self.bisection.part * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
-            found, short = self.ask(
-                price, middle - 1, DEPTH if missed < self.bisection.close else 1
-            )
+            found, short = self.ask(price, middle - 1, None if missed < self.bisection.close else 1)
             if found is None and short == 0.0:
                 self.lower = middle
             else:
@@ -319,7 +316,7 @@ class _Generation:
                     return False
             mixed = share * self.steady + (1 - share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            found, missed = self.cover.ask(price, self.limit, DEPTH if share == 0.0 else 1)
+            found, missed = self.cover.ask(price, self.limit, None if share == 0.0 else 1)
             if found is None and missed == 0.0:
                 return True
             improved = found is not None and self._learn(price, found, missed, mixed, prices)

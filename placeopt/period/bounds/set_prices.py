@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,19 +32,26 @@ if TYPE_CHECKING:
 PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
 
-DEPTH = 4
-_SEARCH_BITS, _PROOF_BITS = (
-    (8, 10),
-    (10, 12, 14, 16),
-)  # buckets, as powers of two, in the order in which they are tried
-_SCALES = (
-    1.0,
-    0.0,
-    0.7,
-    1.4,
-)  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
-_LABELS, _MOST_LABELS = 1 << 18, 1 << 24
-_WORK = 2_000_000  # labels between two looks at the clock
+
+@dataclass(frozen=True)
+class Labelling:
+    """How labels are made and kept.
+
+    Attributes
+    ----------
+    search_bits, proof_bits : buckets, as powers of two, in the order in which they are tried.
+    scales : multipliers whose bounds are used, relative to the best one; 0 sees the least price
+    itself.
+    labels, most_labels : that there is room for, at first and at most.
+    work : labels between two looks at the clock.
+    """
+
+    search_bits: tuple[int, ...] = (8, 10)
+    proof_bits: tuple[int, ...] = (10, 12, 14, 16)
+    scales: tuple[float, ...] = (1.0, 0.0, 0.7, 1.4)
+    labels: int = 1 << 18
+    most_labels: int = 1 << 24
+    work: int = 2_000_000
 
 
 class OutOfTimeError(Exception):
@@ -189,13 +196,15 @@ class SetPricer:
     largest : ticks that no set takes. deadline : when it gives up (`time.perf_counter`).
     """
 
+    labelling: ClassVar[Labelling] = Labelling()
+
     graph: FrontierGraph
     largest: int
     deadline: float
 
     def __post_init__(self) -> None:
-        self._make_room(_LABELS)
-        self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), np.int64)
+        self._make_room(self.labelling.labels)
+        self._rest = np.zeros((len(self.labelling.scales), int(self.graph.layer[-1])), np.int64)
 
     def dearest(
         self,
@@ -204,7 +213,7 @@ class SetPricer:
         limit: int,
         least: int,
         *,
-        depth: int = DEPTH,
+        depth: int | None = None,
     ) -> Flags | None:
         """Return a set of load at most `limit` and price at least `least`, about the dearest; None
         proves that there is none.
@@ -212,8 +221,8 @@ class SetPricer:
         Parameters
         ----------
         usable : nodes that may be in the set.
-        depth : how many sizes of buckets are tried for a proof; with 0 it gives up where the
-        coarsest find no set.
+        depth : how many sizes of buckets are tried for a proof, all where None; with 0 it gives up
+        where the coarsest find no set.
 
         Raises
         ------
@@ -227,8 +236,9 @@ class SetPricer:
         asked = self._question(price, usable, limit, least)
         if asked is None:
             return None
-        search = product(_SEARCH_BITS if depth else _SEARCH_BITS[:1], [False])
-        for bits, relaxed in (*search, *product(_PROOF_BITS[:depth], [True, False])):
+        searched, proved = self.labelling.search_bits, self.labelling.proof_bits[:depth]
+        search = product(searched[:1] if depth == 0 else searched, [False])
+        for bits, relaxed in (*search, *product(proved, [True, False])):
             found = self._answer(asked._replace(shift=_shift(limit, bits), relaxed=relaxed))
             if found is None and relaxed:
                 return None
@@ -275,7 +285,9 @@ class SetPricer:
             if best is None or most < best:
                 best, multiplier = most, middle
             low, high = (middle, high) if load > limit else (low, middle)
-        multipliers = np.array([int(scale * multiplier) for scale in _SCALES], np.int64)
+        multipliers = np.array(
+            [int(scale * multiplier) for scale in self.labelling.scales], np.int64
+        )
         for i, chosen in enumerate(multipliers.tolist()):
             longest_rest(self.graph, price, usable, chosen, self._rest[i])
         return Question(price, usable, limit, least, multipliers, self._rest, 0, relaxed=False)
@@ -295,9 +307,9 @@ class SetPricer:
         while layer < len(self.graph.order):
             if time.perf_counter() >= self.deadline:
                 raise OutOfTimeError
-            layer = int(extend_labels(self.graph, ask, labels, buckets, layer, _WORK))
+            layer = int(extend_labels(self.graph, ask, labels, buckets, layer, self.labelling.work))
             if layer < 0:
-                if 2 * len(labels.load) > _MOST_LABELS:
+                if 2 * len(labels.load) > self.labelling.most_labels:
                     raise UndecidedError
                 self._make_room(2 * len(labels.load))
                 return self._answer(ask)

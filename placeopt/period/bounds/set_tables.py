@@ -23,6 +23,7 @@ dynamic programming", Discrete Optimization 3, 2006.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,12 +37,25 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.period.bounds.frontier import FrontierGraph
 
-BUCKET_BITS = (8, 10, 12, 14, 16, 20)
-"""Buckets as powers of two, beginnings and rests in turn."""
 
-_LABELS, _MOST_LABELS = 1 << 20, 1 << 25
-_STEPS, _DIVE = 20_000_000, 100_000  # of a depth-first search, and of a short one
-_NEAREST = 1e-7
+@dataclass(frozen=True)
+class Room:
+    """How fine and how large tables are, and how long they are searched.
+
+    Attributes
+    ----------
+    bucket_bits : buckets as powers of two, beginnings and rests in turn.
+    labels, most_labels : that there is room for, at first and at most.
+    nearest : share of the dearest set's price below which no fewer sets are asked for.
+    steps, dive : of a depth-first search, and of a short one.
+    """
+
+    bucket_bits: tuple[int, ...] = (8, 10, 12, 14, 16, 20)
+    labels: int = 1 << 20
+    most_labels: int = 1 << 25
+    nearest: float = 1e-7
+    steps: int = 20_000_000
+    dive: int = 100_000
 
 
 class Table(NamedTuple):
@@ -320,12 +334,14 @@ class SetTables:
     deadline : when it gives up (`time.perf_counter`).
     """
 
+    room = Room()
+
     def __init__(self, graph: FrontierGraph, deadline: float) -> None:
         self.graph, self.deadline = graph, deadline
         layers, states = len(graph.order), int(graph.layer[-1])
         self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), np.int64)
         self._walk = Walk(*(np.zeros(layers + 1, np.int64) for _ in Walk._fields))
-        self._begin, self._rest = (_table(states, max(_LABELS, states)) for _ in range(2))
+        self._begin, self._rest = (_table(states, max(self.room.labels, states)) for _ in range(2))
         self._want = Wanted(np.zeros(layers, np.int64), np.zeros(layers, np.bool_), 0, 1, 0)
 
     def prepare(
@@ -364,9 +380,9 @@ class SetTables:
         self._rest.load[: len(states)] = 0  # at first any rest may be everything, at no load
         self._rest.price[: len(states)] = np.repeat(left, np.diff(self.graph.layer))
         self._rest.first[:], self._rest.end[:] = states, states + 1
-        for turn, bits in enumerate(BUCKET_BITS):
+        for turn, bits in enumerate(self.room.bucket_bits):
             while (count := self._fill(turn % 2 == 1, max(0, limit.bit_length() - bits))) < 0:
-                if near < _NEAREST:
+                if near < self.room.nearest:
                     raise UndecidedError
                 near /= 4
                 self._ask_for(int(dear * (1 - near)))
@@ -374,7 +390,9 @@ class SetTables:
                 self._rest.end[0] = self._rest.first[0]
                 return False
             if near and turn % 2 == 1:
-                found = self._list(1, max(dear + 1, self._want.least), raising=True, steps=_DIVE)[0]
+                found, _ = self._list(
+                    1, max(dear + 1, self._want.least), raising=True, steps=self.room.dive
+                )
                 dear = max(dear, *found.price.tolist(), 0)
                 self._ask_for(int(dear * (1 - near)))
         return True
@@ -404,9 +422,9 @@ class SetTables:
         return self._list(most, max(least, self._want.least))[0]
 
     def _list(
-        self, most: int, least: int, *, raising: bool = False, steps: int = _STEPS
+        self, most: int, least: int, *, raising: bool = False, steps: int | None = None
     ) -> tuple[NearSets, bool]:
-        words = (len(self.graph.order) + 63) // 64
+        words, steps = (len(self.graph.order) + 63) // 64, steps or self.room.steps
         bits, price = np.zeros((most, words), np.uint64), np.zeros(most, np.int64)
         if self._rest.first[0] == self._rest.end[0]:
             return NearSets(bits[:0], price[:0]), True
@@ -432,7 +450,7 @@ class SetTables:
                 count = beginnings(self.graph, want, self._rest, table, self._pointer)
             if count >= 0:
                 return int(table.end[state] - table.first[state])
-            if 2 * len(table.load) > _MOST_LABELS:
+            if 2 * len(table.load) > self.room.most_labels:
                 return -1
             larger = _table(len(table.first), 2 * len(table.load))
             if backward:
