@@ -82,8 +82,9 @@ class Effort:
     ----------
     max_ops : of a problem that is tried at all. max_ideals : of the finest graph.
     first_ideals, finer : of the coarsest graph, and how many times as many each one after it has.
-    most_steps, states : of memory, and ideals times steps.
-    min_weight, max_weight : of all paths that a flow is rounded to.
+    most_steps : of memory. states : ideals times steps, at most.
+    min_weight, max_weight : of all paths that a flow is rounded to; where less is all that 64 bits
+    have room for, the problem is not tried.
     most_rounds : flows that are priced.
     step : 1 / step is the part of the way to the flow of the master problem that is gone where the
     last round was not in vain.

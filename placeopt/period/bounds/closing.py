@@ -387,9 +387,8 @@ class _Generation:
             np.inf
         )  # by which factor coarse sets keep the steady prices from the program's value
         self.proved: BestPrices | None = None
-        self.near = (
-            self.rounds.near
-        )  # how near the dearest set others are listed, relative to its price
+        # how near the dearest set others are listed, relative to its price
+        self.near = self.rounds.near
 
     def run(self) -> BestPrices:
         phase, phases, exact_share = 0, self.rounds.phases, 1 - self.rounds.coarse_share
@@ -484,10 +483,8 @@ class _Generation:
             price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least
         )
         most = tables.dearest()
-        listed = rounds.listed
-        while (
-            sets := tables.near(int(most * (1 - near)), listed)
-        ) is None and near > rounds.nearest:
+        listed, nearest = rounds.listed, rounds.nearest
+        while (sets := tables.near(int(most * (1 - near)), listed)) is None and near > nearest:
             near /= 4
         self.near = near if sets is None or 2 * len(sets.price) > listed else self.near
         if sets is None:

@@ -51,7 +51,7 @@ class Effort:
     most_nodes : of a model that is tried at all.
     parts : the bisection with uniform prices ends at this part of the first interval.
     fine : and that with column generation at this relative width.
-    rounds : vectors of prices that are tried for a limit.
+    rounds : of column generation, for a limit.
     smoothing : share of the dual prices in a mixture with uniform ones.
     direct_seconds, root_seconds : of a subproblem without a root, and with one.
     least_seconds : shorter limits are not worth a call.
