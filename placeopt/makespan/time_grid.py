@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 COARSE_HORIZON = 2**40
 """Horizons (in units) beyond this are solved on a coarser grid only."""
 
-FEWEST_UNITS, MOST_UNITS = 4, 256
-"""Units of a natural grid in the horizon."""
-
-KEPT, LEAST_KEPT = 0.99, 0.98
-"""Share of the work that a natural grid keeps, of what the one that keeps most does, and of all
-work."""
-
 
 def common_unit(problem: PlacementProblem) -> int:
     """Return the greatest common divisor of all times: a coarser grid without any rounding."""
@@ -30,7 +23,16 @@ def common_unit(problem: PlacementProblem) -> int:
     return int(np.gcd.reduce(times)) if times.size else 1
 
 
-def natural_grid(problem: PlacementProblem, horizon: int, longest_times: int = 40) -> int:
+def natural_grid(
+    problem: PlacementProblem,
+    horizon: int,
+    longest_times: int = 40,
+    *,
+    fewest_units: int = 4,
+    most_units: int = 256,
+    kept_of_best: float = 0.99,
+    kept_of_all: float = 0.98,
+) -> int:
     """Return the coarsest unit that keeps nearly all of the ops' work when their times are rounded
     down.
 
@@ -39,8 +41,10 @@ def natural_grid(problem: PlacementProblem, horizon: int, longest_times: int = 4
 
     Parameters
     ----------
-    horizon : ticks; the unit is a 256th of it to a fourth.
+    horizon : ticks. fewest_units, most_units : into which the grid divides it.
     longest_times : different times of ops, the longest, of which the unit may be a part.
+    kept_of_best, kept_of_all : share of the work that the grid keeps at least, of what the one that
+    keeps most does, and of all work.
 
     Returns
     -------
@@ -48,10 +52,11 @@ def natural_grid(problem: PlacementProblem, horizon: int, longest_times: int = 4
         Ticks, a whole part of some op's time; 0 where every grid loses more.
     """
     times = np.where(problem.compute >= 0, problem.compute, np.iinfo(np.int64).max).min(axis=1)
-    shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
+    shortest, longest = max(1, horizon // most_units), max(1, horizon // fewest_units)
     units: set[int] = set()
     for ticks in np.unique(times[times >= shortest])[-longest_times:].tolist():
         units.update(ticks // parts for parts in range(-(-ticks // longest), ticks // shortest + 1))
     kept = {unit: int((times // unit).sum()) * unit for unit in units}
-    least = max(KEPT * max(kept.values(), default=0), LEAST_KEPT * int(times.sum()), 1)
+    most = max(kept.values(), default=0)
+    least = max(kept_of_best * most, kept_of_all * int(times.sum()), 1)
     return max((unit for unit in units if kept[unit] >= least), default=0)

@@ -10,7 +10,7 @@ from exact_instances import doppler
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.time_grid import FEWEST_UNITS, LEAST_KEPT, MOST_UNITS, natural_grid
+from placeopt.makespan.time_grid import natural_grid
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
@@ -42,20 +42,23 @@ def test_range_and_work_that_is_kept():
     of a time would do.
     """
     rng, found, none = np.random.default_rng(2), 0, 0
+    fewest, most, kept = 4, 256, 0.98
     for _ in range(80):
         times = rng.integers(0, int(rng.choice([5, 300, 10**9])), int(rng.integers(1, 60)))
         horizon = int(times.sum()) + 1
-        unit = natural_grid(ops_of(times), horizon)
-        shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
+        unit = natural_grid(
+            ops_of(times), horizon, fewest_units=fewest, most_units=most, kept_of_all=kept
+        )
+        shortest, longest = max(1, horizon // most), max(1, horizon // fewest)
         if unit == 0:
             none += 1
-            parts = {int(t) // k for t in times for k in range(1, MOST_UNITS + 1)}
+            parts = {int(t) // k for t in times for k in range(1, most + 1)}
             tried = [part for part in parts if shortest <= part <= longest]
-            assert all((times // part).sum() * part < LEAST_KEPT * times.sum() for part in tried)
+            assert all((times // part).sum() * part < kept * times.sum() for part in tried)
             continue
         found += 1
         assert shortest <= unit <= longest
-        assert (times // unit).sum() * unit >= LEAST_KEPT * times.sum()
+        assert (times // unit).sum() * unit >= kept * times.sum()
     assert found > 10
     assert none > 10
 
