@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.bound import Step
 
-MOST_LEVELS = 400
-"""Thresholds on heads that are tried for sets that start late and end early."""
-
 OFF = np.iinfo(np.int64).max // 4
 """Ticks of what cannot be, in arrays."""
 
@@ -150,12 +147,14 @@ def overfull_window(
     return None
 
 
-def late_and_early(columns: Columns) -> Step | None:
-    """Return a set of ops with late heads and long tails that no number of devices runs in time."""
+def late_and_early(columns: Columns, most_levels: int = 400) -> Step | None:
+    """Return a set of ops with late heads and long tails that no number of devices runs in time;
+    at most `most_levels` thresholds on heads are tried.
+    """
     most, devices = columns.state.most, columns.state.problem.num_devices
     head, time, tail = columns.least
     order = np.argsort(-tail, kind="stable")
-    for level in sample(np.unique(head), MOST_LEVELS).tolist():
+    for level in sample(np.unique(head), most_levels).tolist():
         ops = order[head[order] >= level]
         work = np.cumsum(time[ops])
         fewest = np.sort(

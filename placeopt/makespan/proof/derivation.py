@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.bound import Step
 
-ROUNDS = 12
-"""Rounds of propagation before cases are tried."""
-
 Choice = tuple["Ints", "Ints"]
 """Weights of the classes of devices, and prices of their bytes."""
 
@@ -57,12 +54,14 @@ class Effort:
     choices : weights of classes for windows of work.
     goals : heads and tails of a state by op and class, found faster elsewhere: only what they
     promise is looked for.
+    rounds : of propagation before cases are tried.
     """
 
     cases: int
     end: float
     choices: Sequence[Choice] = ()
     goals: Callable[[Supposition], tuple[Ints, Ints]] | None = None
+    rounds: int = 12
     spent: list[int] = field(default_factory=lambda: [0])
 
     def spend(self) -> None:
@@ -112,7 +111,7 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     if step is not None:
         steps.append(step)
         return True
-    for _ in range(ROUNDS):
+    for _ in range(effort.rounds):
         before = [list(map(list, table)) for table in (state.head, state.tail, state.time)]
         goals = effort.goals(state) if effort.goals else (None, None)
         for backwards, goal in enumerate(goals):

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from placeopt.makespan.proof.supposition import Supposition
     from placeopt.model.bound import Step
 
-MOST_CASES = 400
-"""Cases told apart for one segment."""
-
-SEARCH_SHARE = 0.3
-"""Share of the time for looking for segments."""
-
 
 def raise_by_segments(
-    state: Supposition, analysis: Analysis, end: float, *, everything: bool = True
+    state: Supposition,
+    analysis: Analysis,
+    end: float,
+    *,
+    everything: bool = True,
+    most_cases: int = 400,
+    search_share: float = 0.3,
 ) -> list[Step]:
     """Add the delays of segments to a supposition and return the steps that prove them; none where
     there are none.
@@ -42,11 +42,12 @@ def raise_by_segments(
     analysis : of the problem, its cheaper bounds run.
     end : in seconds of `time.perf_counter`.
     everything : also segments that only raise heads and tails.
+    most_cases : told apart for one segment. search_share : of the time, for looking for segments.
     """
     now = time.perf_counter()
     evidence, until = (
         analysis.evidence(min(state.most, analysis.best()[0])),
-        now + SEARCH_SHARE * (end - now),
+        now + search_share * (end - now),
     )
     copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
     solved: dict[tuple[int, ...], int] = {}
@@ -62,7 +63,7 @@ def raise_by_segments(
     for (ticks, _), alike in copies.items():
         part = state.segment(alike[0], ticks - 1)
         try:
-            found = derive(part, Effort(MOST_CASES, end, [(weights, np.zeros_like(weights))]))
+            found = derive(part, Effort(most_cases, end, [(weights, np.zeros_like(weights))]))
         except OutOfReachError:
             continue
         steps.append(_step(state, alike, ticks, found))

@@ -42,12 +42,6 @@ if TYPE_CHECKING:
     Table = Ints
     from placeopt.makespan.bounds.front import FrontProof
 
-SMALL = 40
-"""Ops up to which lemmas are looked for without knowing what they prove, and cases are told
-apart."""
-
-MOST_CASES = 5000
-
 LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
 below."""
@@ -114,9 +108,14 @@ def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
 
 
 def _steps(
-    problem: PlacementProblem, most: int, end: float, *, cases: bool
+    problem: PlacementProblem, most: int, end: float, *, cases: bool, most_cases: int = 5000
 ) -> tuple[list[Step], tuple[Belief, ...]] | None:
-    """Return steps that refute a horizon, and what they believe; None if none were found."""
+    """Return steps that refute a horizon, and what they believe; None if none were found.
+
+    Parameters
+    ----------
+    cases : whether some, at most `most_cases`, may be told apart.
+    """
     if most >= LARGEST:
         return None
     analysis = Analysis(problem, seconds=20.0, upper=most + 1)
@@ -129,10 +128,10 @@ def _steps(
             )
         if segments != "none" and not steps:
             continue
-        small = problem.num_ops <= SMALL
+        small = _is_small(problem)
         goals = None if small else goals_of(problem, state)
         effort = Effort(
-            MOST_CASES if small and cases else 1,
+            most_cases if small and cases else 1,
             end if cases else math.inf,
             class_choices(problem, state),
             goals,
@@ -144,12 +143,17 @@ def _steps(
     return _by_fronts(problem, most, end) if cases else None
 
 
+def _is_small(problem: PlacementProblem, *, most_ops: int = 40) -> bool:
+    """Whether lemmas are looked for without knowing what they prove, and cases are told apart."""
+    return problem.num_ops <= most_ops
+
+
 def _by_fronts(
     problem: PlacementProblem, most: int, end: float
 ) -> tuple[list[Step], tuple[Belief, ...]] | None:
     """Raise heads and tails, then let fronts close the supposition."""
     state, steps = Supposition(problem, most), []
-    goals = None if problem.num_ops <= SMALL else goals_of(problem, state)(state)
+    goals = None if _is_small(problem) else goals_of(problem, state)(state)
     for backwards in (False, True):
         lemmas = sweep(state, backwards=backwards, goal=None if goals is None else goals[backwards])
         steps.append(["sweep", int(backwards), lemmas])
