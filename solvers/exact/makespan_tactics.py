@@ -19,7 +19,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
-from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
+from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.series import (
     heads_in_series,
@@ -357,7 +357,8 @@ def _fronts(state: State, part: Tracker[Placement]) -> bool:
     found = state.facts.fronts.run(end, part.lower_bound, part.value, go_on)
     if found is not None:
         part.raise_bound(found.bound, "front")
-    return found is None and seconds > TRY_SECONDS and part.seconds_left > 0.5 * seconds
+    worth = seconds > FrontSearch.patience.seconds and part.seconds_left > 0.5 * seconds
+    return found is None and worth
 
 
 def _shapes(state: State, part: Tracker[Placement]) -> bool:
@@ -410,7 +411,13 @@ PROVERS: tuple[Tactic, ...] = (
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
-    Runs("fronts", BOUND, _fronts, when=lambda facts: facts.timed, needs=lambda _: TRY_SECONDS),
+    Runs(
+        "fronts",
+        BOUND,
+        _fronts,
+        when=lambda facts: facts.timed,
+        needs=lambda _: FrontSearch.patience.seconds,
+    ),
     Runs("shapes", BOTH, _shapes, when=lambda f: f.timed and f.model, needs=_building),
     Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=_building),
     Runs("ladder", BOTH, _ladder, when=lambda facts: facts.model, needs=_building),

@@ -13,23 +13,25 @@ import time
 from contextlib import ExitStack
 
 import numpy as np
-from limits import clock, patched
+from limits import clock, current, patched
 
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.makespan.bounds import METHODS as MAKESPAN
 from placeopt.makespan.bounds import (
-    analysis,
     communication,
     destructive,
     energy,
     fork_join,
     front,
-    head_tail,
     load,
     segment_graph,
     segments,
 )
 from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.front import Fronts
+from placeopt.makespan.bounds.head_tail import head_tail_bound
+from placeopt.makespan.bounds.segment_graph import SegmentGraph
 from placeopt.makespan.bounds.series import (
     heads_in_series,
     part_problem,
@@ -57,27 +59,25 @@ from placeopt.period.evaluate import period_batch
 
 SMALL = {
     "makespan": (
-        (analysis, "CHEAP_WORK", (0,)),
-        (analysis, "LARGEST", (0,)),
-        (communication, "UNCUT_SECONDS", (1e9,)),
-        (communication, "WORK_LIMIT", (1, 50)),
-        (communication, "ENERGY_LIMIT", (1, 50)),
-        (destructive, "LARGEST", (0,)),
-        (destructive, "ROUNDS", (1,)),
-        (energy, "WORK_PER_TEST", (1, 10)),
-        (fork_join, "MOST_VISITED", (1, 3)),
-        (fork_join, "MOST_LEVELS", (1, 2)),
-        (head_tail, "WORK_LIMIT", (1,)),
-        (load, "LP_LIMIT", (0,)),
-        (segment_graph, "MOST_BETWEEN", (0, 1)),
-        (segment_graph, "MOST_SEGMENTS", (1, 2)),
-        (segment_graph, "LARGEST", (0,)),
-        (segments, "MOST_BETWEEN", (0, 1)),
-        (segments, "MOST_WIDE", (1, 2)),
+        (Analysis, "pace.cheap_work", (0,)),
+        (destructive.is_small, "most_edges", (0,)),
+        (heads_tails, "uncut_seconds", (1e9,)),
+        (heads_tails, "most_work", (1, 50)),
+        (communication._run, "energy_work", (1, 50)),
+        (destructive.propagate, "rounds", (1,)),
+        (energy.refutes, "most_work", (1, 10)),
+        (fork_join.spreads, "most_visited", (1, 3)),
+        (fork_join._thresholds, "most_levels", (1, 2)),
+        (head_tail_bound, "most_work", (1,)),
+        (load._dual_weights, "most_variables", (0,)),
+        (SegmentGraph, "limits.small", (0, 1)),
+        (SegmentGraph, "limits.segments", (1, 2)),
+        (segment_graph.too_large, "most_ops", (0,)),
+        (segments.segment_delays, "most_wide", (1, 2)),
         (front, "LARGEST_TIME", (2**62,)),
-        (segments, "EFFORT", (0.0,)),
-        (front, "MOST_CANDIDATES", (1, 3)),
-        (front, "_CLOSE", (10**12,)),
+        (segments._Model.least, "effort", (0.0,)),
+        (Fronts, "windows.most_ops", (1, 3)),
+        (Fronts, "windows.close", (10**12,)),
     ),
     "period": (
         (PriceSearch, "rounds.listed", (1, 3)),
@@ -115,7 +115,7 @@ SMALL = {
         (FlowBound, "effort.max_weight", (2000,)),
     ),
 }
-"""Limits on the work of bounds, by objective: (module or class, name, smaller values)."""
+"""Limits on the work of bounds, by objective: (owner, name, smaller values), as for `patched`."""
 
 
 def small_limits(objective, rng, chance=None):
@@ -124,7 +124,7 @@ def small_limits(objective, rng, chance=None):
     """
     stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3]) if chance is None else chance
     for owner, name, values in SMALL[objective]:
-        assert hasattr(owner, name.partition(".")[0]), f"{owner.__name__} has no {name}"
+        current(owner, name)  # raises where there is none
         if rng.random() < chance:
             stack.enter_context(patched(owner, name, rng.choice(values)))
     if rng.random() < chance:

@@ -13,7 +13,6 @@ import random
 import time
 from dataclasses import dataclass
 from itertools import permutations
-from unittest import mock
 
 import brute_force
 import compare
@@ -21,13 +20,13 @@ import numpy as np
 from answers import poor_answers
 from case import NO_LIMIT, Case
 from deep_bounds import deep_bounds, in_series, small_limits, there_and_back
-from limits import clock
+from limits import clock, current, patched
 
 from placeopt.makespan.bounds import METHODS as MAKESPAN
-from placeopt.makespan.bounds import analysis, fork_join, front, head_tail
+from placeopt.makespan.bounds import fork_join, front
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.destructive import propagate
+from placeopt.makespan.bounds.destructive import is_small, propagate
 from placeopt.makespan.bounds.energy import energy_bound
 from placeopt.makespan.bounds.evidence import Evidence
 from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
@@ -246,8 +245,8 @@ def _heads(problem, lanes, rng):
     """No head is after its op's start, no tail longer than what follows it."""
     relaxation = relax(problem, merged=rng.random() < 0.3)
     end = time.perf_counter() + rng.choice([FOREVER, 0.0])
-    few = rng.choice([head_tail.WORK_LIMIT, 1])
-    with small_limits("makespan", rng), mock.patch.object(head_tail, "WORK_LIMIT", few):
+    few = rng.choice([current(head_tail_bound, "most_work"), 1])
+    with small_limits("makespan", rng), patched(head_tail_bound, "most_work", few):
         found = heads_tails(relaxation, rng.choice([None, 1, 64]), end)
         loads = load_bound(relaxation)
         values = loads.value, head_tail_bound(relaxation, found, loads.weights)
@@ -290,8 +289,9 @@ def _horizons(problem, lanes, rng):
     whole = _whole(problem, lanes, rng)
     horizon = lanes.best + rng.choice([-1, 0, 0, 1, 5])
     weights = rng.choice([whole.load.weights, np.ones_like(whole.load.weights)])
-    large = rng.choice([analysis.LARGEST, analysis.LARGEST, 0])
-    with small_limits("makespan", rng), mock.patch.object(analysis, "LARGEST", large):
+    large = current(is_small, "most_edges")
+    large = rng.choice([large, large, 0])
+    with small_limits("makespan", rng), patched(is_small, "most_edges", large):
         if rng.random() < 0.5:
             found = whole.within(horizon, rng.choice([0.0, FOREVER]))
         else:
@@ -359,7 +359,7 @@ def _fronts(problem, lanes, rng):
     known = rng.randint(0, best)
     search, found = FrontSearch(whole.evidence(known), num_workers=1), []
     looks = iter(range(rng.choice([10**6, rng.randint(0, 8)])))
-    with mock.patch.object(front, "TRY_SECONDS", 0.02), small_limits("makespan", rng):
+    with patched(FrontSearch, "patience.seconds", 0.02), small_limits("makespan", rng):
         search._limit = 0.02
         for _ in range(2):
             end = time.perf_counter() + rng.choice([0.0, 0.5, 0.5])
@@ -388,10 +388,10 @@ def _fork(rng):
     whole.bounds["drawn"] = known
     names = rng.sample(["segments", "fork-join", "fork-join", "destructive", "energy"], 3)
     names += rng.sample([name for name in MAKESPAN if name != "front"], 2)
-    levels = rng.choice([fork_join.MOST_LEVELS, 1])
+    levels = rng.choice([current(fork_join._thresholds, "most_levels"), 1])
     with (
         poor_answers(rng, rng.choice([0.0, 0.0, 0.3])),
-        mock.patch.object(fork_join, "MOST_LEVELS", levels),
+        patched(fork_join._thresholds, "most_levels", levels),
         small_limits("makespan", rng, chance=rng.choice([0.0, 0.1, 0.3, 0.5])),
     ):
         found = [(name, whole.run(name)) for name in names]

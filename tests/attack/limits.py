@@ -7,6 +7,8 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import isfunction
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -35,10 +37,17 @@ def clock(looks: int | None) -> Iterator[None]:
         yield
 
 
-def patched(owner: Any, name: str, value: Any) -> Any:
-    """Return a context in which a constant of a module, or a field of the options of a class
-    ("pace.warm"), has another value.
+def current(owner: Any, name: str) -> Any:
+    """Return the value of a constant of a module, of a field of the options of a class
+    ("pace.warm"), or the default of a keyword of a function.
     """
+    return owner.__kwdefaults__[name] if isfunction(owner) else attrgetter(name)(owner)
+
+
+def patched(owner: Any, name: str, value: Any) -> Any:
+    """Return a context in which what `current` returns has another value."""
+    if isfunction(owner):
+        return mock.patch.dict(owner.__kwdefaults__, {name: value})
     options, _, field = name.rpartition(".")
     if options:
         name, value = options, replace(getattr(owner, options), **{field: value})

@@ -30,7 +30,7 @@ from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
 from placeopt.makespan.bounds.head_tail import _smallest_ends
 from placeopt.makespan.bounds.load import _weighted
 from placeopt.makespan.bounds.relaxation import INFINITE, relax
-from placeopt.makespan.bounds.segment_graph import Segment, SegmentGraph
+from placeopt.makespan.bounds.segment_graph import Limits, Segment, SegmentGraph
 from placeopt.makespan.bounds.segments import _Model, _model
 from placeopt.model.problem import PlacementProblem
 
@@ -171,7 +171,7 @@ def test_questions_alone_find_the_energy():
 
             with (
                 mock.patch.object(FrontModel, "maximum", nothing),
-                mock.patch.object(front, "_CLOSE", 10**12),
+                mock.patch.object(Fronts, "windows", replace(Fronts.windows, close=10**12)),
             ):
                 side.extend(window, 60.0)
             assert side.most[window] == min(energy_of_window(side, window), window * side.width)
@@ -207,7 +207,7 @@ def test_fronts_go_on_after_windows_that_stay_open():
         return cp_model.UNKNOWN
 
     with (
-        mock.patch.object(front, "TRY_SECONDS", 0.01),
+        mock.patch.object(FrontSearch, "patience", replace(FrontSearch.patience, seconds=0.01)),
         mock.patch.object(front, "solve_interruptibly", unknown),
         pytest.raises(KeyboardInterrupt),
     ):
@@ -383,7 +383,7 @@ def test_small_segments_are_those_of_the_definition():
                 into = [w for w, _, _ in graph.before[v] if w in inside or w == u]
                 if v in after[u] and len(inside) > 1 and min(len(set(out)), len(set(into))) > 1:
                     expected[u, v] = inside
-            with mock.patch.object(segment_graph, "MOST_BETWEEN", most):
+            with mock.patch.object(SegmentGraph, "limits", Limits(small=most)):
                 found = list(graph.small())
             assert {(s.first, s.last): set(s.between) for s in found} == {
                 ends: inside for ends, inside in expected.items() if len(inside) <= most
@@ -470,10 +470,10 @@ def test_where_no_segments_are_looked_for():
             min_compute=np.array([ticks // 2, ticks - ticks // 2]),
         )
 
-    largest, most = segment_graph.LARGEST, segment_graph.MOST_TICKS
-    assert not segment_graph.too_large(stub(largest, 2, most))
-    for asked in ((largest + 1, 2, most), (largest, 1, most), (largest, 2, most + 1)):
-        assert segment_graph.too_large(stub(*asked))
+    most = segment_graph.MOST_TICKS
+    assert not segment_graph.too_large(stub(50, 2, most), most_ops=50)
+    for asked in ((51, 2, most), (50, 1, most), (50, 2, most + 1)):
+        assert segment_graph.too_large(stub(*asked), most_ops=50)
 
 
 # --- the cheapest version of a problem

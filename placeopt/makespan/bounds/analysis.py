@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.makespan.bounds.critical_path import critical_path_bound
-from placeopt.makespan.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
+from placeopt.makespan.bounds.destructive import (
+    Clusters,
+    destructive_bound,
+    is_refutable,
+    is_small,
+    propagate,
+)
 from placeopt.makespan.bounds.energy import energy_bound
 from placeopt.makespan.bounds.evidence import Evidence
 from placeopt.makespan.bounds.fork_join import fork_join_bound
@@ -43,24 +50,30 @@ PROGRAMS = {"segments": 1.0, "front": 3.0}
 it: fronts are not for the quick bounds at the start of a search (at most two seconds), which would
 wait for them; beside the search they have turns of their own."""
 
-CHEAP_WORK = 4_000_000
-"""Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without
-time, classes are merged."""
 
-WORK_A_SECOND = 40_000_000
-"""Steps of a combinatorial bound in a second, with care."""
+@dataclass(frozen=True)
+class Pace:
+    """How much work takes how long, and how much is done where no time is given.
 
-IDLE_SECONDS = 0.1
-"""Time that bounds may take where none is given, by the estimate of their work: what runs must not
-depend on the load."""
+    Attributes
+    ----------
+    cheap_work : ops times devices, plus edges, that are read in about a tenth of a second; beyond
+    it, without time, classes are merged.
+    work_a_second : steps of a combinatorial bound in a second, with care.
+    idle_seconds : time that bounds may take where none is given, by the estimate of their work:
+    what runs must not depend on the load.
+    uncut_ops, idle_work : without time given, the ops of the largest graph whose heads and tails
+    see all ancestors, and the ops visited per direction for those of larger ones.
+    idle_end : seconds after which bounds end all the same where no time is given: only a machine in
+    trouble meets it.
+    """
 
-IDLE_WORK, UNCUT_OPS = 4_000_000, 7700
-"""Without time given, ops visited per direction for heads and tails of graphs above this number of
-ops."""
-
-IDLE_END = 5.0
-"""Seconds after which bounds end all the same where no time is given: only a machine in trouble
-meets it."""
+    cheap_work: int = 4_000_000
+    work_a_second: int = 40_000_000
+    idle_seconds: float = 0.1
+    uncut_ops: int = 7700
+    idle_work: int = 4_000_000
+    idle_end: float = 5.0
 
 
 class Analysis:
@@ -72,13 +85,15 @@ class Analysis:
     looked for.
     """
 
+    pace = Pace()
+
     def __init__(
         self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None
     ) -> None:
         self.problem, self.seconds, self.upper = problem, seconds, upper
         self.started = time.perf_counter()
-        self.idle = seconds <= IDLE_SECONDS
-        self.end = self.started + (IDLE_END if self.idle else seconds)
+        self.idle = seconds <= self.pace.idle_seconds
+        self.end = self.started + (self.pace.idle_end if self.idle else seconds)
         self.bounds: dict[str, int] = {}
         self.delays: list[Delay] = []
         self._solved: dict[tuple[int, ...], int] = {}  # segments
@@ -89,13 +104,13 @@ class Analysis:
         devices.
         """
         size = self.problem.num_ops * self.problem.num_devices + self.problem.num_edges
-        return relax(self.problem, merged=size > CHEAP_WORK * (1 + 20 * self.seconds))
+        return relax(self.problem, merged=size > self.pace.cheap_work * (1 + 20 * self.seconds))
 
     @cached_property
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
-        n = self.relaxation.num_ops
-        window = max(64, IDLE_WORK // n) if self.idle and n > UNCUT_OPS else None
+        n, pace = self.relaxation.num_ops, self.pace
+        window = max(64, pace.idle_work // n) if self.idle and n > pace.uncut_ops else None
         return heads_tails(self.relaxation, window, self._until(0.4), self.load.weights)
 
     @cached_property
@@ -112,7 +127,7 @@ class Analysis:
         """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if
         there is none.
         """
-        if len(self.relaxation.source) > LARGEST or self.problem.num_devices == 1:
+        if not is_refutable(self.relaxation):
             return self.heads, Clusters(self.relaxation, horizon)
         end = time.perf_counter() + seconds
         return propagate(self.relaxation, self.heads, self.load.weights, horizon, end)
@@ -212,8 +227,7 @@ class Analysis:
             "fork-join": 20_000 * r.num_ops,
             "head-tail": min(r.num_ops, 64) * (r.num_ops + cells),
             "energy": 256 * cells,
-            "destructive": 50 * r.num_ops * r.num_ops if len(r.source) <= LARGEST else 0,
+            "destructive": 50 * r.num_ops * r.num_ops if is_small(r) else 0,
         }
-        return steps.get(name, 0) <= WORK_A_SECOND * (
-            IDLE_SECONDS if self.idle else self.seconds_left
-        )
+        seconds = self.pace.idle_seconds if self.idle else self.seconds_left
+        return steps.get(name, 0) <= self.pace.work_a_second * seconds

@@ -63,20 +63,6 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.relaxation import Direction, Relaxation
 
-ENERGY_LIMIT = 1_000_000_000
-"""Work of the second part of the proof per direction; for large graphs it is thinned out, then left
-out."""
-
-WORK_LIMIT = 400_000_000
-WORK_PER_SECOND = 20_000_000
-"""Ops visited per direction before the ancestors of large graphs are cut off at a window."""
-
-STRETCH = 500_000
-"""Ops times window between two looks at the clock."""
-
-UNCUT_SECONDS = 10.0
-"""Time that the choice of the window supposes where there is no limit."""
-
 
 class HeadsTails(NamedTuple):
     """Lower bounds per op and device class; -1 where the op cannot run."""
@@ -113,6 +99,10 @@ def heads_tails(
     window: int | None = None,
     end: float = math.inf,
     weights: Ints | None = None,
+    *,
+    uncut_seconds: float = 10.0,
+    most_work: int = 400_000_000,
+    work_a_second: int = 20_000_000,
 ) -> HeadsTails:
     """Compute the communication-aware heads and tails.
 
@@ -124,11 +114,15 @@ def heads_tails(
     end : when to stop, in seconds of `time.perf_counter`; the ops that are left get the longest
     path only.
     weights : of the classes in the second part; equal ones where None, or too large.
+    uncut_seconds : the most time that the choice of the window supposes, as where there is no
+    limit.
+    most_work, work_a_second : ops visited per direction, in all and by the time left, before the
+    ancestors of large graphs are cut off at a window.
     """
     n, now = relaxation.num_ops, time.perf_counter()
-    left = min(UNCUT_SECONDS, max(0.0, end - now))
+    left = min(uncut_seconds, max(0.0, end - now))
     if window is None:
-        limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + left)))
+        limit = int(min(most_work, work_a_second * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
     half = end - 0.5 * left if math.isfinite(end) else end
     head = _run(relaxation, relaxation.forwards, weights, window, half)
@@ -152,9 +146,23 @@ def energies(compute: Ints, beside: Ints, weights: Ints) -> Ints:
 
 
 def _run(
-    relaxation: Relaxation, direction: Direction, weights: Ints | None, window: int, end: float
+    relaxation: Relaxation,
+    direction: Direction,
+    weights: Ints | None,
+    window: int,
+    end: float,
+    *,
+    energy_work: int = 1_000_000_000,
+    stretch_work: int = 500_000,
 ) -> Ints:
-    """Return the heads of one direction, in stretches between which the clock is read."""
+    """Return the heads of one direction, in stretches between which the clock is read.
+
+    Parameters
+    ----------
+    energy_work : of the second part of the proof; for large graphs it is thinned out, then left
+    out.
+    stretch_work : ops times window between two looks at the clock.
+    """
     n = relaxation.num_ops
     costs = relaxation.compute, relaxation.class_size, relaxation.min_compute
     equal = np.ones(len(relaxation.class_size), np.int64)
@@ -166,8 +174,8 @@ def _run(
     graph = Graph(*(frozen(array) for array in arrays))
     heads = np.full(relaxation.compute.shape, -1, np.int64)
     earliest, ends = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    steps = min(24, ENERGY_LIMIT // (n * max(1, window)))
-    at, stretch = 0, max(1, STRETCH // min(n, max(1, window)))
+    steps = min(24, energy_work // (n * max(1, window)))
+    at, stretch = 0, max(1, stretch_work // min(n, max(1, window)))
     while at < n and time.perf_counter() < end:
         after = min(n, at + stretch)
         earliest_starts(graph, heads, earliest, ends, at, after, window, steps)

@@ -46,12 +46,6 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Ints
 
-LARGEST = 4_000
-"""Edges beyond which the bound is left out."""
-
-ROUNDS = 12
-"""Propagation rounds per horizon."""
-
 
 def destructive_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
@@ -68,7 +62,12 @@ def destructive_bound(evidence: Evidence, end: float) -> int:
 
 def is_refutable(relaxation: Relaxation) -> bool:
     """Whether the graph is small enough, and there is anything to decide."""
-    return len(relaxation.source) <= LARGEST and relaxation.problem.num_devices > 1
+    return is_small(relaxation) and relaxation.problem.num_devices > 1
+
+
+def is_small(relaxation: Relaxation, *, most_edges: int = 4_000) -> bool:
+    """Whether the graph has at most so many edges, beyond which the bound is left out."""
+    return len(relaxation.source) <= most_edges
 
 
 def refuted(evidence: Evidence, horizon: int, end: float) -> bool:
@@ -82,16 +81,23 @@ def refuted(evidence: Evidence, horizon: int, end: float) -> bool:
 
 
 def propagate(
-    relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int, end: float
+    relaxation: Relaxation,
+    heads: HeadsTails,
+    weights: Ints,
+    horizon: int,
+    end: float,
+    *,
+    rounds: int = 12,
 ) -> tuple[HeadsTails, Clusters] | None:
     """Return what every schedule of length at most `horizon` obeys; None if there is none.
 
     Parameters
     ----------
     end : when to stop deducing, in seconds of `time.perf_counter`; what is known then is returned.
+    rounds : of propagation, at most.
     """
     clusters = Clusters(relaxation, horizon)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         if int(heads.through().max()) > horizon:
             return None
         changed, heads = clusters.rule_out(heads)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Ints
 
-WORK_PER_TEST = 4_000_000
-
 
 def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
     """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of
@@ -77,16 +75,27 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
     return low + 1
 
 
-def refutes(relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int) -> bool:
+def refutes(
+    relaxation: Relaxation,
+    heads: HeadsTails,
+    weights: Ints,
+    horizon: int,
+    *,
+    most_work: int = 4_000_000,
+) -> bool:
     """Whether some window proves that no schedule of length at most `horizon` exists, into which
     every op fits with its head and tail.
+
+    Parameters
+    ----------
+    most_work : windows times ops times classes; of more windows a sample is taken.
     """
     head, tail = heads.minima()
     fastest = relaxation.min_compute
     latest_end = horizon - tail
     begins = np.unique(np.concatenate([head, latest_end - fastest]))
     ends = np.unique(np.concatenate([latest_end, head + fastest]))
-    most = max(8, int((WORK_PER_TEST / relaxation.num_ops / relaxation.compute.shape[1]) ** 0.5))
+    most = max(8, int((most_work / relaxation.num_ops / relaxation.compute.shape[1]) ** 0.5))
     result: bool = _overfull(
         heads.head,
         heads.tail,

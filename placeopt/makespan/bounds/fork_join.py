@@ -46,15 +46,6 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.segment_graph import Neighbours, Segment
     from placeopt.model.arrays import Floats
 
-MOST_BRANCHES = 1000
-"""Ops between a fork and its join."""
-
-MOST_VISITED = 40_000
-"""Ops between forks and joins that are visited in all, small segments first."""
-
-MOST_LEVELS = 24
-"""Thresholds on the delay from the fork to another device."""
-
 
 class Spread(NamedTuple):
     """Ops between two others, and the ticks that pass there at least, however the ops are spread
@@ -76,19 +67,26 @@ def fork_join_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails, li
     return max(evidence.known, communication_bound(heads)), heads, delays
 
 
-def spreads(evidence: Evidence, end: float) -> list[tuple[Segment, Spread]]:
+def spreads(
+    evidence: Evidence, end: float, *, most_between: int = 1000, most_visited: int = 40_000
+) -> list[tuple[Segment, Spread]]:
     """Return the segments found until `end` (`time.perf_counter`) whose ops need more than the
     longest path among them.
 
     Only those that, all together, could help to pass what is known.
+
+    Parameters
+    ----------
+    most_between : ops between a fork and its join.
+    most_visited : ops between forks and joins that are visited in all, small segments first.
     """
     if too_large(evidence.relaxation):
         return []
     graph, visited = SegmentGraph(evidence.relaxation, end), 0
     found: dict[Segment, Spread] = {}
-    for segment in graph.worthwhile(graph.nearest(MOST_BRANCHES), evidence.heads, evidence.known):
+    for segment in graph.worthwhile(graph.nearest(most_between), evidence.heads, evidence.known):
         visited += len(segment.between)
-        if visited > MOST_VISITED or time.perf_counter() >= end:
+        if visited > most_visited or time.perf_counter() >= end:
             break
         spread, path = _spread(graph, segment, evidence.relaxation.problem.num_devices)
         if spread.ticks > path:
@@ -147,12 +145,16 @@ def _delays(
     return near, apart
 
 
-def _thresholds(rows: Floats, num_devices: int) -> tuple[float, int]:
+def _thresholds(rows: Floats, num_devices: int, *, most_levels: int = 24) -> tuple[float, int]:
     """Return the least apart of the best set, and of how many ops of `rows` it is taken: only the
     choice is in floating point.
+
+    Parameters
+    ----------
+    most_levels : thresholds on the delay from the fork to another device.
     """
     near, apart, near_end, apart_end, ticks = rows
-    levels = sample(np.unique(apart), MOST_LEVELS)
+    levels = sample(np.unique(apart), most_levels)
     inside = apart >= levels[:, None]
     alone = np.cumsum(np.where(inside, ticks, 0.0), axis=1)
     for row in (near, near_end):

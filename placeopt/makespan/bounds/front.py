@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,13 +38,51 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
 
 LARGEST_TIME = 2**40
-TRY_SECONDS = 0.1
-"""First limit for one front: with less the search does not begin. About the first piece of other
-tactics, which begin anew as well: a front that is left open is tried again for three times as long,
-so a short beginning costs half of the first limit that suffices, and a long one keeps the bound
-from having a turn at all."""
 
-_PATIENCE = 3.0  # how much more each later round has
+
+@dataclass(frozen=True)
+class Patience:
+    """How long one front is tried.
+
+    Attributes
+    ----------
+    seconds : first limit for one front: with less the search does not begin. About the first piece
+    of other tactics, which begin anew as well: a front that is left open is tried again for longer,
+    so a short beginning costs half of the first limit that suffices, and a long one keeps the bound
+    from having a turn at all.
+    growth : how many times as long each later round has.
+    """
+
+    seconds: float = 0.1
+    growth: float = 3.0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which windows are tried from one side, and what is asked about each.
+
+    Attributes
+    ----------
+    first, last : the least and the longest one, as shares of the known bound.
+    growth : of the next one, over the last.
+    fine : where the first one not solved is at most so many times the last one solved, none is
+    tried between them.
+    most_ops : of one front beyond which it is not tried.
+    failures : windows that may take too long before a round ends.
+    close : part of a window's ticks and devices below which its maximum is known well enough.
+    look, question : shares of the time for the maximum itself, and for one question of the
+    bisection.
+    """
+
+    first: float = 0.05
+    last: float = 0.7
+    growth: float = 1.3
+    fine: float = 1.06
+    most_ops: int = 160
+    failures: int = 2
+    close: int = 5000
+    look: float = 0.3
+    question: float = 0.25
 
 
 class FrontProof(NamedTuple):
@@ -73,6 +112,8 @@ def front_proof(evidence: Evidence, end: float, num_workers: int = 2) -> FrontPr
 class FrontSearch:
     """The bound by fronts in one run or several, each of which goes on where the last one ended."""
 
+    patience = Patience()
+
     def __init__(self, evidence: Evidence, num_workers: int = 2) -> None:
         relaxation, heads = evidence.relaxation, evidence.heads
         self._pairs = [
@@ -83,7 +124,7 @@ class FrontSearch:
             for choice in weight_choices(relaxation, evidence.weights)
             if fits(relaxation, choice) and choice.any() and relaxation.problem.num_devices > 1
         ]
-        self._limit = TRY_SECONDS  # for one front
+        self._limit = self.patience.seconds  # for one front
         self.proof: FrontProof | None = None
 
     def run(
@@ -102,7 +143,7 @@ class FrontSearch:
         go_on : told the best bound before every window, says whether to try it.
         """
         seconds = end - time.perf_counter()
-        if not 1 <= known <= LARGEST_TIME or seconds < TRY_SECONDS:
+        if not 1 <= known <= LARGEST_TIME or seconds < self.patience.seconds:
             return None
         goal = math.inf if upper is None else upper
         self._rounds(seconds, end, known, goal, go_on)
@@ -119,7 +160,8 @@ class FrontSearch:
         """Try windows in rounds, each with more time for one, until none is left open or the bound
         meets the goal.
         """
-        limit = min(self._limit, max(TRY_SECONDS, seconds / _PATIENCE))
+        patience = self.patience
+        limit = min(self._limit, max(patience.seconds, seconds / patience.growth))
         while limit <= seconds and time.perf_counter() < end and go_on(known):
             for pair in self._pairs:
                 known = self._round(pair, limit, end, known, goal, go_on)
@@ -127,7 +169,7 @@ class FrontSearch:
             if complete or known >= goal:
                 break
             if time.perf_counter() < end:
-                self._limit = limit = _PATIENCE * limit
+                self._limit = limit = patience.growth * limit
 
     def _round(
         self,
@@ -175,25 +217,6 @@ def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof 
     return proof
 
 
-MOST_CANDIDATES = 160
-"""Ops in one front beyond which it is not tried."""
-
-FAILURES = 2
-"""Windows of one side that may take too long before a round ends."""
-
-_FIRST, _GROWTH, _LAST, _FINE = (
-    0.05,
-    1.3,
-    0.7,
-    1.06,
-)  # t as a share of the known bound, and of the last t
-_CLOSE = 5000  # part of a window's ticks and devices below which its maximum is known well enough
-_LOOK, _QUESTION = (
-    0.3,
-    0.25,
-)  # shares of the time for the maximum itself, and for one question of the bisection
-
-
 class Fronts:
     """The fronts of one direction: W for growing windows.
 
@@ -201,6 +224,8 @@ class Fronts:
     ----------
     head : earliest start of every op in this direction, per class.
     """
+
+    windows = Windows()
 
     def __init__(
         self,
@@ -228,10 +253,12 @@ class Fronts:
         """The window to try next: ever larger ones, then between the last one solved and the first
         one not.
         """
+        windows = self.windows
         if self.failed is None:
-            window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
-            return window if window <= _LAST * known else None
-        wide = self.failures < FAILURES and self.failed > self.solved * _FINE + 1
+            longer = max(int(self.solved * windows.growth), self.solved)
+            window = max(int(windows.first * known), longer) + 1
+            return window if window <= windows.last * known else None
+        wide = self.failures < windows.failures and self.failed > self.solved * windows.fine + 1
         return (self.solved + self.failed) // 2 if wide else None
 
     def again(self) -> None:
@@ -248,7 +275,7 @@ class Fronts:
         )
         candidates = self.order[self.earliest[self.order] < window].tolist()
         exact = False
-        if len(candidates) <= MOST_CANDIDATES:
+        if len(candidates) <= self.windows.most_ops:
             energy, exact = self._maximum(candidates, window, known, seconds)
             self.most[window] = min(known, energy)
         if exact:
@@ -268,14 +295,14 @@ class Fronts:
         """
         end = time.perf_counter() + seconds
         model = FrontModel(self, candidates, window, known)
-        reached, known = model.maximum(_LOOK * seconds)
+        reached, known = model.maximum(self.windows.look * seconds)
         doubtful = (
             reached  # least energy that may be out of reach; below it a question was left open
         )
-        close = window * self.width // _CLOSE
+        close = window * self.width // self.windows.close
         while known - doubtful > close and (left := end - time.perf_counter()) > 0:
             target = doubtful + -(-(known - doubtful) // 2)
-            found = model.reaches(target, min(left, _QUESTION * seconds))
+            found = model.reaches(target, min(left, self.windows.question * seconds))
             if found is False:
                 known = target - 1
             else:

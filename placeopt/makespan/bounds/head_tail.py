@@ -31,17 +31,21 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Ints
 
-WORK_LIMIT = 20_000_000
 
-
-def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: Ints) -> int:
+def head_tail_bound(
+    relaxation: Relaxation, heads: HeadsTails, weights: Ints, *, most_work: int = 20_000_000
+) -> int:
     """Return the best head-tail bound over threshold sets, weighted (`weights` per class) and
     unweighted.
+
+    Parameters
+    ----------
+    most_work : thresholds times ops times devices, about; of more thresholds a sample is taken.
     """
     head, tail = heads.minima()
     order = np.argsort(-tail, kind="stable")
     num_devices = int(relaxation.class_size.sum())
-    most = max(8, WORK_LIMIT // (relaxation.num_ops * (num_devices + 1)))
+    most = max(8, most_work // (relaxation.num_ops * (num_devices + 1)))
     thresholds = sample(np.unique(head), most)
     best = int(_smallest_ends(head, tail, relaxation.min_compute, order, thresholds, num_devices))
     for choice in weight_choices(relaxation, weights):

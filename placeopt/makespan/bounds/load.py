@@ -26,15 +26,6 @@ from placeopt.model.linear_program import linear_program
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
 
-WEIGHT_ONE = 1024
-"""Largest integer weight of a class, used by the energy bounds."""
-
-LP_LIMIT = 30_000
-"""Largest number of LP variables; beyond it the weights come from a subgradient ascent."""
-
-LP_SECONDS = 20.0
-"""Time limit of the linear program."""
-
 
 @dataclass(frozen=True, eq=False)
 class LoadBound:
@@ -87,12 +78,14 @@ def _pigeonhole(fastest: Ints, num_devices: int) -> int:
     return int((total[last] - total[last - h - 1]).max(initial=0))
 
 
-def _rounded(y: Floats) -> Ints | None:
-    """Scale weights to integers of at most WEIGHT_ONE; None if they vanish."""
+def _rounded(y: Floats, *, largest: int = 1024) -> Ints | None:
+    """Scale weights, which the energy bounds use as well, to integers of at most `largest`; None if
+    they vanish.
+    """
     y = np.maximum(y, 0.0)
     if not np.isfinite(y).all() or y.max() <= 0:
         return None
-    return np.asarray(np.round(y / y.max() * WEIGHT_ONE), np.int64)
+    return np.asarray(np.round(y / y.max() * largest), np.int64)
 
 
 def _weighted(
@@ -103,7 +96,7 @@ def _weighted(
     relaxation: Relaxation,
 ) -> int:
     """Evaluate the bound of the module text for integer weights, exactly."""
-    # below 2^50 ticks * WEIGHT_ONE fits in int64
+    # below 2^50 ticks times weights up to 2^10 fits in int64
     large = memory is not None or int(compute.max(initial=0)) >= 2**50
     cost = (compute.astype(object) if large else compute) * weights[None, :]
     if memory is not None:
@@ -144,10 +137,18 @@ class _Rows(NamedTuple):
     capacity: Floats | None  # (num_classes,) bytes, None where they do not bind
 
 
-def _dual_weights(rows: _Rows, end: float) -> list[tuple[Floats, Floats | None]]:
-    """Return candidate (y, z); z is None where memory plays no part."""
+def _dual_weights(
+    rows: _Rows, end: float, *, most_variables: int = 30_000
+) -> list[tuple[Floats, Floats | None]]:
+    """Return candidate (y, z); z is None where memory plays no part.
+
+    Parameters
+    ----------
+    most_variables : of the linear program; where there are more, all weights come from the
+    subgradient ascent.
+    """
     result: list[tuple[Floats, Floats | None]] = [(_ascent(rows, end), None)]
-    if rows.compute.size <= LP_LIMIT:
+    if rows.compute.size <= most_variables:
         duals = _linear_program(rows, end)
         if duals is not None:
             result.append(duals)
@@ -179,8 +180,12 @@ def _ascent(rows: _Rows, end: float) -> Floats:
     return best_y
 
 
-def _linear_program(rows: _Rows, end: float) -> tuple[Floats, Floats | None] | None:
-    """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
+def _linear_program(
+    rows: _Rows, end: float, *, most_seconds: float = 20.0
+) -> tuple[Floats, Floats | None] | None:
+    """Solve the LP of the module text over distinct rows; return its duals (y, z), None if it
+    fails or takes more than `most_seconds`.
+    """
     from scipy.sparse import coo_array
 
     compute, resident, count, size, capacity = rows
@@ -216,7 +221,7 @@ def _linear_program(rows: _Rows, end: float) -> tuple[Floats, Floats | None] | N
         cost,
         below=(upper, np.concatenate(limit)),
         equal=(equal, np.ones(num_ops)),
-        seconds=min(LP_SECONDS, end - time.perf_counter()),
+        seconds=min(most_seconds, end - time.perf_counter()),
     )
     if solution.status != 0:
         return None

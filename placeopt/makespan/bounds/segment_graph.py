@@ -5,7 +5,7 @@ ends.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
-
-LARGEST = 6_000
-"""Ops beyond which no segments are looked for."""
-
-MOST_BETWEEN = 12
-"""Ops between the ends of a small segment."""
-
-MOST_SEGMENTS = 20_000
 
 MOST_TICKS = 2**50
 """Work beyond which no segments are looked for."""
@@ -51,9 +43,9 @@ class Delay(NamedTuple):
     ticks: int
 
 
-def too_large(relaxation: Relaxation) -> bool:
+def too_large(relaxation: Relaxation, *, most_ops: int = 6_000) -> bool:
     """Whether no segments are looked for; on one device there is nothing to find either."""
-    many = relaxation.num_ops > LARGEST or relaxation.problem.num_devices < 2
+    many = relaxation.num_ops > most_ops or relaxation.problem.num_devices < 2
     return many or int(relaxation.min_compute.sum()) > MOST_TICKS
 
 
@@ -74,8 +66,24 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
     )
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Which segments are looked at.
+
+    Attributes
+    ----------
+    small : most ops between the ends of a small segment.
+    segments : the most that are looked at in all, small ones first.
+    """
+
+    small: int = 12
+    segments: int = 20_000
+
+
 class SegmentGraph:
     """The ops after and before each op, as bits by topological position."""
+
+    limits = Limits()
 
     def __init__(self, relaxation: Relaxation, end: float) -> None:
         r, self.end = relaxation, end
@@ -105,6 +113,7 @@ class SegmentGraph:
 
     def small(self) -> Iterator[Segment]:
         """Yield from every fork to every join nearby at which branches of it meet."""
+        most = self.limits.small
         for u in self.order:
             if time.perf_counter() >= self.end:
                 return
@@ -114,7 +123,7 @@ class SegmentGraph:
                 v = self.order[bit.bit_length() - 1]
                 waiting ^= bit
                 inside = self.after[u] & self.above[v]
-                if inside.bit_count() > MOST_BETWEEN:
+                if inside.bit_count() > most:
                     continue  # and so it is for all ops after v
                 waiting |= self.children[v]
                 branches, ends = (
@@ -197,7 +206,7 @@ class SegmentGraph:
         ----------
         most : what a segment may need, by default its time if nothing runs beside anything.
         """
-        found = sorted(segments, key=lambda s: len(s.between))[:MOST_SEGMENTS]
+        found = sorted(segments, key=lambda s: len(s.between))[: self.limits.segments]
         needed = {s: (most or self.serial)(s) for s in found}
         head, tail = self._longest(heads, needed)
         ends = [at + run for at, run in zip(head, self.fastest, strict=True)]

@@ -28,19 +28,13 @@ from typing import TYPE_CHECKING
 from placeopt.makespan.bounds.communication import communication_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.makespan.bounds.segment_graph import MOST_BETWEEN, Delay, SegmentGraph, too_large
+from placeopt.makespan.bounds.segment_graph import Delay, SegmentGraph, too_large
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.segment_graph import Segment
-
-MOST_WIDE = 24
-"""Ops between a fork and the join where all of its branches meet: a module of a network."""
-
-EFFORT = 0.5
-"""Deterministic CP-SAT time of one segment (about seconds)."""
 
 
 def segments_bound(
@@ -69,6 +63,7 @@ def segment_delays(
     solved: dict[tuple[int, ...], int] | None = None,
     *,
     everything: bool = True,
+    most_wide: int = 24,
 ) -> list[Delay]:
     """Return the delays found until `end` (`time.perf_counter`) that are longer than every path
     between their ops.
@@ -81,6 +76,8 @@ def segment_delays(
     everything : all small segments, most of which only raise heads and tails; otherwise those,
     small or wide, whose delays could
         help at once to pass what is known.
+    most_wide : ops between a fork and the join where all of its branches meet: a module of a
+    network.
     """
     if too_large(evidence.relaxation):
         return []
@@ -90,9 +87,8 @@ def segment_delays(
     if everything:
         chosen = graph.worthwhile(graph.small(), evidence.heads, evidence.known)
     else:
-        wide = (
-            segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN
-        )
+        small = graph.limits.small
+        wide = (s for s in graph.nearest(most_wide) if len(s.between) > small)
         some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
         chosen = graph.worthwhile(
             some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)
@@ -159,8 +155,13 @@ class _Model:
         """What makes two segments alike."""
         return (self.num_devices, *self.ticks, *(x for edge in self.edges for x in edge))
 
-    def least(self, end: float) -> int:
-        """Return the least time from the first op to the last one, or a bound on it."""
+    def least(self, end: float, *, effort: float = 0.5) -> int:
+        """Return the least time from the first op to the last one, or a bound on it.
+
+        Parameters
+        ----------
+        effort : deterministic CP-SAT time (about seconds).
+        """
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
@@ -198,7 +199,7 @@ class _Model:
             else:
                 model.add(start[v] >= start[u] + self.ticks[u] + pay).only_enforce_if(~same)
         model.minimize(start[-1])
-        solver = cp_solver(workers=1, effort=EFFORT, seconds=end - time.perf_counter())
+        solver = cp_solver(workers=1, effort=effort, seconds=end - time.perf_counter())
         status = solve_interruptibly(solver, model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return self.longest_path
