@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
-MAX_PATTERNS = 4_000_000
-"""Most local patterns ever listed."""
-
 UNBOUNDED = 1 << 60
 
 
@@ -163,7 +160,7 @@ class DeviceTree:
     # --- local patterns
     # -----------------------------------------------------------------------------------
 
-    def local_patterns(self, device: int, period: int, limit: int = MAX_PATTERNS) -> Ints | None:
+    def local_patterns(self, device: int, period: int, limit: int) -> Ints | None:
         """Return the starts of a device's blocks in all its local patterns, one a row.
 
         None if more than `limit` rows are needed on the way.
@@ -228,6 +225,7 @@ class DeviceTree:
         *,
         patterns_per_second: int = 500_000,
         pairs_per_second: int = 100_000_000,
+        most_patterns: int = 4_000_000,
     ) -> tuple[bool, Repetend | None] | None:
         """Return (feasible, pattern), or None where the method does not apply or needs far more
         than `seconds`.
@@ -238,10 +236,11 @@ class DeviceTree:
         ----------
         patterns_per_second, pairs_per_second : local patterns of all devices that are listed, and
         pairs of them that are compared, for each second allowed.
+        most_patterns : ever listed.
         """
         if not self.applies:
             return None
-        rows = min(MAX_PATTERNS, int(seconds * patterns_per_second))
+        rows = min(most_patterns, int(seconds * patterns_per_second))
         patterns: dict[int, Ints] = {}
         for device in self.leaves_first:
             listed = self.local_patterns(device, period, rows)

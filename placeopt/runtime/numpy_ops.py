@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Options = Mapping[str, Any]
 
-BLOCK = 256
-"""Side of the matrix products that a calibrated kernel does its flops with."""
-
 STREAM_BYTES = 4 << 20
 """Size of the buffer that a calibrated kernel streams its bytes through."""
 
@@ -303,10 +300,11 @@ def _calibrated(o: Options, *inputs: Array) -> list[Array]:
     """
     flops, moved = o["flops"], o["bytes"]
     left, right, out, source, target = _buffers()
-    whole, rest = divmod(flops, 2 * BLOCK**3)
+    side = len(left)
+    whole, rest = divmod(flops, 2 * side**3)
     for _ in range(whole):
         np.matmul(left, right, out=out)
-    rows = round(rest / (2 * BLOCK**2))
+    rows = round(rest / (2 * side**2))
     if rows:
         np.matmul(left[:rows], right, out=out[:rows])
     written = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in o["outputs"])
@@ -338,10 +336,16 @@ def _digest(inputs: Sequence[Array]) -> float:
 _cache: list[tuple[Array, Array, Array, Array, Array]] = []
 
 
-def _buffers() -> tuple[Array, Array, Array, Array, Array]:
+def _buffers(side: int = 256) -> tuple[Array, Array, Array, Array, Array]:
+    """Return what a calibrated kernel works on.
+
+    Parameters
+    ----------
+    side : of the matrices whose products it does its flops with.
+    """
     if not _cache:
-        left = constant("left", (BLOCK, BLOCK), "float32", 1.0)
-        right = constant("right", (BLOCK, BLOCK), "float32", 1.0)
+        left = constant("left", (side, side), "float32", 1.0)
+        right = constant("right", (side, side), "float32", 1.0)
         source = np.zeros(STREAM_BYTES, np.uint8)
         _cache.append((left, right, np.empty_like(left), source, np.ones_like(source)))
     return _cache[0]

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.runtime.measurement import Runtime
 
-HARMLESS = 4
-"""Pairs after which a candidate that is slower on average is given up."""
-
 
 @dataclass
 class Measured:
@@ -162,6 +159,7 @@ def refine(
     seed: int,
     pairs: int = 10,
     confidence: float = 0.95,
+    fewest_pairs: int = 4,
 ) -> Refinement:
     """Search on the real system from `start`; keep the start unless the search found something
     faster.
@@ -173,9 +171,10 @@ def refine(
     budget : of the search; an evaluation is one candidate.
     pairs : final measurements of start and candidate, in turn.
     confidence : of the test that the candidate is faster (one-sided).
+    fewest_pairs : after which a candidate that is slower on average is given up.
     """
-    if pairs < HARMLESS:
-        raise InputError(f"refine: pairs must be at least {HARMLESS}, received {pairs}")
+    if pairs < fewest_pairs:
+        raise InputError(f"refine: pairs must be at least {fewest_pairs}, received {pairs}")
     if not 0.5 < confidence < 1:
         raise InputError(f"refine: confidence must be in (0.5, 1), received {confidence}")
     start = with_ranks(measure.problem, start)
@@ -189,7 +188,7 @@ def refine(
     if candidate == start:
         none = frozen(np.zeros(0))
         return Refinement(start, False, none, none, 1.0, (1.0, 1.0), measure.executions, result)
-    first, second = duel(measure, start, candidate, pairs)
+    first, second = duel(measure, start, candidate, pairs, fewest_pairs)
     ratio, interval, faster = judge(first, second, confidence)
     return Refinement(
         candidate if faster else start,
@@ -204,16 +203,16 @@ def refine(
 
 
 def duel(
-    measure: Measured, start: Placement, candidate: Placement, pairs: int
+    measure: Measured, start: Placement, candidate: Placement, pairs: int, fewest: int
 ) -> tuple[Floats, Floats]:
-    """Measure two placements in turn; stop early only in favour of the start, which no error can
-    make worse.
+    """Measure two placements in turn; stop early, after the `fewest` pairs, only in favour of the
+    start, which no error can make worse.
     """
     seconds = np.zeros((pairs, 2))
     for i in range(pairs):
         for side in (0, 1) if i % 2 == 0 else (1, 0):  # neither always runs first
             seconds[i, side] = measure.execute((start, candidate)[side])
-        if i + 1 >= HARMLESS and np.log(seconds[: i + 1, 1] / seconds[: i + 1, 0]).mean() >= 0:
+        if i + 1 >= fewest and np.log(seconds[: i + 1, 1] / seconds[: i + 1, 0]).mean() >= 0:
             seconds = seconds[: i + 1]
             break
     return frozen(seconds[:, 0].copy()), frozen(seconds[:, 1].copy())
