@@ -84,16 +84,7 @@ def segment_delays(
     graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
     known = {} if solved is None else solved
     found: dict[int, list[Delay]] = {}  # by their last op
-    if everything:
-        chosen = graph.worthwhile(graph.small(), evidence.heads, evidence.known)
-    else:
-        small = graph.limits.small
-        wide = (s for s in graph.nearest(most_wide) if len(s.between) > small)
-        some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
-        chosen = graph.worthwhile(
-            some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)
-        )
-    for segment in chosen:
+    for segment in _chosen(graph, evidence, k, None if everything else most_wide):
         if time.perf_counter() >= end:
             break
         model = _model(graph, segment, min(k, len(segment.between) + 1), found)
@@ -107,6 +98,22 @@ def segment_delays(
         if ticks > model.longest_path:
             found.setdefault(segment.last, []).append(Delay(segment, ticks))
     return [delay for delays in found.values() for delay in delays]
+
+
+def _chosen(
+    graph: SegmentGraph, evidence: Evidence, num_devices: int, most_wide: int | None
+) -> list[Segment]:
+    """Return the segments whose delays are looked for: all small ones that are worth it, or, where
+    `most_wide` is given, those of them and of wide ones that could help at once.
+    """
+    if most_wide is None:
+        return graph.worthwhile(graph.small(), evidence.heads, evidence.known)
+    small = graph.limits.small
+    wide = (s for s in graph.nearest(most_wide) if len(s.between) > small)
+    some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
+    return graph.worthwhile(
+        some, evidence.heads, evidence.known, lambda s: graph.listed(s, num_devices)
+    )
 
 
 def _model(

@@ -33,7 +33,7 @@ from placeopt.model.bound import Belief, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.makespan.proof.derivation import Choice
     from placeopt.model.bound import Step
@@ -118,29 +118,32 @@ def _steps(
     """
     if most >= LARGEST:
         return None
-    analysis = Analysis(problem, seconds=20.0, upper=most + 1)
+    analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
     for segments in ("none", "useful", "all"):
         state, steps = Supposition(problem, most), []
         if segments != "none":
             analysis.run_all(COMBINATORIAL, optional=True)
-            steps = raise_by_segments(
-                state, analysis, end if cases else math.inf, everything=segments == "all"
-            )
-        if segments != "none" and not steps:
-            continue
-        small = _is_small(problem)
-        goals = None if small else goals_of(problem, state)
-        effort = Effort(
-            most_cases if small and cases else 1,
-            end if cases else math.inf,
-            class_choices(problem, state),
-            goals,
-        )
-        try:
-            return [*steps, *derive(state, effort)], ()
-        except OutOfReachError:
-            pass
+            steps = raise_by_segments(state, analysis, until, everything=segments == "all")
+        if steps or segments == "none":
+            found = _derived(problem, state, until, most_cases if cases else 1)
+            if found is not None:
+                return [*steps, *found], ()
     return _by_fronts(problem, most, end) if cases else None
+
+
+def _derived(
+    problem: PlacementProblem, state: Supposition, until: float, cases: int
+) -> list[Step] | None:
+    """Return steps that refute a supposition, of small problems by so many cases; None if none were
+    found.
+    """
+    small = _is_small(problem)
+    goals = None if small else goals_of(problem, state)
+    effort = Effort(cases if small else 1, until, class_choices(problem, state), goals)
+    try:
+        return derive(state, effort)
+    except OutOfReachError:
+        return None
 
 
 def _is_small(problem: PlacementProblem, *, most_ops: int = 40) -> bool:
@@ -280,17 +283,8 @@ def front_model(
     variables: dict[str, list[int]] = {}
     rows: list[Any] = []
     lanes: list[list[list[Any]]] = [[] for _ in state.kind]
-    on: dict[int, list[tuple[int, int]]] = {}  # op -> (device, ticks)
-    for v in state.order[::-1] if backwards else state.order:
-        here = [
-            (d, c, int(state.time[v][c] or 0))
-            for d, c in enumerate(state.kind)
-            if state.time[v][c] is not None
-            and far[v][c] < window
-            and state.kind[:d].count(c) <= len(on)
-        ]  # devices of a class are alike: the i-th op uses one of the first i
-        if not here:
-            continue
+    on = _front_devices(state, far, window, state.order[::-1] if backwards else state.order)
+    for v, here in on.items():
         names = [f"x{v}.{d}" for d, _, _ in here]
         energy = min(weights[c] * (state.time[v][c] or 0) for c in state.classes(v))
         variables[f"s{v}"] = [int(min(far[v][c] for _, c, _ in here)), window]
@@ -304,24 +298,48 @@ def front_model(
             rows.append([[[1, f"s{v}"]], int(far[v][c]), [name]])
             rows.append([[[-1, f"g{v}"], [-weights[c], f"s{v}"]], -weights[c] * window, [name]])
             lanes[d].append([f"s{v}", ticks, name])
-        on[v] = [(d, ticks) for d, _, ticks in here]
     for u, v in state.edges:
         rows += _order_rows(on, state.edges[u, v], *((v, u) if backwards else (u, v)))
     rows.append([[[1, f"g{v}"] for v in on], least, []])
     return {"variables": variables, "rows": rows, "alone": lanes}
 
 
+def _front_devices(
+    state: Supposition, far: Sequence[Sequence[float]], window: int, order: Sequence[int]
+) -> dict[int, list[tuple[int, int, int]]]:
+    """Return (device, class, ticks) where each op may begin in a window; those that may not are
+    left out.
+
+    Parameters
+    ----------
+    far : ticks from the window's start to the op, by class.
+    """
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for v in order:
+        here = [
+            (d, c, int(state.time[v][c] or 0))
+            for d, c in enumerate(state.kind)
+            if state.time[v][c] is not None
+            and far[v][c] < window
+            and state.kind[:d].count(c) <= len(found)
+        ]  # devices of a class are alike: the i-th op uses one of the first i
+        if here:
+            found[v] = here
+    return found
+
+
 def _order_rows(
-    on: dict[int, list[tuple[int, int]]], delays: list[float], u: int, v: int
+    on: dict[int, list[tuple[int, int, int]]], delays: list[float], u: int, v: int
 ) -> list[Any]:
     """An op runs only after the one before it, and after its transfer where that is on another
     device.
     """
     free, pay = delays
     rows: list[Any] = []
-    for e, _ in on.get(v, ()):
-        rows.append([[*([1, f"x{u}.{d}"] for d, _ in on.get(u, ())), [-1, f"x{v}.{e}"]], 0, []])
-        for d, ticks in on.get(u, ()):
+    before = on.get(u, ())
+    for e, _, _ in on.get(v, ()):
+        rows.append([[*([1, f"x{u}.{d}"] for d, _, _ in before), [-1, f"x{v}.{e}"]], 0, []])
+        for d, _, ticks in before:
             both = [f"x{u}.{d}", f"x{v}.{e}"]
             delay = free if d == e else max(free, pay)
             if delay == INFINITE:
