@@ -57,16 +57,6 @@ class Lattice:
         """The arrays as kernels take them."""
         return LatticeArrays(self.bits, self.child_ptr, self.child_node, self.child_ideal)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return int(
-            self.bits.nbytes
-            + self.child_ptr.nbytes
-            + self.child_node.nbytes
-            + self.child_ideal.nbytes
-        )
-
     def members(self, ideal: int, num_nodes: int) -> Flags:
         """Which nodes belong to `ideal`, shape (num_nodes,)."""
         nodes = np.arange(num_nodes)

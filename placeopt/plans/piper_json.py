@@ -51,13 +51,12 @@ def read_piper(
     default those of
         the file. The published program's own runs use 25 * 2^30 bytes per second, the files say
         25e9.
-    copies : number of transformer layers; more than the file has repeat its last one, fewer drop
-    the last ones.
+    copies : number of transformer layers, at least those of the file, whose last one is repeated.
 
     Raises
     ------
     InputError
-        If the file is malformed.
+        If the file is malformed, or has more layers than `copies`.
     """
     body = Body(read_json(path), f"file '{path}'")
     nodes = [_Node(item) for item in body.bodies("nodes")]
