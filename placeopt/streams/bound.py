@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 METHODS = ("lp", "cp-sat", "exact")
 
+Held = dict[int, list[Any]]
+"""Server -> the literals of the blocks that hold it while one arrival is seen."""
+
 
 @dataclass(frozen=True, repr=False)
 class OfflineBound(Shown):
@@ -223,10 +226,6 @@ def _integer(
         solver.response_proto.inner_objective_lower_bound
     )  # the model minimises minus the completed jobs
     return min(problem.num_jobs, bound), status == cp_model.OPTIMAL
-
-
-Held = dict[int, list[Any]]
-"""Server -> the literals of the blocks that hold it while one arrival is seen."""
 
 
 def _add_blocks(

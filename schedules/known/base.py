@@ -59,7 +59,9 @@ class KnownSchedule(SearchSolver):
         ]
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
-        """Return those of a device that has stages."""
+        """Return those of a device that has stages: what a subclass gives that leaves `orders` as
+        it is.
+        """
         raise NotImplementedError
 
     def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:

@@ -55,7 +55,7 @@ class Board(NamedTuple):
 
 
 class Manner(NamedTuple):
-    """How moves are made."""
+    """How large the trees of moves are."""
 
     most: int  # nodes of a tree in the core
     skip: float  # chance that a tree leaves out a node it could take
@@ -174,7 +174,7 @@ def _grow(f, board, root, most, skip, state):
 
 
 @inner
-def _believe(f, c, board, cores, count, price):
+def _fill_beliefs(f, c, board, cores, count, price):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
 
@@ -307,7 +307,7 @@ def improve(f, c, board, roots, price, manner, state):
         for i in range(count):
             board.old[i] = board.choice[board.order[i]]
         _use(f, c, board, count, -1)
-        _believe(f, c, board, cores, count, price)
+        _fill_beliefs(f, c, board, cores, count, price)
         _decide(f, c, board, count)
         new_cost, new_priced = _value(f, board, count, price)
         if new_priced <= priced:

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Manners:
+class AttemptOptions:
     """How attempts are made.
 
     Attributes
@@ -141,7 +141,7 @@ class TreeSearch:
     attempts : begun so far. urgent : whether the best choice uses what is all but forbidden.
     """
 
-    manners = Manners()
+    options = AttemptOptions()
 
     def __init__(self, compact: Compact, choice: Ints, rng: np.random.Generator) -> None:
         self.compact, self.rng = compact, rng
@@ -157,7 +157,7 @@ class TreeSearch:
         core = np.arange(compact.core, compact.num_nodes)
         roots = np.concatenate([inner, core])
         self.following = [
-            Trees(most, self.factors, roots if most <= self.manners.inner_size else core)
+            Trees(most, self.factors, roots if most <= self.options.inner_size else core)
             for most in tree_sizes(max(3, len(core)))
         ]
         nodes, whole = np.arange(compact.num_nodes), flat(self.factors)
@@ -197,7 +197,7 @@ class TreeSearch:
         """Make a move at each root, usage priced by time point."""
         price = prices_of_nodes(compact, prices)
         lift_trees(trees.factors, price)
-        manner = Manner(trees.most, self.manners.skip)
+        manner = Manner(trees.most, self.options.skip)
         improve(trees.factors, compact, self.board, roots, price, manner, self.state)
         self._made += len(roots)
 
@@ -205,7 +205,7 @@ class TreeSearch:
         """Make attempts without end; first descend from the choice on the board, as long as nothing
         is decoded.
         """
-        first = self._strict(self.manners.doublings * len(self.manners.scales))
+        first = self._strict(self.options.doublings * len(self.options.scales))
         while self._guide is None and next(first, first) is None:
             yield
         ways, turns = itertools.cycle(Start), 1
@@ -221,7 +221,7 @@ class TreeSearch:
             elif way not in (Start.FITTED, Start.POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
-            yield from self._strict(turns * len(self.manners.scales))
+            yield from self._strict(turns * len(self.options.scales))
             yield from self._merge(self.board.choice.copy())
             turns *= 2
             if self.best_cost >= known:
@@ -275,7 +275,7 @@ class TreeSearch:
         """Make moves within the capacity."""
         self.board = board_of(self.compact, self.board.choice)
         self._keep_best()
-        yield from self._phase(self.compact, None, self.manners.scales, turns)
+        yield from self._phase(self.compact, None, self.options.scales, turns)
 
     def _phase(
         self, compact: Compact, prices: Floats | None, scales: tuple[float, ...], turns: int
@@ -308,7 +308,7 @@ class TreeSearch:
     def _prices_now(self, scale: float) -> Floats:
         """Return the bound's prices for a turn, a little off."""
         urgent = self.urgent and scale == 1.0
-        return self._prices * (self._jitter() * (self.manners.urgent_scale if urgent else scale))
+        return self._prices * (self._jitter() * (self.options.urgent_scale if urgent else scale))
 
     def _priced(self, prices: Floats | None) -> float:
         """Return what the choice on the board costs, its usage as well if there are prices."""
@@ -325,19 +325,19 @@ class TreeSearch:
         """Yield the roots of a turn's moves, piece by piece."""
         left = self._most_roots(trees)
         while left > 0:
-            count = min(left, self._limit, max(1, self.manners.piece // trees.most))
+            count = min(left, self._limit, max(1, self.options.piece // trees.most))
             yield trees.roots[self.rng.integers(len(trees.roots), size=count)]
             left -= count
 
     def _most_roots(self, trees: Trees) -> int:
         core = self.compact.num_nodes - trees.factors.core
-        return max(1, int(self.manners.sweep * core) // trees.most)
+        return max(1, int(self.options.sweep * core) // trees.most)
 
     def _squeeze(self) -> Iterator[None]:
         """Lower the usage where it passes the capacity until it does so nowhere."""
         c = self.compact
         prices, extra = self._prices.copy(), 0.0
-        for turn in range(self.manners.doublings):
+        for turn in range(self.options.doublings):
             usage = self._usage()
             over = usage > c.capacity
             if not over.any():
@@ -353,7 +353,7 @@ class TreeSearch:
             roots = self.rng.permutation(roots_at(self.factors, c, over))
             roots = roots[: self._most_roots(trees)]
             while len(roots):
-                count = min(self._limit, max(1, self.manners.piece // trees.most))
+                count = min(self._limit, max(1, self.options.piece // trees.most))
                 self.moves(roots[:count], trees, prices, within)
                 roots = roots[count:]
                 yield
@@ -366,7 +366,7 @@ class TreeSearch:
         return bool(over[self.compact.first[v] : self.compact.last[v]].any())
 
     def _jitter(self) -> float:
-        return 1.0 + self.manners.jitter * (2.0 * float(self.rng.random()) - 1.0)
+        return 1.0 + self.options.jitter * (2.0 * float(self.rng.random()) - 1.0)
 
     def _keep_best(self) -> None:
         cost = self.cost_of(self.board.choice)
