@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.period.contracted import ContractedProblem
 
-MAX_STATES, _MAX_WIDTH = 100_000, 4096  # in all, and of a layer
 _SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
 
 
@@ -141,8 +140,17 @@ def _greedy_order(
 
 
 def _states(
-    compute: list[int], tensors: list[_Tensor], order: list[int], deadline: float
+    compute: list[int],
+    tensors: list[_Tensor],
+    order: list[int],
+    deadline: float,
+    *,
+    most_states: int = 100_000,
+    most_width: int = 4096,
 ) -> FrontierGraph | None:
+    """Return the graph along an order; None if it has more states than so many, in all or in a
+    layer, or it is late.
+    """
     pins = [tensor.pins for tensor in tensors]
     touching, left = _touching(len(order), pins), list(map(len, pins))
     opened: list[int] = []
@@ -151,14 +159,14 @@ def _states(
     target: tuple[list[int], list[int]] = ([], [])
     ticks: tuple[list[int], list[int]] = ([], [])
     for v in order:
-        if layer[-1] > MAX_STATES or time.perf_counter() >= deadline:
+        if layer[-1] > most_states or time.perf_counter() >= deadline:
             return None
         for t in touching[v]:
             left[t] -= 1
         remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
         found: dict[tuple[int, ...], int] = {}
         for state, held in itertools.product(states, (0, 1)):
-            if held == 0 and len(found) > _MAX_WIDTH:
+            if held == 0 and len(found) > most_width:
                 return None
             here = dict(zip(opened, state, strict=True))
             paid = compute[v] * held + _touch(here, tensors, touching[v], held)
