@@ -31,7 +31,7 @@ _EXPORTS = {
     "Budget": "model.budget",
     "Result": "model.result",
     "TracePoint": "model.result",
-    "Solver": "solving.solver",
+    "Solver": "solving.registry",
     "SearchSolver": "solving.base",
     "option": "solving.options",
     "run": "solving.run",
@@ -109,9 +109,8 @@ if TYPE_CHECKING:
     from placeopt.solving.base import SearchSolver
     from placeopt.solving.bound import bound
     from placeopt.solving.options import option
-    from placeopt.solving.registry import make_solver, register
+    from placeopt.solving.registry import Solver, make_solver, register
     from placeopt.solving.run import run
-    from placeopt.solving.solver import Solver
     from placeopt.streams import load_stream
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode

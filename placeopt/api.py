@@ -21,7 +21,8 @@ from placeopt.splits.problem import SplitProblem
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress, Solver
+    from placeopt.solving.registry import Solver
+    from placeopt.solving.tracker import OnProgress
 
 SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}
 """Options of `load` that make a split problem, with its fields."""

@@ -14,7 +14,8 @@ from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.table import problem_from_dict, problem_to_dict
 
 if TYPE_CHECKING:
-    from placeopt.io.serialize import Body
+    from placeopt.io.body import Body
+from placeopt.io.serialize import 
 
 
 def _decode_problem(body: Body) -> PipelineProblem:

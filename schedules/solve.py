@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
 
 
 def schedule_result(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.units import join_units
+from placeopt.model.projection import join_units
 
 
 def random_problem(seed: int) -> PlacementProblem:

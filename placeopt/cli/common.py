@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
-    from placeopt.solving.solver import OnProgress, Progress
+    from placeopt.solving.tracker import OnProgress, Progress
 
 
 def cluster_completions(incomplete: str) -> list[str]:

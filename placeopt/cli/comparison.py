@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
 
 
 INTERPRETED_SECONDS = 0.5

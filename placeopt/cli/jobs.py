@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
     from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode, Summary

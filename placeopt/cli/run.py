@@ -300,8 +300,8 @@ def _write(
     data: dict[str, Any],
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
-    from placeopt.io.csv_text import csv_text
     from placeopt.io.placement_file import write_placement
+    from placeopt.model.files import csv_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.runtime.simulation import timeline

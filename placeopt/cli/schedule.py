@@ -18,7 +18,7 @@ from placeopt.cli import common, interrupt
 from placeopt.instances.sources import load_graph
 from placeopt.instances.training import resident_parts
 from placeopt.io import serialize
-from placeopt.io.result_codecs import result_object
+from placeopt.io.serialize import result_object
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.model_cut import ModelCut, StageRow
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
 
     Data = dict[str, Any]
     Outcome = Result[PipelineSchedule] | Refused

@@ -207,8 +207,8 @@ def _summary(
 
 def _write(folder: Path, model: ShardingModel, result: Result[Any], rows: list[Data]) -> list[str]:
     """Write problem and result as JSON and the table as CSV; return the paths."""
-    from placeopt.io.csv_text import csv_text
     from placeopt.io.serialize import save
+    from placeopt.model.files import csv_text
 
     columns = ["op", "type", "strategy", "torch", "jax", "bytes"]
     table = [columns, *([row[key] for key in columns] for row in rows)]

@@ -16,9 +16,8 @@ import numpy as np
 from placeopt.experiments import analysis
 from placeopt.experiments.store import cell_rows
 from placeopt.io.body import plain
-from placeopt.io.csv_text import csv_text
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import write_bytes, write_text
+from placeopt.model.files import csv_text, write_bytes, write_text
 from placeopt.plotting.files import figure_bytes, write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 

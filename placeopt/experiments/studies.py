@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.runner import AGAIN, HowToRun, PlainReporter, run_cells, stays
 from placeopt.experiments.store import latest, read_rows
-from placeopt.io.csv_text import csv_text
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.files import write_text
+from placeopt.model.files import csv_text, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

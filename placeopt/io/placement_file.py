@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.io.body import Body
-from placeopt.io.csv_text import csv_text
 from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError, nearest
-from placeopt.model.files import parse_json, read_text, write_text
+from placeopt.model.files import csv_text, parse_json, read_text, write_text
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 

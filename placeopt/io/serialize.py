@@ -1,33 +1,168 @@
-"""Versioned JSON of every object: graphs, clusters, problems, solutions, budgets and results.
+"""Versioned JSON of every object, `{"format": "placeopt/KIND", "version": 1, ...}`, and back.
 
     save(result, "result.json")
     result = load("result.json")
 
-What is given (graphs, clusters, placement problems: arrays by column, neutral columns left out)
-has its form here, what comes back in `result_codecs`; packages add theirs with `register` (see
-`codec`).
+Reading checks kind, version, types and lengths before the object's own constructor checks the
+values. A file written by version N is read by every later version.
+
+What is given (graphs, clusters, placement problems: arrays by column, neutral columns left out) and
+what comes back (placements, schedules, budgets, results) has its form here. What a Result derives
+from its other fields (gap, seconds, status) is written for readers of the file, computed again when
+the file is loaded, and refused where the two disagree. A package with solution types of its own
+calls `register` in its module `codecs`, which is imported when such an object is first met.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import itertools
+import json
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import Body, int_table, plain, show
-from placeopt.io.codec import Codec, from_dict, load, register, save, to_dict
-from placeopt.io.result_codecs import result_fields
+from placeopt.io.body import Body, int_table, is_number, kind_of, plain, show
+from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster, Device, Link, Rates
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, SolverError
+from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
 from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result, TacticUse, TracePoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from placeopt.model.arrays import Ints
 
+PREFIX = "placeopt/"
+VERSION = 1
 
-__all__ = ["Body", "Codec", "from_dict", "load", "register", "result_fields", "save", "to_dict"]
+
+@dataclass(frozen=True)
+class Codec:
+    """How one class becomes JSON: `encode` gives the body, `decode` takes it back."""
+
+    kind: str
+    cls: type
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[Body], Any]
+    version: int = VERSION
+
+
+_by_kind: dict[str, Codec] = {}
+_by_class: dict[type, Codec] = {}
+_LATE = (
+    *("streams.codecs", "sharding.codecs", "schedules.codecs"),
+    *("plans.codecs", "splits.codecs"),
+)
+"""Modules above this one that register more of them, imported when an unknown class or kind is
+met."""
+
+
+def register(codec: Codec) -> None:
+    """Make a class known to `to_dict`, `from_dict`, `save` and `load`."""
+    _by_kind[codec.kind] = codec
+    _by_class[codec.cls] = codec
+
+
+def to_dict(value: Any) -> dict[str, Any]:
+    """Return the JSON object of a graph, cluster, problem, placement, schedule, budget or result.
+
+    Raises
+    ------
+    InputError
+        If the class of `value` has no JSON form.
+    """
+    codec = _codec_of(type(value)) or (_register_late() and _codec_of(type(value)))
+    if not codec:
+        raise InputError(
+            f"no JSON form for {type(value).__name__}; known: {', '.join(sorted(_by_kind))}"
+        )
+    return {"format": PREFIX + codec.kind, "version": codec.version, **codec.encode(value)}
+
+
+def _codec_of(cls: type) -> Codec | None:
+    return next((_by_class[base] for base in cls.__mro__ if base in _by_class), None)
+
+
+def _register_late() -> bool:
+    """Import the modules that register further codecs; those that are not installed are skipped."""
+    for module in _LATE:
+        if importlib.util.find_spec(f"placeopt.{module}") is not None:
+            importlib.import_module(f"placeopt.{module}")
+    return True
+
+
+def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
+    """Return the object that `to_dict` wrote.
+
+    Parameters
+    ----------
+    kind : what is expected ("opgraph", "problem", ...); any kind if None.
+    where : the file, for messages.
+
+    Raises
+    ------
+    InputError
+        If the format, the version, a type or a value is wrong; one line.
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: expected a JSON object, received {kind_of(data)}")
+    codec = _codec_for(data, kind, where)
+    version = data.get("version")
+    if type(version) is not int or not 1 <= version <= codec.version:
+        raise InputError(
+            f'{where}: "version": expected 1..{codec.version}, received {show(version)}; '
+            "a newer placeopt wrote the file, or it is damaged"
+        )
+    try:
+        return codec.decode(Body(data, where))
+    except InputError as error:
+        text = str(error)
+        raise error if text.startswith(where[:40]) else InputError(f"{where}: {text}") from error
+    except OverflowError as error:
+        raise InputError(f"{where}: a number passes the range of 64 bits") from error
+
+
+def _codec_for(data: dict[str, Any], kind: str | None, where: str) -> Codec:
+    """Return the codec that the format of an object names."""
+    name = data.get("format")
+    if not isinstance(name, str) or not name.startswith(PREFIX):
+        known = ", ".join(PREFIX + k for k in sorted(_by_kind))
+        expected = f'"{PREFIX}{kind}"' if kind else f"one of {known}"
+        if "device" in data and name is None:
+            raise InputError(f"{where}: this is a placement file; expected {expected}")
+        raise InputError(f'{where}: "format": expected {expected}, received {show(name)}')
+    found = name.removeprefix(PREFIX)
+    if kind not in (None, found):
+        raise InputError(f'{where}: "format": expected "{PREFIX}{kind}", received {show(name)}')
+    if found not in _by_kind:
+        _register_late()
+    if found not in _by_kind:
+        known = ", ".join(sorted(_by_kind))
+        raise InputError(f'{where}: "format": {show(name)} is not known; known: {known}')
+    return _by_kind[found]
+
+
+def save(value: Any, path: str | Path) -> Path:
+    """Write `value` as JSON; the file is replaced at once."""
+    return write_text(
+        path, json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
+    )
+
+
+def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Read what `save` wrote; see `from_dict`."""
+    return from_dict(read_json(path, max_bytes=max_bytes), kind, f"file '{path}'")
 
 
 _OP_ARRAYS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
@@ -164,3 +299,156 @@ def _decode_problem(body: Body) -> PlacementProblem:
 register(Codec("opgraph", OpGraph, _encode_graph, _decode_graph))
 register(Codec("cluster", Cluster, _encode_cluster, _decode_cluster))
 register(Codec("problem", PlacementProblem, _encode_problem, _decode_problem))
+
+
+def _register_plain(kind: str, cls: type) -> None:
+    """Register a class whose JSON is its fields."""
+    register(Codec(kind, cls, plain, lambda body: cls(**body.fields(cls))))
+
+
+_SAID_OTHERWISE = (
+    *("solution", "value", "lower_bound"),
+    *("objective_name", "trace", "tactics", "given"),
+)
+"""Fields of a result that its JSON does not hold as they are."""
+
+
+def result_fields(result: Result[Any]) -> dict[str, Any]:
+    """Return the JSON fields of a result, the solution left out."""
+    return {
+        **plain(result, but=_SAID_OTHERWISE),
+        "objective": result.objective_name,
+        **_number("value", result.value),
+        "seconds": result.seconds,
+        **_number("lower_bound", result.lower_bound),
+        "gap": result.gap,
+        "trace": [
+            [p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)]
+            for p in result.trace
+        ],
+        "tactics": [plain(use) for use in result.tactics],
+    }
+
+
+def _encode_result(result: Result[Any]) -> dict[str, Any]:
+    data = {
+        **result_fields(result),
+        "solution": None if result.solution is None else to_dict(result.solution),
+    }
+    return {**data, "digest": digest(data)}
+
+
+def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON object of a result with further fields for readers of the file, which its
+    digest covers as well.
+    """
+    data = {**told, **to_dict(result)}
+    return {**data, "digest": digest(_covered(data))}
+
+
+def _covered(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in ("digest", "format", "version")}
+
+
+def _decode_result(body: Body) -> Result[Any]:
+    solution = None
+    trace = body.items("trace") if body.has("trace") else []
+    tactics = body.bodies("tactics") if body.has("tactics") else []
+    if body.has("solution"):
+        solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
+    fields: dict[str, Any] = dict(
+        solution=solution,
+        value=_rational(body, "value") if body.has("value") else None,
+        lower_bound=_rational(body, "lower_bound"),
+        objective_name=body.text("objective", "makespan"),
+        trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
+        tactics=tuple(TacticUse(**part.fields(TacticUse)) for part in tactics),
+        **body.fields(Result, but=_SAID_OTHERWISE),
+    )
+    try:
+        result: Result[Any] = Result(**fields)
+    except SolverError as error:  # a bound above the value
+        raise InputError(f"{body.where}: {error}") from error
+    _refuse_false_claims(body, result)
+    _refuse_changes(body)
+    return result
+
+
+def _refuse_changes(body: Body) -> None:
+    """Refuse a result that was changed after it was written; version 1 had no digest."""
+    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(
+        _covered(body.data)
+    ):
+        raise InputError(
+            f"{body.where}: the result was changed after it was written (its digest differs); "
+            "solve again, or verify its placement alone"
+        )
+
+
+def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
+    """Refuse a gap, seconds or status that value and bound do not give."""
+    for key in ("gap", "seconds"):
+        claimed, found = body.data.get(key), getattr(result, key)
+        if key in body.data and not _agree(claimed, found):
+            raise body.wrong(key, f"{found}, which value and bound give", claimed)
+    if result.value is None:
+        possible: tuple[str, ...] = ("infeasible", "unknown")
+    else:
+        possible = ("optimal",) if result.value == result.lower_bound else ("feasible",)
+    if result.status not in possible:
+        raise body.wrong(
+            "status", f"{' or '.join(possible)}, which value and bound give", result.status
+        )
+
+
+def _agree(claimed: Any, found: float | None) -> bool:
+    """Whether a file's number, or its null, is the one that was found."""
+    if claimed is None or found is None:
+        return claimed is found
+    return is_number(claimed) and math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _number(key: str, value: Any) -> dict[str, Any]:
+    """Return a number of ticks; a fraction as a float, and exactly beside it."""
+    if isinstance(value, Fraction):
+        return {key: float(value), f"{key}_exact": f"{value.numerator}/{value.denominator}"}
+    return {key: value}
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of ticks for a trace: a fraction as a float."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    return value
+
+
+def _rational(body: Body, key: str) -> Any:
+    """Return what `_number` wrote."""
+    if f"{key}_exact" not in body.data:
+        return body.integer(key)
+    text = body.text(f"{key}_exact")
+    if not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+        raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)
+    value = Fraction(text)
+    if body.number(key) != float(value):
+        raise body.wrong(key, f"{float(value)}, which {text} is", body.get(key))
+    return value
+
+
+def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
+    ok = isinstance(row, list) and len(row) == 4 and isinstance(row[0], int | float)
+    ok = (
+        ok
+        and type(row[1]) is int
+        and type(row[2]) in (int, float, type(None))
+        and type(row[3]) in (int, float)
+    )
+    if not ok:
+        raise body.wrong(f"trace[{index}]", "[seconds, evaluations, incumbent, lower bound]", row)
+    return TracePoint(float(row[0]), row[1], row[2], row[3])
+
+
+_register_plain("placement", Placement)
+_register_plain("schedule", Schedule)
+_register_plain("budget", Budget)
+register(Codec("result", Result, _encode_result, _decode_result, version=2))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.makespan import simulator as kernels
-from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.judge import placement_violations
+from placeopt.makespan.simulator import problem_arrays
 from placeopt.model.arrays import Ints, distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text

@@ -45,7 +45,7 @@ class Makespan(PlacementObjective):
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no schedule can be valid, "" unless a simple reason proves it."""
-        from placeopt.makespan.live import impossible_reason
+        from placeopt.model.feasibility import impossible_reason
 
         return impossible_reason(problem)
 

@@ -1,18 +1,20 @@
 """The event-driven evaluator in numba: the schedule of a placement under `fifo`, `priority` or
-`planned`.
+`planned`, and the bytes on every device over it.
 
 The semantics are those of docs/concepts.md. At each distinct time t: (1) complete every op and
 transfer that ends at t; (2) every idle channel with requests starts one, back to 1 if any takes no
 time; (3) every idle device with ready ops starts one, back to 1 if any takes no time; (4) advance
-to the next completion.
+to the next completion. For `planned` every device's ops and every channel's transfers are sorted by
+rank first. Tensors live from their producer to their last reader.
 
 Three things make it fast. An op is put into its device's queue as soon as its last input's *arrival
 time* is known, which may be in the future, so uncontended transfers are never events. Queues are
 binary heaps that live in one array, in the region of their device (its size is the number of ops
 there). The next event is found by scanning one number per device.
 
-Kernels read the placement from the workspace, so that each is compiled once. The pieces of
-`simulate` are inlined: passing a workspace to a function costs more than most pieces do.
+Kernels read the placement from the workspace, which is allocated once a thread, so that each is
+compiled once. The pieces of `simulate` are inlined: passing a workspace to a function costs more
+than most pieces do.
 """
 
 from __future__ import annotations
@@ -21,17 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.peak_memory import peak_memory, too_full
-from placeopt.makespan.planned_order import order_ops, order_transfers
-from placeopt.makespan.workspace import (
-    ACTIVE,
-    DONE,
-    EVENTS,
-    REQUESTS,
-    TOUCHED,
-    Workspace,
-    make_workspace,
-)
+from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, inlined, inner, uncounted
 from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -39,8 +31,292 @@ from placeopt.model.objective import INFEASIBLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.makespan.arrays import ProblemArrays
-    from placeopt.model.arrays import Flags, Ints
+    from placeopt.model.arrays import Flags
+    from placeopt.model.problem import PlacementProblem
+
+
+class ProblemArrays(NamedTuple):
+    """What the kernels need of a PlacementProblem (n ops, k devices, m tensors, c link classes).
+
+    Every array is read-only, int64 and C-contiguous, so that each kernel is compiled once.
+    """
+
+    compute: Ints  # (n, k)
+    indegree: Ints  # (n,) number of input tensors
+    edge_ptr: Ints  # (n + 1,) out-edges of each op
+    edge_op: Ints  # (edges,) consumer
+    edge_tensor: Ints  # (edges,) tensor, edges of one tensor are adjacent
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # (edges,)
+    producer: Ints  # (m,)
+    transfer: Ints  # (m, c)
+    link_class: Ints  # (k, k)
+    channel: Ints  # (k, k)
+    num_channels: int  # 0 without contention
+    resident: Ints  # (n,)
+    capacity: Ints  # (k,)
+    colocation: Ints  # (n,)
+    tensor_bytes: Ints  # (m,)
+    num_groups: int  # largest colocation id + 1
+    peak_memory: bool  # whether capacity bounds the dynamic peak
+
+
+def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
+    """Return the arrays that kernels take; computed once per problem."""
+    cached: ProblemArrays | None = problem.__dict__.get("_kernel_arrays")
+    if cached is None:
+        edge_ptr, edge_op, edge_tensor = problem.successors
+        cached = ProblemArrays(
+            compute=problem.compute,
+            indegree=frozen(
+                np.bincount(problem.consumer, minlength=problem.num_ops).astype(np.int64)
+            ),
+            edge_ptr=edge_ptr,
+            edge_op=edge_op,
+            edge_tensor=edge_tensor,
+            consumer_ptr=problem.consumer_ptr,
+            consumer=problem.consumer,
+            producer=problem.producer,
+            transfer=problem.transfer,
+            link_class=problem.link_class,
+            channel=problem.channel,
+            num_channels=problem.num_channels,
+            resident=problem.resident,
+            capacity=problem.capacity,
+            colocation=problem.colocation,
+            tensor_bytes=problem.tensor_bytes,
+            num_groups=int(problem.colocation.max()) + 1,
+            peak_memory=problem.memory == "peak",
+        )
+        problem.__dict__["_kernel_arrays"] = cached
+    return cached
+
+
+TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
+"""Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so
+far, ops completed."""
+
+
+class Queues(NamedTuple):
+    """The ops of every device that are ready, or become so later: heaps in the device's region."""
+
+    first: Ints  # (k + 1,) region of each device in the heaps
+    size: Ints  # (k,) entries in the ready heap
+    key: Ints  # (n,)
+    op: Ints  # (n,)
+    later_size: Ints  # (k,) entries in the heap of ops that become ready later
+    later_key: Ints  # (n,)
+    later_op: Ints  # (n,)
+
+
+class Channels(NamedTuple):
+    """The channels, what they carry, and the heap of the transfers that are under way."""
+
+    root: Ints  # (channels,) request heap
+    running: Ints  # (channels,) request or -1
+    event_key: Ints  # (channels,) heap of transfer completions
+    event_channel: Ints  # (channels,)
+    active: Ints  # (channels,) channels that may start a transfer now
+    is_active: Flags  # (channels,)
+
+
+class Requests(NamedTuple):
+    """The contended transfers: one per tensor and destination."""
+
+    key: Ints  # (edges,)
+    tensor: Ints  # (edges,)
+    destination: Ints  # (edges,)
+    left: Ints  # (edges,) skew-heap children
+    right: Ints  # (edges,)
+    start: Ints  # (edges,)
+    finish: Ints  # (edges,)
+
+
+class PlannedOrder(NamedTuple):
+    """What is planned: the next op of every device, and every channel's requests in order."""
+
+    op_at: Ints  # (k,) next position of each device in Queues.op
+    pair_ptr: Ints  # (m + 1,) first request of each tensor
+    lane_ptr: Ints  # (channels + 1,) region of each channel in lane
+    lane_at: Ints  # (channels,) next position
+    lane: Ints  # (edges,) requests in planned order
+    requested: Flags  # (edges,)
+
+
+class Workspace(NamedTuple):
+    """Scratch memory of one thread; nothing is allocated per evaluation."""
+
+    device: Ints  # (n,) the placement
+    rank: Ints  # (n,) its priorities, 0 without
+    counter: Ints  # (5,) see TOUCHED
+    pending: Ints  # (n,) inputs still missing
+    cost: Ints  # (n,) ticks of each op on its device
+    ready: Ints  # (n,) time the inputs are available
+    running: Ints  # (k,) op or -1
+    next_time: Ints  # (k,) time of the device's next event
+    touched: Ints  # (k,) devices that may start an op now
+    is_touched: Flags  # (k,)
+    start: Ints  # (n,)
+    finish: Ints  # (n,)
+    stamp: Ints  # (k,) last tensor that met this destination
+    best_rank: Ints  # (k,) smallest rank among its consumers there
+    spots: Ints  # (k,) destinations of the tensor at hand
+    group_device: Ints  # (groups,)
+    load: Ints  # (k,) bytes
+    queues: Queues
+    channels: Channels
+    requests: Requests
+    plan: PlannedOrder
+
+
+@inner
+def _empty_queues(n: int, k: int) -> Queues:
+    return Queues(
+        first=np.empty(k + 1, np.int64),
+        size=np.empty(k, np.int64),
+        key=np.empty(n, np.int64),
+        op=np.empty(n, np.int64),
+        later_size=np.empty(k, np.int64),
+        later_key=np.empty(n, np.int64),
+        later_op=np.empty(n, np.int64),
+    )
+
+
+@inner
+def _empty_channels(channels: int) -> Channels:
+    return Channels(
+        root=np.empty(channels, np.int64),
+        running=np.empty(channels, np.int64),
+        event_key=np.empty(channels, np.int64),
+        event_channel=np.empty(channels, np.int64),
+        active=np.empty(channels, np.int64),
+        is_active=np.empty(channels, np.bool_),
+    )
+
+
+@inner
+def _empty_requests(edges: int) -> Requests:
+    return Requests(
+        key=np.empty(edges, np.int64),
+        tensor=np.empty(edges, np.int64),
+        destination=np.empty(edges, np.int64),
+        left=np.empty(edges, np.int64),
+        right=np.empty(edges, np.int64),
+        start=np.empty(edges, np.int64),
+        finish=np.empty(edges, np.int64),
+    )
+
+
+@inner
+def _empty_plan(k: int, tensors: int, channels: int, edges: int) -> PlannedOrder:
+    return PlannedOrder(
+        op_at=np.empty(k, np.int64),
+        pair_ptr=np.empty(tensors + 1, np.int64),
+        lane_ptr=np.empty(channels + 1, np.int64),
+        lane_at=np.empty(channels, np.int64),
+        lane=np.empty(edges, np.int64),
+        requested=np.empty(edges, np.bool_),
+    )
+
+
+@inner
+def make_workspace(arrays: ProblemArrays) -> Workspace:
+    """Allocate the scratch memory of one thread."""
+    n, k = arrays.compute.shape
+    edges = arrays.consumer.shape[0]
+    tensors = arrays.producer.shape[0]
+    channels = arrays.num_channels
+    groups = arrays.num_groups
+    i64 = np.int64
+    return Workspace(
+        device=np.empty(n, i64),
+        rank=np.zeros(n, i64),
+        counter=np.zeros(5, i64),
+        pending=np.empty(n, i64),
+        cost=np.empty(n, i64),
+        ready=np.empty(n, i64),
+        running=np.empty(k, i64),
+        next_time=np.empty(k, i64),
+        touched=np.empty(k, i64),
+        is_touched=np.empty(k, np.bool_),
+        start=np.empty(n, i64),
+        finish=np.empty(n, i64),
+        stamp=np.empty(k, i64),
+        best_rank=np.empty(k, i64),
+        spots=np.empty(k, i64),
+        group_device=np.empty(groups, i64),
+        load=np.empty(k, i64),
+        queues=_empty_queues(n, k),
+        channels=_empty_channels(channels),
+        requests=_empty_requests(edges),
+        plan=_empty_plan(k, tensors, channels, edges),
+    )
+
+
+@uncounted
+def order_ops(arrays: ProblemArrays, w: Workspace) -> None:
+    """Sort every device's ops by rank, for planned execution."""
+    n, k = arrays.compute.shape
+    for d in range(k):
+        w.plan.op_at[d] = w.queues.first[d]
+    for op in range(n):
+        push(w.queues.later_key, w.queues.later_op, 0, op, w.rank[op], op)
+    for left in range(n, 0, -1):
+        op = w.queues.later_op[0]
+        pop(w.queues.later_key, w.queues.later_op, 0, left)
+        d = w.device[op]
+        w.queues.op[w.plan.op_at[d]] = op
+        w.plan.op_at[d] += 1
+    for d in range(k):
+        w.plan.op_at[d] = w.queues.first[d]
+
+
+@uncounted
+def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
+    """Number every channel's requests and sort them by rank, for planned execution."""
+    k, m = arrays.compute.shape[1], arrays.producer.shape[0]
+    count = 0
+    for c in range(arrays.num_channels + 1):
+        w.plan.lane_ptr[c] = 0
+    for tensor in range(m):
+        w.plan.pair_ptr[tensor] = count
+        source = w.device[arrays.producer[tensor]]
+        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+            v = arrays.consumer[e]
+            d = w.device[v]
+            if d != source and arrays.channel[source, d] >= 0:
+                if w.stamp[d] != tensor:
+                    w.stamp[d] = tensor
+                    w.best_rank[d] = w.rank[v]
+                elif w.rank[v] < w.best_rank[d]:
+                    w.best_rank[d] = w.rank[v]
+        for d in range(k):
+            if w.stamp[d] == tensor:
+                w.requests.key[count] = w.best_rank[d]
+                w.requests.tensor[count] = tensor
+                w.requests.destination[count] = d
+                w.plan.requested[count] = False
+                w.plan.lane_ptr[arrays.channel[source, d] + 1] += 1
+                count += 1
+    w.plan.pair_ptr[m] = count
+    for c in range(arrays.num_channels):
+        w.plan.lane_ptr[c + 1] += w.plan.lane_ptr[c]
+        w.plan.lane_at[c] = w.plan.lane_ptr[c]
+    for r in range(count):  # no request has begun: its times are free to hold the heap
+        push(w.requests.start, w.requests.finish, 0, r, w.requests.key[r], r)
+    for left in range(count, 0, -1):
+        r = w.requests.finish[0]
+        pop(w.requests.start, w.requests.finish, 0, left)
+        c = arrays.channel[
+            w.device[arrays.producer[w.requests.tensor[r]]], w.requests.destination[r]
+        ]
+        w.plan.lane[w.plan.lane_at[c]] = r
+        w.plan.lane_at[c] += 1
+    for c in range(arrays.num_channels):
+        w.plan.lane_at[c] = w.plan.lane_ptr[c]
+    for d in range(k):
+        w.stamp[d] = -1
+
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
@@ -522,3 +798,120 @@ def batch(
             elif arrays.peak_memory and too_full(arrays, w, requests):
                 continue
             out[row] = makespan
+
+
+@inner
+def _sorted(values: Ints) -> Ints:
+    """Indices of `values` by value, ties by index."""
+    count = len(values)
+    key, item, order = (
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+    )
+    for i in range(count):
+        push(key, item, 0, i, values[i], i)
+    for i in range(count):
+        order[i] = item[0]
+        pop(key, item, 0, count - i)
+    return order
+
+
+@inner
+def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[Ints, Ints]:
+    """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
+    first = np.zeros(num_tensors + 1, np.int64)
+    for r in range(num_requests):
+        first[w.requests.tensor[r] + 1] += 1
+    for tensor in range(num_tensors):
+        first[tensor + 1] += first[tensor]
+    request = np.empty(num_requests, np.int64)
+    cursor = first.copy()
+    for r in range(num_requests):
+        request[cursor[w.requests.tensor[r]]] = r
+        cursor[w.requests.tensor[r]] += 1
+    return first, request
+
+
+@inner
+def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
+    m = arrays.producer.shape[0]
+    room = m + arrays.consumer.shape[0]
+    begin = np.empty(room, np.int64)
+    end = np.empty(room, np.int64)
+    where = np.empty(room, np.int64)
+    size = np.empty(room, np.int64)
+    first, by_tensor = _transfers_by_tensor(w, m, num_requests)
+    slot = np.full(arrays.compute.shape[1], -1, np.int64)
+    count = 0
+    for tensor in range(m):
+        u = arrays.producer[tensor]
+        source = w.device[u]
+        home = count
+        begin[home], end[home], where[home] = w.start[u], w.finish[u], source
+        count += 1
+        slot[source] = home
+        for r in range(first[tensor], first[tensor + 1]):
+            request = by_tensor[r]
+            d = w.requests.destination[request]
+            begin[count], end[count], where[count] = (
+                w.requests.start[request],
+                w.requests.finish[request],
+                d,
+            )
+            slot[d] = count
+            end[home] = max(end[home], end[count])
+            count += 1
+        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+            v = arrays.consumer[e]
+            d = w.device[v]
+            if slot[d] < home:
+                begin[count], where[count] = w.finish[u], d
+                end[count] = w.finish[u] + arrays.transfer[tensor, arrays.link_class[source, d]]
+                slot[d] = count
+                end[home] = max(end[home], end[count])
+                count += 1
+            end[slot[d]] = max(end[slot[d]], w.finish[v])
+        for i in range(home, count):
+            size[i] = arrays.tensor_bytes[tensor]
+    return begin[:count], end[:count], where[:count], size[:count]
+
+
+@inner
+def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> Ints:
+    """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
+
+    A tensor lives on its producer's device from its producer's start, on another from its
+    transfer's start, in both cases until the last reader there, or the transfer, ends.
+    """
+    n, k = arrays.compute.shape
+    begin, end, where, size = _lives(arrays, w, num_requests)
+    now = np.zeros(k, np.int64)
+    for op in range(n):
+        now[w.device[op]] += arrays.resident[op]
+    peak = now.copy()
+    by_begin, by_end = _sorted(begin), _sorted(end)
+    j = 0
+    for i in range(len(begin)):
+        x = by_begin[i]
+        if begin[x] == end[x]:
+            continue
+        while end[by_end[j]] <= begin[x]:
+            y = by_end[j]
+            if begin[y] < end[y]:
+                now[where[y]] -= size[y]
+            j += 1
+        now[where[x]] += size[x]
+        peak[where[x]] = max(peak[where[x]], now[where[x]])
+    return peak
+
+
+@inner
+def too_full(arrays: ProblemArrays, w: Workspace, num_requests: int) -> bool:
+    """Whether some device ever holds more than its capacity in the schedule in `w`."""
+    peak = peak_memory(arrays, w, num_requests)
+    for d in range(len(peak)):
+        if peak[d] > arrays.capacity[d]:
+            return True
+    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -1,10 +1,12 @@
-"""Reasons why a problem has no placement at all: an op, a colocation group, the total memory, or a
-count.
+"""Reasons why a problem has no placement at all: an op, a colocation group, the total memory, a
+count, or an op whose tensors have no room.
 
 Proof of each: an op (or a group whose members share a device) needs one device that is compatible
 with it and holds its resident bytes; every resident byte needs room on some device; and of the ops
 (or groups) of at least s bytes a device takes at most as many as its capacity holds of the smallest
 of them. With memory="peak" the resident bytes are part of every peak, so the same reasons hold.
+Besides, while op v then runs on device d, for more than no time, its inputs are there until it
+ends, its outputs from its start on, and its resident bytes always: d has to hold them all at once.
 """
 
 from __future__ import annotations
@@ -122,3 +124,30 @@ def _by_count(problem: PlacementProblem) -> str:
                 f"{fit} fit into the devices, counted one device at a time; {HELP}"
             )
     return ""
+
+
+def impossible_reason(problem: PlacementProblem) -> str:
+    """Return one line that says why no schedule exists, or "" if no quick test proves it."""
+    reason = infeasible_reason(problem)
+    return _live_reason(problem) if not reason and problem.memory == "peak" else reason
+
+
+def _live_reason(problem: PlacementProblem) -> str:
+    """Return why no device has room for the tensors of some op, "" if one has for every op."""
+    counts = np.diff(problem.consumer_ptr)
+    need = problem.resident.copy()
+    np.add.at(need, problem.producer[counts > 0], problem.tensor_bytes[counts > 0])
+    np.add.at(need, problem.consumer, np.repeat(problem.tensor_bytes, counts))
+    runs = problem.compute >= 0
+    fits = runs & ((problem.compute == 0) | (need[:, None] <= problem.capacity[None, :]))
+    stuck = np.flatnonzero(~fits.any(axis=1))
+    if not stuck.size:
+        return ""
+    op = int(stuck[need[stuck].argmax()])
+    room = int(np.where(runs[op], problem.capacity, -1).max())
+    missing = bytes_text(int(need[op]) - room)
+    return (
+        f"op '{problem.op_names[op]}' holds {bytes_text(int(need[op]))} while it runs (its "
+        f"weights, inputs and outputs), {missing} more than any compatible device has; "
+        f"{HELP}"
+    )

@@ -2,13 +2,17 @@
 
 Every reader goes through here, so that a file of the wrong kind, a truncated one or a gigabyte of
 nonsense costs one clear line and bounded memory.
+
+CSV as it is written everywhere: commas, line feeds, quotes where they are needed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import gc
 import hashlib
+import io
 import json
 import os
 import re
@@ -20,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """What words of files and options mean."""
@@ -240,3 +244,10 @@ def one_line(text: str, length: int = 80) -> str:
     """Return a text on one line, cut to `length`."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows, the header first, as the text of a CSV file."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry
-from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

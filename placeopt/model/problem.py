@@ -38,10 +38,12 @@ from placeopt.model.projection import (
     GraphArrays,
     MemoryArrays,
     Outputs,
+    Units,
     edges_by,
+    group_units,
     outputs_of,
+    unit_of_ops,
 )
-from placeopt.model.units import Units, group_units, unit_of_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,8 +1,12 @@
 """What kernels read of a problem: small NamedTuples of read-only arrays, each computed once
 (`problem.graph`, ...).
 
-A kernel takes the tuples it needs, whole or nested in its own; every field of every one is int64,
-C-contiguous and read-only, so that a kernel is compiled once.
+A kernel takes the tuples it needs, whole or nested in its own; every field of every one is int64
+(of masks bool), C-contiguous and read-only, so that a kernel is compiled once.
+
+One of them groups the ops into units: ops that share a device, the smallest things that a placement
+moves. A unit is a colocation group, or a single op that is in none. `problem.units` is the one
+projection of colocation; whoever needs "the ops that go together" takes it from there.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, frozen
+from placeopt.model.arrays import Flags, Ints, frozen
 
 
 class Edges(NamedTuple):
@@ -68,3 +72,62 @@ def outputs_of(num_ops: int, producer: Ints) -> Outputs:
     order = np.argsort(producer, kind="stable")
     pointer = np.searchsorted(producer[order], np.arange(num_ops + 1))
     return Outputs(frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64)))
+
+
+class Units(NamedTuple):
+    """Ops grouped into units (n ops, u units, k devices); read-only, fit for kernels."""
+
+    unit: Ints  # (n,) unit of each op
+    first_op: Ints  # (u,) smallest op of each unit
+    member_ptr: Ints  # (u + 1,)
+    member: Ints  # (n,) ops of each unit, rising
+    bytes: Ints  # (u,) resident bytes
+    allowed: Flags  # (u, k) whether every member can run there
+    capacity: Ints  # (k,) bytes
+
+    @property
+    def head(self) -> Ints:
+        """First op of the unit of each op, shape (n,)."""
+        return self.first_op[self.unit]
+
+
+def unit_of_ops(colocation: Ints) -> Ints:
+    """Return the unit of each op, numbered by first op; `colocation` is a group or -1 per op."""
+    n = len(colocation)
+    label = np.where(colocation >= 0, colocation, colocation.max(initial=-1) + 1 + np.arange(n))
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    by_first = np.empty(len(first), np.int64)
+    by_first[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return frozen(by_first[inverse])
+
+
+def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> Units:
+    """Build units from the unit of each op, its bytes and where it can run, shape (num_ops,
+    num_devices).
+    """
+    count = int(unit.max()) + 1
+    member = np.argsort(unit, kind="stable")
+    pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
+    size = np.zeros(count, np.int64)
+    np.add.at(size, unit, op_bytes)
+    everywhere = allowed[member]
+    if count < len(unit):
+        everywhere = np.logical_and.reduceat(everywhere, pointer[:-1], axis=0)
+    return Units(
+        frozen(unit),
+        frozen(member[pointer[:-1]].astype(np.int64)),
+        frozen(pointer),
+        frozen(member.astype(np.int64)),
+        frozen(size),
+        frozen(everywhere),
+        capacity,
+    )
+
+
+def join_units(units: Units, cluster: Ints) -> Units:
+    """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each
+    unit's cluster.
+    """
+    op_bytes = np.zeros(len(units.unit), np.int64)
+    op_bytes[units.first_op] = units.bytes
+    return group_units(cluster[units.unit], op_bytes, units.allowed[units.unit], units.capacity)

@@ -1,5 +1,5 @@
 """Threads: the one place that makes them. How many there are, a call beside the caller's own work,
-several at once, and a function called on many items.
+a long call that Ctrl-C can end, several at once, and a function called on many items.
 
 Nothing heavy is imported here: the handler of signals starts its thread before anything else.
 """
@@ -72,6 +72,34 @@ class BackgroundCall(Generic[T]):
         if self._failure:
             raise self._failure[0]
         return self._answer[0]
+
+
+def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | None = None) -> T:
+    """Return `function()`; Ctrl-C raises KeyboardInterrupt at once, however long the call takes.
+
+    A compiled library returns to Python only when it is done, and only then are signals handled;
+    CP-SAT even takes SIGINT for itself and returns as if its time were over. So the call runs in a
+    thread while the main thread waits for signals.
+
+    Parameters
+    ----------
+    function : a call that gives up the interpreter lock while it works.
+    stop : ends the call early; without it an interrupted call is left behind in a daemon thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    call = BackgroundCall(function)
+    try:
+        call.begin("placeopt-call")
+        while not call.ended(0.5):
+            pass
+    except BaseException:  # whatever the handler of a signal raises: KeyboardInterrupt for SIGINT
+        for _ in range(20):
+            if stop is not None and not call.ended():
+                stop()  # again and again: the call may not have begun when it is first told to stop
+                call.ended(0.05)
+        raise
+    return call.result()
 
 
 def call_together(calls: Iterable[Callable[[], object]], daemon: bool = True) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_costs import StepCosts
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
 
 SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "repetend")
 """Schedules that are searched unless others are named."""

@@ -1,5 +1,5 @@
 """JSON of plans, of problems about plans and about the time of a step, with the cost models that
-are made of tables; see `placeopt.io.codec`.
+are made of tables; see `placeopt.io.serialize`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import plain
-from placeopt.io.codec import Codec, register
+from placeopt.io.serialize import Codec, register
 from placeopt.model.errors import Refused
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FittedNetwork, FlatNetwork

@@ -1,10 +1,10 @@
-"""JSON of sharding problems and solutions; see `placeopt.io.codec`."""
+"""JSON of sharding problems and solutions; see `placeopt.io.serialize`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.io.codec import Codec, register
+from placeopt.io.serialize import Codec, register
 from placeopt.model.arrays import UNLIMITED
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 

@@ -13,8 +13,7 @@ from placeopt.solving.run import run
 if TYPE_CHECKING:
     from placeopt.model.budget import Budget
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import OnProgress, Tracker
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,14 @@ from placeopt.model.errors import SolverError, brief
 from placeopt.model.files import one_line
 from placeopt.model.result import SolutionT, TracePoint
 from placeopt.solving.deadline import LARGE
-from placeopt.solving.exchange import Follower
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Follower, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.budget import Budget
     from placeopt.model.objective import Finished, Objective
-    from placeopt.solving.exchange import Exchange
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Exchange, OnProgress
 
 MOST_EVALUATIONS = 2**62
 """Evaluations counted in all; more is no number of evaluations."""

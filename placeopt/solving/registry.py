@@ -1,5 +1,5 @@
-"""The registry of solvers: names, lazily imported, so that listing them imports none of the heavy
-libraries.
+"""The Solver protocol and the registry of solvers: names, lazily imported, so that listing them
+imports none of the heavy libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line
@@ -21,12 +21,32 @@ from placeopt.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.solving.solver import Solver
-
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.tracker import OnProgress
 
 ANY_OTHER = "any other"
 """Among a solver's objectives: it only asks for values in batches, and takes any objective that a
 user registered."""
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """Anything with a registered name and a `solve` method."""
+
+    name: ClassVar[str]
+
+    def solve(
+        self,
+        problem: Any,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Any = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Any]:
+        """Search for the best solution of `problem` within `budget`."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress, Progress
+    from placeopt.solving.tracker import OnProgress, Progress
 
 
 _running: list[Tracker[Any]] = []

@@ -42,7 +42,7 @@ wait, the lane sleeps, or ends where no other lane is at work.
 
 Two lanes, one of tactics that prove and one of tactics that improve the incumbent, run on two
 threads where seconds are the limit and two cores are there; they tell each other what they find
-(`placeopt.solving.exchange`). Otherwise all tactics are in one lane, by turns; where evaluations
+(`placeopt.solving.tracker`). Otherwise all tactics are in one lane, by turns; where evaluations
 are the limit the clock counts evaluations, and the same seed gives the same answer.
 """
 
@@ -58,8 +58,8 @@ import numpy as np
 from placeopt.model.errors import Refused
 from placeopt.model.result import TacticUse
 from placeopt.model.threads import start_thread
-from placeopt.solving.exchange import Exchange
 from placeopt.solving.tactic import VALUE, WAITING, State
+from placeopt.solving.tracker import Exchange
 
 if TYPE_CHECKING:
     import threading

@@ -1,11 +1,11 @@
-"""JSON of split problems and splits; see `placeopt.io.codec`."""
+"""JSON of split problems and splits; see `placeopt.io.serialize`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.io.codec import Codec, from_dict, register, to_dict
+from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.model.files import says_format
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 

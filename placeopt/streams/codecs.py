@@ -1,4 +1,4 @@
-"""JSON of job streams and episodes; see `placeopt.io.codec`.
+"""JSON of job streams and episodes; see `placeopt.io.serialize`.
 
 A stream carries its job types, so that a file needs no profiles beside it.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import plain
-from placeopt.io.codec import Codec, register
+from placeopt.io.serialize import Codec, register
 from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES
 from placeopt.streams.lookahead import LookaheadConfig

@@ -30,8 +30,10 @@ import numpy as np
 
 from placeopt.experiments.studies import read_csv, write_csv
 from placeopt.instances.readers import read_bundled
-from placeopt.io.codec import to_dict
-from placeopt.io.serialize import save  # noqa: F401 -- registers the codecs
+from placeopt.io.serialize import (
+    save,  # noqa: F401 -- registers the codecs
+    to_dict,
+)
 from placeopt.model.errors import MAX_MESSAGE, InputError
 from placeopt.model.graph import OpGraph
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import OnProgress
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import DegreePolicy, Episode
 

@@ -38,7 +38,7 @@ import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry
-from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable

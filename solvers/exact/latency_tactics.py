@@ -41,10 +41,10 @@ from placeopt.latency.judge import placement_slots
 from placeopt.latency.slots import Cooling, Groups, anneal_slots, latency_arrays
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
-from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.chain_search import best_chain

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
+from placeopt.makespan.coarsening import common_unit
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.makespan.time_grid import common_unit
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.threads import start_thread
 from placeopt.solvers.exact.cp_sat import configured, ended_by_others, evaluations_of

@@ -28,9 +28,8 @@ from placeopt.makespan.bounds.series import (
     restricted,
     series_parts,
 )
-from placeopt.makespan.coarsening import coarsen
+from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
 from placeopt.model.budget import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.placement_cp_sat import building_seconds

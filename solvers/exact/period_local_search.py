@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import uncounted, uncounted_entry
-from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.loads import order_edges

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.units import join_units
+from placeopt.model.projection import join_units
 from placeopt.solvers.heuristics.clustering_kernels import (
     OpEdges,
     UnitGraph,

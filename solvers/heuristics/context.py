@@ -12,7 +12,7 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.placement import Placement
-from placeopt.model.units import group_units
+from placeopt.model.projection import group_units
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.insertion_kernels import schedule_in_order
 from placeopt.solvers.heuristics.repair import pack, repair
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.projection import CostArrays, GraphArrays
-    from placeopt.model.units import Units
+    from placeopt.model.projection import CostArrays, GraphArrays, Units
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 
 

@@ -34,8 +34,7 @@ from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import CostArrays, GraphArrays
-    from placeopt.model.units import Units
+    from placeopt.model.projection import CostArrays, GraphArrays, Units
 
 
 class ListSchedule(NamedTuple):

@@ -15,7 +15,7 @@ from placeopt.model.linear_program import integer_program
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.units import Units
+    from placeopt.model.projection import Units
 
 
 def repair(units: Units, home: Ints, work: Floats) -> Ints | None:

@@ -21,8 +21,7 @@ from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reser
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
-    from placeopt.model.projection import CostArrays, GraphArrays
-    from placeopt.model.units import Units
+    from placeopt.model.projection import CostArrays, GraphArrays, Units
 
 
 BOTTOM = np.int64(0)

@@ -18,7 +18,7 @@ from placeopt.model.compiled import inlined, inner, uncounted
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
-    from placeopt.model.units import Units
+    from placeopt.model.projection import Units
 
 
 @inner

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.threads import call_interruptibly
 from placeopt.plans.repetends import behind_stages, kept_at
 from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price

@@ -27,8 +27,8 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.coarsening import COARSE_HORIZON, common_unit
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import offer, warm_start

@@ -10,8 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import Edges
-    from placeopt.model.units import Units
+    from placeopt.model.projection import Edges, Units
 
 
 NEVER = 2**63 - 1

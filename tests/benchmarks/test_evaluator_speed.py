@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from placeopt.makespan import simulator as kernels
-from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.makespan.simulator import problem_arrays
 from placeopt.model.problem import PlacementProblem
 
 

@@ -15,7 +15,7 @@ import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.destructive import propagate
 from placeopt.makespan.bounds.relaxation import islands, relax
-from placeopt.makespan.live import impossible_reason
+from placeopt.model.feasibility import impossible_reason
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.makespan_tactics import _destructive
 

@@ -11,10 +11,9 @@ from exact_instances import brute_force, doppler
 from random_problems import random_problem
 
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.coarsening import coarsen
+from placeopt.makespan.coarsening import coarsen, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
-from placeopt.makespan.time_grid import natural_grid
 from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem

@@ -10,7 +10,7 @@ from exact_instances import doppler
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.time_grid import natural_grid
+from placeopt.makespan.coarsening import natural_grid
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat

@@ -12,7 +12,7 @@ from random_problems import random_problem
 
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.units import join_units
+from placeopt.model.projection import join_units
 from placeopt.solvers.heuristics.clustering import (
     EdgeZeroing,
     cut_clusters,

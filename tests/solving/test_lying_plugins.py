@@ -30,11 +30,9 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result, TracePoint
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.exchange import Exchange
 from placeopt.solving.registry import accepted_objectives, make_solver, register, solver_class
 from placeopt.solving.run import best_so_far, run, run_part
-from placeopt.solving.solver import Progress
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Exchange, Progress, Tracker
 
 COMPUTE = [[50, 20], [30, 80], [10, 70], [60, 40]]  # the quick bound is below the optimum
 EDGES = [(0, 1, 20), (0, 2, 30), (1, 3, 5), (2, 3, 25)]

@@ -18,9 +18,8 @@ from placeopt.solvers import portfolio_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.portfolio import Portfolio
 from placeopt.solvers.search.lns import Lns, WindowSearch
-from placeopt.solving.exchange import Exchange
 from placeopt.solving.tactic import BOUND, Runs
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Exchange, Tracker
 
 
 @pytest.fixture

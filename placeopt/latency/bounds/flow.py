@@ -63,8 +63,8 @@ from placeopt.latency.bounds.slot_program import (
     ideal_sums,
 )
 from placeopt.model.arrays import NO_VALUE, Floats, Ints, touching_tensors
-from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.linear_program import linear_program
+from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

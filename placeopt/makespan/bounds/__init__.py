@@ -57,7 +57,7 @@ def bound(
     chosen = METHODS if methods is None else tuple(methods)
     check_methods("the makespan", chosen, METHODS)
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.makespan.live import impossible_reason
+    from placeopt.model.feasibility import impossible_reason
 
     reason = impossible_reason(problem)
     if not reason:
