@@ -15,8 +15,7 @@ from placeopt.sharding.contest_format import read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
-from placeopt.splits.codecs import holds_split
-from placeopt.splits.problem import SplitProblem
+from placeopt.splits.problem import SplitProblem, holds_split
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement

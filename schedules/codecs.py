@@ -15,7 +15,6 @@ from placeopt.schedules.table import problem_from_dict, problem_to_dict
 
 if TYPE_CHECKING:
     from placeopt.io.body import Body
-from placeopt.io.serialize import 
 
 
 def _decode_problem(body: Body) -> PipelineProblem:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placeopt.certify.proof import finished
+from placeopt.certify.certificate import finished
 from placeopt.io.serialize import from_dict, to_dict
 from placeopt.makespan.judge import schedule_violations
 from placeopt.model.placement import Schedule

@@ -9,7 +9,7 @@ import json
 import numpy as np
 from tampering import _record
 
-from placeopt.certify.proof import finished
+from placeopt.certify.certificate import finished
 from placeopt.io.serialize import from_dict
 from placeopt.model.objective import objective_of
 from placeopt.schedules.judge import pattern_violations, pipeline_violations

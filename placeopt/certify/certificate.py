@@ -1,14 +1,20 @@
-"""The record of what is proved about one solution.
+"""The records of what is proved about one solution: certificates, and proofs that travel.
 
 A certificate states whether the solution is valid, its value, a proven lower bound and hence its
 gap. It carries the hashes of the problem and of the solution and the versions used, so that it can
 be checked again later. What it claims is under a digest; what follows from its claims is recomputed
 when it is read.
+
+A proof holds problem, solution, schedule, value, bound and witness in one JSON that others can
+check: `tools/check_proof.py`, plain Python that shares no code with this package, recomputes the
+value and follows the witness; docs/proofs.md states format and semantics.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import platform
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -18,16 +24,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
-from placeopt.model.files import digest
+from placeopt.model.files import digest, write_bytes
+from placeopt.model.objective import objective_of
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 FORMAT, FORMAT_VERSION = "placeopt-certificate", 2
-LIBRARIES = ("placeopt", "ortools", "numpy", "scipy", "numba")
+PROOF_FORMAT, PROOF_VERSION = "placeopt-proof", 1
 
+_ENVELOPE = ("format", "version", "tick_seconds", "problem")
+"""Entries of the JSON of a problem and of a solution that a proof, in whole ticks, leaves out."""
+LIBRARIES = ("placeopt", "ortools", "numpy", "scipy", "numba")
 Ticks = int | Fraction
 
 
@@ -156,7 +168,6 @@ class Certificate(Shown):
 
 DERIVED = ("feasible", "status", "seconds", "gap")
 """What follows from the other fields; it is written for the reader's convenience and recomputed."""
-
 _EXACT = {"value_exact", "lower_bound_exact", "better_exact"}
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
@@ -169,7 +180,6 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "dict[str, str]": (dict,),
 }
 """What a field is in JSON, by its annotation."""
-
 _FIELDS = {item.name: _JSON_TYPES[str(item.type)] for item in fields(Certificate)}
 
 
@@ -244,9 +254,6 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-__all__ = ["Certificate", "alterations", "names_hash", "solution_hash", "versions"]
-
-
 def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the declared fields of a certificate, each of its type; no other is there."""
     for key, kinds in _FIELDS.items():
@@ -271,3 +278,69 @@ def _fractions(data: Mapping[str, Any], where: str) -> dict[str, Fraction]:
             )
         found[key.removesuffix("_exact")] = Fraction(text)
     return found
+
+
+def prove(
+    problem: Any, solution: Any, certificate: Certificate, seconds: float = 60.0
+) -> dict[str, Any]:
+    """Return the proof of a certificate as plain JSON values.
+
+    Its lower bound is that of the certificate, or as much of it as a witness shows.
+
+    Parameters
+    ----------
+    solution : the solution that the certificate is about.
+    seconds : time to find a witness.
+
+    Raises
+    ------
+    InputError
+        If the solution is not valid, or there are no witnesses of this objective yet.
+    """
+    objective = objective_of(problem)
+    if certificate.value is None:
+        raise InputError(
+            f"proof of '{problem.name}': the solution is not valid: {certificate.violations[0]}"
+        )
+    witness = objective.witness(problem, certificate.lower_bound, certificate.bound_method, seconds)
+    if witness is None:
+        raise InputError(
+            f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} "
+            f"of a {objective.kind} problem yet; leave out --proof"
+        )
+    return finished(
+        {
+            "format": PROOF_FORMAT,
+            "version": PROOF_VERSION,
+            "objective": objective.name,
+            "problem": _without_envelope(problem),
+            "solution": _without_envelope(solution),
+            "schedule": objective.timetable(problem, solution, certificate.queue),
+            "value": certificate.value,
+            "lower_bound": witness.bound,
+            "witness": {"method": witness.method, **witness.content},
+            "believed": [
+                {"statement": belief.statement, "model": belief.model} for belief in witness.beliefs
+            ],
+            **objective.proof_parts(problem, solution, certificate.value, witness),
+        }
+    )
+
+
+def finished(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a proof with its digest."""
+    content = {key: value for key, value in data.items() if key != "digest"}
+    return {**content, "digest": digest(content)}
+
+
+def write_proof(path: str | Path, data: dict[str, Any]) -> Path:
+    """Write a proof; a name that ends in .gz is compressed."""
+    content = (json.dumps(data, separators=(",", ":")) + "\n").encode()
+    return write_bytes(
+        path, gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content
+    )
+
+
+def _without_envelope(value: Any) -> dict[str, Any]:
+    """Return the JSON of a problem or a solution without what a proof does not need."""
+    return {key: x for key, x in to_dict(value).items() if key not in _ENVELOPE}

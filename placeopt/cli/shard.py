@@ -15,7 +15,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import write_text
 from placeopt.model.objective import objective_of
 from placeopt.model.sizes import parse_bytes
-from placeopt.sharding.from_model_parameters import (
+from placeopt.sharding.layout_table import (
     input_layouts,
     parameter_layouts,
     summarised,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.from_model import ShardingModel
-    from placeopt.sharding.from_model_parameters import ParameterLayout
+    from placeopt.sharding.layout_table import ParameterLayout
 
     Data = dict[str, Any]
 

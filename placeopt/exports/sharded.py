@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.from_model import ShardingModel
-    from placeopt.sharding.from_model_parameters import ParameterLayout
+    from placeopt.sharding.layout_table import ParameterLayout
     from placeopt.sharding.layouts import Layout
     from placeopt.sharding.problem import ShardingSolution
 

@@ -1,4 +1,5 @@
-"""Latency of one sample when every accelerator runs its ops in q convex slots.
+"""Latency of one sample when every accelerator runs its ops in q convex slots: its value, and a
+local search over slots.
 
 Devices without an io class (`io_class` -1, CPUs) are one unlimited pool: an op there starts when
 its inputs are in host memory and takes its compute time, whatever else runs. The ops of an
@@ -15,6 +16,9 @@ for each other in a circle. The bytes of all slots of an accelerator together ob
 A placement says which ops share a slot by `priority`: ops of an accelerator with equal priority
 form a slot, slots run by rising priority (without priorities there is one slot per accelerator).
 
+In kernels, units are n + d * q + s for slot s of accelerator d, and v for op v in the pool. The
+search lives beside the evaluation it calls: numba's cache does not notice changes in another file.
+
 References
 ----------
 J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
@@ -23,21 +27,75 @@ Device Placement of DNN Graph Operators", NeurIPS 2020.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.latency.judge import latency_violations, placement_slots
-from placeopt.latency.slots import latency_arrays, latency_rows
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+
+BLOCK = 8
+"""Most groups that one step of the search moves."""
+_NEAR, _CONNECTED = 0.7, 0.4  # chances to move to a neighbour's slot, and to move a connected block
+
+
+class LatencyArrays(NamedTuple):
+    """What the kernels read (n ops, k devices, m tensors, q slots)."""
+
+    compute: Ints  # (n, k) ticks, -1 incompatible
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints
+    io_ticks: Ints  # (m, k)
+    out_ptr: Ints  # (n + 1,) tensors of each op
+    out_tensor: Ints
+    pool: Flags  # (k,) whether the device belongs to the CPU pool
+    resident: Ints  # (n,) bytes
+    capacity: Ints  # (k,) bytes
+    leader: Ints  # (n,)
+    slots: int
+
+
+class Groups(NamedTuple):
+    """Ops that share a device, and groups that share a tensor (G groups)."""
+
+    member_ptr: Ints  # (G + 1,)
+    member: Ints  # (n,) ops by group
+    near_ptr: Ints  # (G + 1,)
+    near: Ints
+
+
+class Cooling(NamedTuple):
+    """A cooling cycle; `serial` is the weight of the slots' durations, which tells plateaus of the
+    critical path apart.
+    """
+
+    hot: float
+    cold: float
+    moves: int
+    serial: float
+
+
+class Scratch(NamedTuple):
+    """Working memory of one evaluation (units and ops)."""
+
+    unit: Ints  # (n,) unit of every op
+    duration: Ints  # (units,) ticks
+    waiting: Ints  # (units,) inputs that are not there yet
+    ready: Ints  # (units,) ticks
+    queue: Ints  # (units,)
+    seen: Ints  # (units,) last tensor received
+    first: Ints  # (units,) first op of the unit, -1 for none
+    next_op: Ints  # (n,) next op of the same unit, -1 for none
 
 
 def latency_batch(
@@ -77,3 +135,286 @@ def latency_value(problem: PlacementProblem, placement: Placement) -> int:
     if value == INFEASIBLE:
         raise InfeasiblePlacementError(latency_violations(problem, placement)[0])
     return value
+
+
+def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
+    """Return the arrays of `problem` that the latency kernels read.
+
+    Raises
+    ------
+    InputError
+        If the problem asks for memory="peak".
+    """
+    if problem.memory != "static":
+        raise InputError(
+            f"problem '{problem.name}': objective 'latency' expects memory='static', received "
+            f"'{problem.memory}'"
+        )
+    pointer, tensor = problem.outputs
+    return LatencyArrays(
+        problem.compute,
+        problem.producer,
+        problem.consumer_ptr,
+        problem.consumer,
+        problem.io_ticks,
+        pointer,
+        tensor,
+        problem.io_class < 0,
+        problem.resident,
+        problem.capacity,
+        problem.units.head,
+        problem.slots,
+    )
+
+
+@entry
+def _scratch(a: LatencyArrays) -> Scratch:
+    n, k = a.compute.shape
+    units = n + k * a.slots
+    return Scratch(
+        np.empty(n, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(n, np.int64),
+    )
+
+
+@entry
+def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
+    """Set the ops, the duration and the number of inputs of every unit."""
+    n, k = a.compute.shape
+    w.duration[:] = 0
+    w.waiting[:] = 0
+    w.ready[:] = 0
+    w.first[:] = -1
+    w.seen[:] = -1
+    for v in range(n):
+        d = device[v]
+        unit = v if a.pool[d] else n + d * a.slots + slot[v]
+        w.unit[v] = unit
+        w.duration[unit] += a.compute[v, d]
+        w.next_op[v] = w.first[unit]
+        w.first[unit] = v
+    for t in range(len(a.producer)):
+        p = a.producer[t]
+        home = w.unit[p]
+        leaves = False
+        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+            c = a.consumer[e]
+            unit = w.unit[c]
+            if unit != home:
+                leaves = True
+                w.waiting[unit] += 1
+                if w.seen[unit] != t:
+                    w.seen[unit] = t
+                    if unit >= n:
+                        w.duration[unit] += a.io_ticks[t, device[c]]
+        if leaves and home >= n:
+            w.duration[home] += a.io_ticks[t, device[p]]
+    for d in range(k):  # a slot waits for the one before it
+        for s in range(1, a.slots):
+            w.waiting[n + d * a.slots + s] += 1
+
+
+@entry
+def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
+    """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
+    n, k = a.compute.shape
+    q = a.slots
+    _fill_units(a, device, slot, w)
+    head = tail = latest = reached = 0
+    for unit in range(n + k * q):
+        if w.waiting[unit] == 0 and (unit >= n or w.first[unit] >= 0):
+            w.queue[tail] = unit
+            tail += 1
+    while head < tail:
+        unit = w.queue[head]
+        head += 1
+        end = w.ready[unit] + w.duration[unit]
+        latest = max(latest, end)
+        v = w.first[unit]
+        while v >= 0:
+            reached += 1
+            for i in range(a.out_ptr[v], a.out_ptr[v + 1]):
+                t = a.out_tensor[i]
+                for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                    other = w.unit[a.consumer[e]]
+                    if other != unit:
+                        w.ready[other] = max(w.ready[other], end)
+                        w.waiting[other] -= 1
+                        if w.waiting[other] == 0:
+                            w.queue[tail] = other
+                            tail += 1
+            v = w.next_op[v]
+        if unit >= n and (unit - n) % q + 1 < q:
+            w.ready[unit + 1] = max(w.ready[unit + 1], end)
+            w.waiting[unit + 1] -= 1
+            if w.waiting[unit + 1] == 0:
+                w.queue[tail] = unit + 1
+                tail += 1
+    return latest if reached == n else INFEASIBLE
+
+
+@entry
+def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
+    """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
+    scratch (k,).
+    """
+    n, k = a.compute.shape
+    used[:] = 0
+    for v in range(n):
+        d = device[v]
+        if d < 0 or d >= k or a.compute[v, d] < 0 or device[a.leader[v]] != d:
+            return False
+        if not a.pool[d] and (slot[v] < 0 or slot[v] >= a.slots):
+            return False
+        used[d] += a.resident[v]
+    for d in range(k):
+        if used[d] > a.capacity[d]:
+            return False
+    return True
+
+
+@entry
+def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> None:
+    """Fill value[b] with the latency of row b, INFEASIBLE where a constraint is broken."""
+    w = _scratch(a)
+    used = np.empty(a.compute.shape[1], np.int64)
+    for b in range(devices.shape[0]):
+        value[b] = INFEASIBLE
+        if _fits(a, devices[b], slots[b], used):
+            value[b] = latency_of(a, devices[b], slots[b], w)
+
+
+@entry
+def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
+    """Latency plus the weighted durations of all slots of the placement that was evaluated last."""
+    energy = float(value)
+    for unit in range(a.compute.shape[0], len(w.duration)):
+        energy += serial * w.duration[unit]
+    return energy
+
+
+@entry
+def _connected(
+    groups: Groups,
+    x: int,
+    wanted: int,
+    device: Ints,
+    slot: Ints,
+    block: Ints,
+) -> int:
+    """Collect up to `wanted` groups around x in its slot; return how many."""
+    lead = groups.member[groups.member_ptr[x]]
+    block[0] = x
+    size, at = 1, 0
+    while at < size and size < wanted:
+        z = block[at]
+        for e in range(groups.near_ptr[z], groups.near_ptr[z + 1]):
+            y = groups.near[e]
+            other = groups.member[groups.member_ptr[y]]
+            if size < wanted and device[other] == device[lead] and slot[other] == slot[lead]:
+                known = False
+                for i in range(size):
+                    known = known or block[i] == y
+                if not known:
+                    block[size] = y
+                    size += 1
+        at += 1
+    return size
+
+
+@entry
+def _move(
+    a: LatencyArrays,
+    groups: Groups,
+    y: int,
+    d: int,
+    s: int,
+    device: Ints,
+    slot: Ints,
+    used: Ints,
+) -> bool:
+    """Move the ops of group y to slot s of device d; return whether all can run there."""
+    runs = True
+    for e in range(groups.member_ptr[y], groups.member_ptr[y + 1]):
+        v = groups.member[e]
+        runs = runs and a.compute[v, d] >= 0
+        used[device[v]] -= a.resident[v]
+        used[d] += a.resident[v]
+        device[v] = d
+        slot[v] = s
+    return runs
+
+
+@entry
+def anneal_slots(
+    a: LatencyArrays,
+    groups: Groups,
+    device: Ints,
+    slot: Ints,
+    schedule: Cooling,
+    seed: int,
+    best_device: Ints,
+    best_slot: Ints,
+) -> int:
+    """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
+    and returns its latency.
+    """
+    np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
+    k = a.compute.shape[1]
+    w = _scratch(a)
+    used = np.zeros(k, np.int64)
+    for v in range(len(device)):
+        used[device[v]] += a.resident[v]
+    best = latency_of(a, device, slot, w)
+    energy = _energy(a, w, best, schedule.serial)
+    best_device[:] = device
+    best_slot[:] = slot
+    block = np.empty(BLOCK, np.int64)
+    old_device = np.empty(BLOCK, np.int64)
+    old_slot = np.empty(BLOCK, np.int64)
+    cooling = (schedule.cold / schedule.hot) ** (1.0 / schedule.moves)
+    temperature = schedule.hot
+    for _ in range(schedule.moves):
+        temperature *= cooling
+        x = np.random.randint(len(groups.member_ptr) - 1)  # noqa: NPY002
+        lead = groups.member[groups.member_ptr[x]]
+        d, s = np.random.randint(k), np.random.randint(a.slots)  # noqa: NPY002
+        near = groups.near_ptr[x + 1] - groups.near_ptr[x]
+        if near > 0 and np.random.random() < _NEAR:  # noqa: NPY002
+            y = groups.near[groups.near_ptr[x] + np.random.randint(near)]  # noqa: NPY002
+            d, s = (
+                device[groups.member[groups.member_ptr[y]]],
+                slot[groups.member[groups.member_ptr[y]]],
+            )
+        if a.pool[d]:
+            s = 0
+        if d == device[lead] and s == slot[lead]:
+            continue
+        wanted = 1
+        if np.random.random() < _CONNECTED:  # noqa: NPY002
+            wanted = 1 + np.random.randint(BLOCK)  # noqa: NPY002
+        size = _connected(groups, x, wanted, device, slot, block)
+        fits = True
+        for i in range(size):
+            first = groups.member[groups.member_ptr[block[i]]]
+            old_device[i], old_slot[i] = device[first], slot[first]
+            fits = _move(a, groups, block[i], d, s, device, slot, used) and fits
+        value = latency_of(a, device, slot, w) if fits and used[d] <= a.capacity[d] else INFEASIBLE
+        if value < INFEASIBLE:
+            new = _energy(a, w, value, schedule.serial)
+            if new <= energy or np.random.random() < np.exp((energy - new) / temperature):  # noqa: NPY002
+                energy = new
+                if value < best:
+                    best = value
+                    best_device[:] = device
+                    best_slot[:] = slot
+                continue
+        for i in range(size):
+            _move(a, groups, block[i], old_device[i], old_slot[i], device, slot, used)
+    return best

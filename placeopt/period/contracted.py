@@ -23,7 +23,7 @@ import numpy as np
 from placeopt.model.arrays import Flags, Ints, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem

@@ -31,21 +31,46 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Ints, frozen
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.period.judge import period_violations
-from placeopt.period.loads import loads_of, period_arrays, period_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+
+CHAIN, CONVEX, NONE = range(3)
+_CONTIGUITY_CODE = {"chain": CHAIN, "convex": CONVEX, "none": NONE}
+
+FORWARD, BACKWARD = range(2)
+"""Passes: rows of a table of loads."""
+
+
+class PeriodArrays(NamedTuple):
+    """What the kernels read (n ops, k devices, m tensors, e order edges)."""
+
+    compute: Ints  # (n, k) ticks, -1 incompatible
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # (edges,)
+    io_ticks: Ints  # (m, k) ticks to move a tensor between a device and host memory
+    backward: Flags  # (n,)
+    resident: Ints  # (n,) bytes
+    capacity: Ints  # (k,) bytes
+    leader: Ints  # (n,) first op of the colocation class
+    order_from: Ints  # (e,) order edges, topologically sorted by their source
+    order_to: Ints  # (e,)
+    contiguity: int
+    gpipe: bool
 
 
 def period_batch(problem: PlacementProblem, devices: ArrayLike) -> Ints:
@@ -87,3 +112,182 @@ def period_loads(problem: PlacementProblem, placement: Placement) -> Ints:
     load = np.zeros((2, k), np.int64)
     loads_of(period_arrays(problem), placement.device.astype(np.int32), load, np.empty(k, np.int64))
     return load
+
+
+_cache: weakref.WeakKeyDictionary[PlacementProblem, PeriodArrays] = weakref.WeakKeyDictionary()
+
+
+def period_arrays(problem: PlacementProblem) -> PeriodArrays:
+    """Return the arrays of `problem` that the period kernels read (cached).
+
+    Raises
+    ------
+    InputError
+        If the problem asks for memory="peak": a steady-state pipeline has no single dynamic peak.
+    """
+    known = _cache.get(problem)
+    if known is not None:
+        return known
+    if problem.memory != "static":
+        raise InputError(
+            f"problem '{problem.name}': objective '{problem.objective}' expects memory='static', "
+            "received "
+            f"'{problem.memory}'; set memory='static'"
+        )
+    edge_from, edge_to = order_edges(problem, problem.contiguity)
+    arrays = PeriodArrays(
+        problem.compute,
+        problem.producer,
+        problem.consumer_ptr,
+        problem.consumer,
+        problem.io_ticks,
+        problem.backward,
+        problem.resident,
+        problem.capacity,
+        problem.units.head,
+        edge_from,
+        edge_to,
+        _CONTIGUITY_CODE[problem.contiguity],
+        problem.pipeline == "gpipe",
+    )
+    _cache[problem] = arrays
+    return arrays
+
+
+def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]:
+    """Return the op pairs (from, to) that contiguity speaks about, sorted by topological rank of
+    `from`.
+
+    All pairs of forward ops joined by a tensor; for `chain` also the mirrored edges of orphan
+    backward classes (see the module docstring). Empty for `none`.
+    """
+    empty = np.zeros(0, np.int64)
+    if contiguity == "none" or problem.num_edges == 0:
+        return empty, empty
+    source, target = problem.producer[problem.edge_tensor], problem.consumer
+    backward = problem.backward
+    forward = ~backward[source] & ~backward[target]
+    pairs = np.stack([source[forward], target[forward]], axis=1)
+    if contiguity == "chain" and backward.any():
+        leader = problem.units.head
+        has_forward = np.zeros(problem.num_ops, np.bool_)
+        has_forward[leader[~backward]] = True
+        orphan = ~has_forward[leader]
+        mirrored = backward[source] & backward[target] & (orphan[source] | orphan[target])
+        pairs = np.concatenate([pairs, np.stack([target[mirrored], source[mirrored]], axis=1)])
+    pairs = np.unique(pairs, axis=0)
+    rank = np.empty(problem.num_ops, np.int64)
+    rank[problem.topological_order] = np.arange(problem.num_ops)
+    pairs = pairs[np.lexsort((pairs[:, 1], rank[pairs[:, 0]]))]
+    return frozen(pairs[:, 0]), frozen(pairs[:, 1])
+
+
+@entry
+def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: Ints, seen: Ints) -> None:
+    """Fill load[pass, device]; `seen` is scratch of length k."""
+    k = a.compute.shape[1]
+    load[:] = 0
+    seen[:] = -1
+    for v in range(a.compute.shape[0]):
+        load[BACKWARD if a.backward[v] else FORWARD, device[v]] += a.compute[v, device[v]]
+    for t in range(len(a.producer)):
+        u = a.producer[t]
+        home = device[u]
+        part = BACKWARD if a.backward[u] else FORWARD
+        leaves = False
+        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+            d = device[a.consumer[e]]
+            if d != home:
+                leaves = True
+                if seen[d] != t:
+                    seen[d] = t
+                    load[part, d] += a.io_ticks[t, d]
+        if leaves and k > 1:
+            load[part, home] += a.io_ticks[t, home]
+
+
+@entry
+def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
+    """Whether the devices can be ordered so that no order edge goes back."""
+    k = a.compute.shape[1]
+    edge = np.zeros((k, k), np.bool_)
+    for e in range(len(a.order_from)):
+        edge[device[a.order_from[e]], device[a.order_to[e]]] = True
+    gone = np.zeros(k, np.bool_)
+    for _ in range(k):
+        found = -1
+        for d in range(k):
+            if gone[d]:
+                continue
+            free = True
+            for b in range(k):
+                if b != d and not gone[b] and edge[b, d]:
+                    free = False
+                    break
+            if free:
+                found = d
+                break
+        if found < 0:
+            return False
+        gone[found] = True
+    return True
+
+
+@entry
+def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
+    """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
+    k = a.compute.shape[1]
+    left[:] = False
+    # Edges are sorted by the topological rank of their source, so left[u] is final when u is a
+    # source.
+    for e in range(len(a.order_from)):
+        u, v = a.order_from[e], a.order_to[e]
+        for d in range(k):
+            if left[u, d]:
+                left[v, d] = True
+        if device[u] != device[v]:
+            left[v, device[u]] = True
+    for v in range(a.compute.shape[0]):
+        if left[v, device[v]]:
+            return False
+    return True
+
+
+@entry
+def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: Ints, left: Flags) -> bool:
+    n, k = a.compute.shape
+    used[:] = 0
+    for v in range(n):
+        d = device[v]
+        if d < 0 or d >= k or a.compute[v, d] < 0 or device[a.leader[v]] != d:
+            return False
+        used[d] += a.resident[v]
+    for d in range(k):
+        if used[d] > a.capacity[d]:
+            return False
+    if a.contiguity == CHAIN:
+        return _acyclic_devices(a, device)
+    if a.contiguity == CONVEX:
+        return _convex_devices(a, device, left)
+    return True
+
+
+@entry
+def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: Ints) -> None:
+    """Fill value[b] with the period of row b, INFEASIBLE where a constraint is broken."""
+    n, k = a.compute.shape
+    load = np.zeros((2, k), np.int64)
+    seen = np.empty(k, np.int64)
+    used = np.empty(k, np.int64)
+    left = np.zeros((n, k), np.bool_)
+    for b in range(devices.shape[0]):
+        if not _feasible(a, devices[b], used, left):
+            value[b] = INFEASIBLE
+            continue
+        loads_of(a, devices[b], load, seen)
+        forward = backward = together = 0
+        for d in range(k):
+            forward = max(forward, load[FORWARD, d])
+            backward = max(backward, load[BACKWARD, d])
+            together = max(together, load[FORWARD, d] + load[BACKWARD, d])
+        value[b] = forward + backward if a.gpipe else together

@@ -1,5 +1,9 @@
 """Lower bounds on the cost of every feasible choice, cheapest first, until the time is over or one
 reaches a value.
+
+The independent bound: every node and every edge at its cheapest. Proof. A choice pays for each node
+at least the smallest of its costs, and for each edge at least the smallest entry of its table; the
+limit is ignored. The Lagrangian bound is that of `placeopt.sharding.bounds.bounding`.
 """
 
 from __future__ import annotations
@@ -7,9 +11,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placeopt.sharding.bounds.bounding import Bounding
-from placeopt.sharding.bounds.independent import independent_bound
 from placeopt.sharding.compact import costs_of
+from placeopt.sharding.evaluate import exact_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,3 +69,11 @@ def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
         if begun + 2 * pause > end:
             break
     return bounding.bound
+
+
+def independent_bound(problem: ShardingProblem) -> int:
+    """Return the sum of the smallest costs of nodes and edges."""
+    total = exact_sum(np.minimum.reduceat(problem.cost, problem.node_ptr[:-1]))
+    if problem.num_edges:
+        total += exact_sum(np.minimum.reduceat(problem.edge_cost, problem.edge_ptr[:-1]))
+    return total

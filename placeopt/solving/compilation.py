@@ -78,8 +78,8 @@ GROUPS = {
             (
                 "makespan.bounds.communication",
                 "makespan.bounds.energy",
-                "makespan.bounds.head_tail",
-                "makespan.bounds.critical_path",
+                "makespan.bounds.energy",
+                "makespan.bounds.elementary",
             ),
             7.0,
             _MAKESPAN,
@@ -96,7 +96,7 @@ GROUPS = {
             _MAKESPAN,
         ),
         _kernels("learned-lists", ("solvers.policy.list_kernels",), 6.0, _MAKESPAN),
-        _kernels("period", ("period.loads",), 5.0, _PERIOD),
+        _kernels("period", ("period.evaluate",), 5.0, _PERIOD),
         _kernels("period-dp", ("solvers.exact.ideal_program", "model.ideals"), 6.0, _PERIOD),
         _kernels("period-search", ("solvers.exact.period_local_search",), 6.0, _PERIOD),
         _kernels(
@@ -105,7 +105,7 @@ GROUPS = {
             12.0,
             _PERIOD,
         ),
-        _kernels("latency", ("latency.slots", "latency.bounds.slot_program"), 10.0, _LATENCY),
+        _kernels("latency", ("latency.evaluate", "latency.bounds.slot_program"), 10.0, _LATENCY),
         _kernels(
             "sharding",
             (

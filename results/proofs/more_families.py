@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import placeopt as po
-from placeopt.certify.proof import finished, prove
+from placeopt.certify.certificate import finished, prove
 from placeopt.experiments.studies import data_folder, read_csv
 from placeopt.model.files import write_bytes
 from placeopt.schedules import schedule

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.certify.proof import finished, prove, write_proof
+from placeopt.certify.certificate import finished, prove, write_proof
 from placeopt.certify.verify import verify
 from placeopt.experiments.archive import read_archive, write_archive
 from placeopt.experiments.cell import unpack_placement

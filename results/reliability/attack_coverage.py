@@ -52,7 +52,7 @@ FEW = 5
 
 DECIDING = (
     "placeopt/*/bounds/*.py",
-    "placeopt/splits/bounds.py",
+    "placeopt/splits/objective.py",
     "schedules/bounds.py",
     "placeopt/period/contracted.py",
     "placeopt/sharding/reduction.py",

@@ -36,9 +36,8 @@ import numpy as np
 
 from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
-from placeopt.latency.evaluate import latency_batch
+from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
-from placeopt.latency.slots import Cooling, Groups, anneal_slots, latency_arrays
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from ortools.sat.python import cp_model
 
-    from placeopt.latency.slots import LatencyArrays
+    from placeopt.latency.evaluate import LatencyArrays
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem

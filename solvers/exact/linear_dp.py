@@ -23,7 +23,7 @@ from placeopt.model.ideals import linear_lattice
 from placeopt.model.placement import Placement
 from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solving.base import SearchSolver

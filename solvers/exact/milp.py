@@ -33,8 +33,7 @@ from placeopt.model.linear_program import integer_program
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import period_batch
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges, period_batch
 from placeopt.solvers.exact.period_cp_sat import fitting, refutes
 from placeopt.solvers.exact.period_tactics import bounded, first_placements
 from placeopt.solving.base import SearchSolver

@@ -35,8 +35,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import period_batch, period_loads
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges, period_batch, period_loads
 from placeopt.solvers.exact.linear_dp import chain_positions
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 

@@ -32,8 +32,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import period_batch, period_loads
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges, period_batch, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.area import area
+from placeopt.period.bounds.device_types import area
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch

@@ -16,8 +16,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.solvers.exact.split_search import MAX_GROUPED_IDEALS, MAX_IDEALS, best_split
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.splits.bounds import BOUNDS
-from placeopt.splits.evaluate import split_period
+from placeopt.splits.objective import BOUNDS, split_period
 
 if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker

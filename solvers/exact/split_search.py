@@ -30,7 +30,7 @@ from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.chain_search import ChainOutcome, best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
-from placeopt.splits.evaluate import split_period
+from placeopt.splits.objective import split_period
 from placeopt.splits.problem import Split, SplitStage
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from placeopt.latency.bounds import flow
-from placeopt.makespan.bounds import front, load, segments
+from placeopt.makespan.bounds import elementary, front, segments
 from placeopt.period.bounds import columns
 from placeopt.period.bounds.covering import Master
 from placeopt.schedules import bounds as pipeline_bounds
@@ -24,7 +24,7 @@ from placeopt.sharding import exact_rest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LINEAR = (flow, load, columns, pipeline_bounds)
+LINEAR = (flow, elementary, columns, pipeline_bounds)
 EXACT = (front, segments, columns, exact_rest)
 """Modules that ask for linear programs, and those that ask CP-SAT."""
 

@@ -20,17 +20,17 @@ from placeopt.makespan.bounds import METHODS as MAKESPAN
 from placeopt.makespan.bounds import (
     communication,
     destructive,
+    elementary,
     energy,
     fork_join,
     front,
-    load,
     segment_graph,
     segments,
 )
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.energy import head_tail_bound
 from placeopt.makespan.bounds.front import Fronts
-from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.segment_graph import SegmentGraph
 from placeopt.makespan.bounds.series import (
     heads_in_series,
@@ -46,7 +46,7 @@ from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
     disjoint_sets,
-    frontier,
+    set_prices,
 )
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
@@ -69,7 +69,7 @@ SMALL = {
         (fork_join.spreads, "most_visited", (1, 3)),
         (fork_join._thresholds, "most_levels", (1, 2)),
         (head_tail_bound, "most_work", (1,)),
-        (load._dual_weights, "most_variables", (0,)),
+        (elementary._dual_weights, "most_variables", (0,)),
         (SegmentGraph, "limits.small", (0, 1)),
         (SegmentGraph, "limits.segments", (1, 2)),
         (segment_graph.too_large, "most_ops", (0,)),
@@ -89,8 +89,8 @@ SMALL = {
         (CoverBound, "rounds.disjoint", (1,)),
         (CoverBound, "rounds.least_steady", (2.0,)),
         (disjoint_sets, "_WORK", (1, 20)),
-        (frontier._states, "most_states", (1, 8)),
-        (frontier._states, "most_width", (1, 2)),
+        (set_prices._states, "most_states", (1, 8)),
+        (set_prices._states, "most_width", (1, 2)),
         (period_bounds, "LIMITS.contract_seconds", (1e9,)),
         (period_bounds, "LIMITS.area_nodes", (0,)),
         (SetPricer, "labelling.work", (1, 20)),

@@ -27,12 +27,11 @@ from placeopt.makespan.bounds import fork_join, front
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import is_small, propagate
-from placeopt.makespan.bounds.energy import energy_bound
-from placeopt.makespan.bounds.evidence import Evidence
+from placeopt.makespan.bounds.elementary import load_bound
+from placeopt.makespan.bounds.energy import energy_bound, head_tail_bound
 from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
-from placeopt.makespan.bounds.head_tail import head_tail_bound
-from placeopt.makespan.bounds.load import load_bound
 from placeopt.makespan.bounds.relaxation import relax
+from placeopt.makespan.bounds.segment_graph import Evidence
 from placeopt.makespan.bounds.segments import segment_delays
 from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.coarsening import coarsen

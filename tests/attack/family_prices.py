@@ -29,9 +29,13 @@ from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
-from placeopt.period.bounds.frontier import frontier_graph
 from placeopt.period.bounds.prices import PriceBound, column_bound
-from placeopt.period.bounds.set_prices import OutOfTimeError, SetPricer, UndecidedError
+from placeopt.period.bounds.set_prices import (
+    OutOfTimeError,
+    SetPricer,
+    UndecidedError,
+    frontier_graph,
+)
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch

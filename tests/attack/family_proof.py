@@ -23,7 +23,7 @@ import numpy as np
 from case import draw
 
 import placeopt as po
-from placeopt.certify.proof import finished, prove
+from placeopt.certify.certificate import finished, prove
 from placeopt.certify.verify import verify
 from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError, SolverError

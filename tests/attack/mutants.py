@@ -131,7 +131,7 @@ GROUPS = {
         ),
     ),
     "splits and pipelines": Group(
-        ("placeopt/splits/bounds.py", "schedules/bounds.py"),
+        ("placeopt/splits/objective.py", "schedules/bounds.py"),
         0.15,
         (
             f"{SLICES}::*[[]split*",

@@ -15,9 +15,8 @@ from random_problems import random_problem
 from placeopt.makespan.bounds import METHODS, analysis, bound, destructive
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import communication_bound, heads_tails
-from placeopt.makespan.bounds.critical_path import critical_path_bound
+from placeopt.makespan.bounds.elementary import critical_path_bound, load_bound
 from placeopt.makespan.bounds.energy import search_horizon
-from placeopt.makespan.bounds.load import load_bound
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.budget import Budget

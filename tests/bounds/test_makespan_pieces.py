@@ -26,9 +26,9 @@ from ortools.sat.python import cp_model
 from placeopt.makespan.bounds import front, segment_graph
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.destructive import Clusters
+from placeopt.makespan.bounds.elementary import _weighted
+from placeopt.makespan.bounds.energy import _smallest_ends
 from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
-from placeopt.makespan.bounds.head_tail import _smallest_ends
-from placeopt.makespan.bounds.load import _weighted
 from placeopt.makespan.bounds.relaxation import INFINITE, relax
 from placeopt.makespan.bounds.segment_graph import Limits, Segment, SegmentGraph
 from placeopt.makespan.bounds.segments import _Model, _model

@@ -15,9 +15,8 @@ from scipy.optimize import linprog
 import placeopt as po
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.period.bounds import METHODS, columns, period_bounds
-from placeopt.period.bounds.area import area
 from placeopt.period.bounds.columns import ColumnBound, _load
-from placeopt.period.bounds.combinatorial import largest_op, pigeonhole
+from placeopt.period.bounds.device_types import area, largest_op, pigeonhole
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 

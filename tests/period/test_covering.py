@@ -14,9 +14,8 @@ import pytest
 import placeopt as po
 from placeopt.model.placement import Placement
 from placeopt.period.bounds.covering import CoverBound, cover_bound, knapsack, main_type
-from placeopt.period.bounds.frontier import frontier_graph
 from placeopt.period.bounds.prices import column_bound
-from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer
+from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer, frontier_graph
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_loads
 

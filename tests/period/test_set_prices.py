@@ -12,8 +12,7 @@ import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.frontier import frontier_graph
-from placeopt.period.bounds.set_prices import Labelling, SetPricer
+from placeopt.period.bounds.set_prices import Labelling, SetPricer, frontier_graph
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 

@@ -33,9 +33,12 @@ from tampering import load_checker, plain  # noqa: E402
 from test_segments import draw_fork  # noqa: E402
 
 from placeopt.makespan.bounds.analysis import Analysis  # noqa: E402
-from placeopt.makespan.proof.segments import raise_by_segments  # noqa: E402
 from placeopt.makespan.proof.supposition import Supposition  # noqa: E402
-from placeopt.makespan.proof.witness import load_witness, makespan_witness  # noqa: E402
+from placeopt.makespan.proof.witness import (  # noqa: E402
+    load_witness,
+    makespan_witness,
+    raise_by_segments,
+)
 from placeopt.model.errors import InputError  # noqa: E402
 from placeopt.sharding.witness import sharding_witness  # noqa: E402
 

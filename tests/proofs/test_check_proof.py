@@ -23,7 +23,7 @@ import compare  # noqa: E402
 from exact_instances import known_optima  # noqa: E402
 from tampering import CHECKER, KINDS, load_checker, plain, tampered, verdict  # noqa: E402
 
-from placeopt.certify.proof import finished  # noqa: E402
+from placeopt.certify.certificate import finished  # noqa: E402
 from placeopt.makespan.proof.witness import (  # noqa: E402
     has_no_solution,
     load_witness,

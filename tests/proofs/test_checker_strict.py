@@ -21,7 +21,7 @@ from sharding_problems import draw, draw_huge, oracle
 from tampering import load_checker, plain, verdict
 
 import placeopt as po
-from placeopt.certify.proof import finished, prove
+from placeopt.certify.certificate import finished, prove
 from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution

@@ -13,7 +13,7 @@ import pytest
 from tampering import load_checker, verdict
 
 import placeopt as po
-from placeopt.certify.proof import finished, prove
+from placeopt.certify.certificate import finished, prove
 from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule

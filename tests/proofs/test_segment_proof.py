@@ -20,9 +20,8 @@ from test_segments import draw_fork
 import placeopt as po
 from placeopt.makespan.bounds import bound
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
-from placeopt.makespan.proof.witness import makespan_witness
+from placeopt.makespan.proof.witness import makespan_witness, raise_by_segments
 
 checker = load_checker()
 

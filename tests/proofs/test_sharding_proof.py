@@ -14,7 +14,7 @@ from sharding_problems import draw, draw_linked, oracle
 from tampering import load_checker, verdict
 
 import placeopt as po
-from placeopt.certify.proof import finished, prove
+from placeopt.certify.certificate import finished, prove
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
 

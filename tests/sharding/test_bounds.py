@@ -18,12 +18,12 @@ from placeopt.sharding.bounds import branches as branches_module
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.exact_pass import Witness, exact_pass, in_units
-from placeopt.sharding.bounds.independent import independent_bound
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.bounds.stars import Stars
 from placeopt.sharding.compact import condense, costs_of, draft_of, unchanged
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.prove import independent_bound
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
 from contest_like import contest_like

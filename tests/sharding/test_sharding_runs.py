@@ -16,7 +16,7 @@ from gloo_ranks import run_ranks
 from placeopt.cli import main
 from placeopt.model.errors import InputError
 from placeopt.sharding.from_model import sharding_model
-from placeopt.sharding.from_model_parameters import pattern, summarised
+from placeopt.sharding.layout_table import pattern, summarised
 from placeopt.sharding.layouts import partition_spec
 from placeopt.sharding.problem import ShardingSolution
 

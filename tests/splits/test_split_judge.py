@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from placeopt.model.problem import PlacementProblem
-from placeopt.splits.bounds import NEVER, area_bound, op_bound, usable_ticks
 from placeopt.splits.judge import judged_period, split_violations
+from placeopt.splits.objective import NEVER, area_bound, op_bound, usable_ticks
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -21,9 +21,8 @@ from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.split_search import best_split
 from placeopt.solving.registry import make_solver
-from placeopt.splits.bounds import BOUNDS
-from placeopt.splits.evaluate import split_loads, split_period
 from placeopt.splits.judge import judged_period, split_violations
+from placeopt.splits.objective import BOUNDS, split_loads, split_period
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 pytestmark = pytest.mark.jit

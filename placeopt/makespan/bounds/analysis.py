@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
-from placeopt.makespan.bounds.critical_path import critical_path_bound
 from placeopt.makespan.bounds.destructive import (
     Clusters,
     destructive_bound,
@@ -17,13 +16,12 @@ from placeopt.makespan.bounds.destructive import (
     is_small,
     propagate,
 )
-from placeopt.makespan.bounds.energy import energy_bound
-from placeopt.makespan.bounds.evidence import Evidence
+from placeopt.makespan.bounds.elementary import LoadBound, critical_path_bound, load_bound
+from placeopt.makespan.bounds.energy import energy_bound, head_tail_bound
 from placeopt.makespan.bounds.fork_join import fork_join_bound
 from placeopt.makespan.bounds.front import front_bound
-from placeopt.makespan.bounds.head_tail import head_tail_bound
-from placeopt.makespan.bounds.load import LoadBound, load_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
+from placeopt.makespan.bounds.segment_graph import Evidence
 from placeopt.makespan.bounds.segments import segments_bound
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
 
 

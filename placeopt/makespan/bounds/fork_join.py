@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.evidence import Evidence
-    from placeopt.makespan.bounds.segment_graph import Neighbours, Segment
+    from placeopt.makespan.bounds.segment_graph import Evidence, Neighbours, Segment
     from placeopt.model.arrays import Floats
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from placeopt.makespan.bounds.head_tail import class_energy
+from placeopt.makespan.bounds.energy import class_energy
 from placeopt.makespan.bounds.relaxation import INFINITE, fits, weight_choices
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ortools.sat.python import cp_model
 
-    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
 
 LARGEST_TIME = 2**40

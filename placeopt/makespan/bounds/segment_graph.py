@@ -1,5 +1,5 @@
-"""Segments of a graph: two ops and all ops between them, and delays that pass between their
-ends.
+"""Segments of a graph: two ops and all ops between them, and delays that pass between their ends.
+With them, what is known of a problem when a stronger bound begins.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.model.arrays import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 MOST_TICKS = 2**50
 """Work beyond which no segments are looked for."""
-
 
 Neighbours = list[tuple[int, int, int]]
 """Ops before an op, or after it: (op, least delay in any case, least delay between two devices)."""
@@ -41,6 +42,56 @@ class Delay(NamedTuple):
 
     segment: Segment
     ticks: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The relaxation of a problem, and what cheaper bounds have proved.
+
+    Attributes
+    ----------
+    weights : of the classes of devices, from the load bound.
+    known : a bound on the makespan, ticks. upper : value of a known solution, None without one.
+    delays : ticks that pass at least between two ops; the heads count them already.
+    """
+
+    relaxation: Relaxation
+    heads: HeadsTails
+    weights: Ints  # (num_classes,)
+    known: int
+    upper: int | None = None
+    delays: Sequence[Delay] = ()
+
+    @property
+    def limit(self) -> int:
+        """The smallest bound that closes the search: it meets a known solution, or proves that
+        there is none.
+        """
+        longest = self.relaxation.serial + 1
+        return longest if self.upper is None else min(self.upper, longest)
+
+    def heads_with(self, delays: Sequence[Delay]) -> HeadsTails:
+        """Return the heads and tails raised by delays, together with those that are known."""
+        edges = [
+            (delay.segment.first, delay.segment.last, delay.ticks)
+            for delay in (*self.delays, *delays)
+        ]
+        longer = with_delays(self.relaxation, edges)
+        return self.heads.raised(heads_tails(longer, weights=self.weights))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which segments are looked at.
+
+    Attributes
+    ----------
+    small : most ops between the ends of a small segment.
+    segments : the most that are looked at in all, small ones first.
+    """
+
+    small: int = 12
+    segments: int = 20_000
 
 
 def too_large(relaxation: Relaxation, *, most_ops: int = 6_000) -> bool:
@@ -64,20 +115,6 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
     return replace(
         relaxation, source=source, target=frozen(target[order]), free=free, pay=pay, far=far
     )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Which segments are looked at.
-
-    Attributes
-    ----------
-    small : most ops between the ends of a small segment.
-    segments : the most that are looked at in all, small ones first.
-    """
-
-    small: int = 12
-    segments: int = 20_000
 
 
 class SegmentGraph:

@@ -26,15 +26,14 @@ import time
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.communication import communication_bound
-from placeopt.makespan.bounds.head_tail import head_tail_bound
+from placeopt.makespan.bounds.energy import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.segment_graph import Delay, SegmentGraph, too_large
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.evidence import Evidence
-    from placeopt.makespan.bounds.segment_graph import Segment
+    from placeopt.makespan.bounds.segment_graph import Evidence, Segment
 
 
 def segments_bound(

@@ -18,15 +18,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from placeopt.makespan.proof.closing import (
+from placeopt.makespan.proof.steps import (
     Columns,
     clique,
     critical_ops,
     late_and_early,
     overfull_window,
     pigeonhole,
+    sweep,
 )
-from placeopt.makespan.proof.lemmas import sweep
 from placeopt.makespan.proof.supposition import INFINITE
 
 if TYPE_CHECKING:

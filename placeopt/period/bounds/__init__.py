@@ -58,8 +58,7 @@ def period_bounds(
         If ops that must share a device have no device in common.
     """
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.period.bounds.area import area
-    from placeopt.period.bounds.combinatorial import largest_op, pigeonhole
+    from placeopt.period.bounds.device_types import area, largest_op, pigeonhole
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 

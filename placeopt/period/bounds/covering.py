@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.period.bounds.frontier import frontier_graph
 from placeopt.period.bounds.set_prices import (
     PRICES,
     OutOfTimeError,
     SetPricer,
     UndecidedError,
+    frontier_graph,
 )
 
 if TYPE_CHECKING:

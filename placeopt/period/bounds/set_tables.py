@@ -1,7 +1,7 @@
 """All sets of nodes of one device that are nearly as dear as the dearest: two tables of labels that
 prune each other.
 
-A path of the frontier's graph (`placeopt.period.bounds.frontier`) is cut in two at every state. A
+A path of the frontier's graph (`placeopt.period.bounds.set_prices`) is cut in two at every state. A
 label of a beginning is a pair (load, price) of some set among the nodes decided so far, one of a
 rest the same of the nodes to come; of two labels of a state the one with more load and no more
 price is left out. A beginning matters only if some rest within the remaining load makes it as dear
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Ints
-    from placeopt.period.bounds.frontier import FrontierGraph
+    from placeopt.period.bounds.set_prices import FrontierGraph
 
 
 @dataclass(frozen=True)

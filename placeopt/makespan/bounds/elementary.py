@@ -1,14 +1,21 @@
-"""Load: no schedule ends before its busiest device has run all its ops.
+"""The two elementary bounds: the longest path, and the load of the busiest device.
 
-Proof. Let x[v, D] be the share of item v (a colocation group or a single op) on device class D of
-s_D devices with total capacity M_D. Any placement satisfies sum_D x[v, D] = 1, sum_v p[v, D] x[v,
-D] <= s_D T and sum_v r_v x[v, D] <= M_D. For any weights y >= 0 and z >= 0, adding these up gives T
-sum_D s_D y_D >= sum_v min_D (p[v, D] y_D + r_v z_D) - sum_D M_D z_D: a bound that needs no solver
-to be trusted. Good weights are the dual solution of the linear program (HiGHS), rounded to
-integers; the sum is then taken in exact integers and divided, rounding up because T is a whole
-number of ticks. For identical devices without binding memory y = 1 gives ceil(sum p / k). Besides,
-no item is split; and of the h k + 1 largest items h + 1 share a device (pigeonhole), which takes at
-least the sum of the h + 1 smallest of them.
+Critical path, with the fastest device of every op and free communication. Proof. Along a path every
+op starts after its predecessor ends and runs at least as long as on its fastest device. Where two
+neighbours have no device in common, or their weights fit on none together, the tensor between them
+must be sent, over a link no faster than the cheapest one between two devices that they can use. The
+sum along the path is therefore at most the end of its last op, in any schedule.
+
+Load: no schedule ends before its busiest device has run all its ops. Proof. Let x[v, D] be the
+share of item v (a colocation group or a single op) on device class D of s_D devices with total
+capacity M_D. Any placement satisfies sum_D x[v, D] = 1, sum_v p[v, D] x[v, D] <= s_D T and sum_v
+r_v x[v, D] <= M_D. For any weights y >= 0 and z >= 0, adding these up gives T sum_D s_D y_D >=
+sum_v min_D (p[v, D] y_D + r_v z_D) - sum_D M_D z_D: a bound that needs no solver to be trusted.
+Good weights are the dual solution of the linear program (HiGHS), rounded to integers; the sum is
+then taken in exact integers and divided, rounding up because T is a whole number of ticks. For
+identical devices without binding memory y = 1 gives ceil(sum p / k). Besides, no item is split; and
+of the h k + 1 largest items h + 1 share a device (pigeonhole), which takes at least the sum of the
+h + 1 smallest of them.
 """
 
 from __future__ import annotations
@@ -21,10 +28,33 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, Floats, Ints
+from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.makespan.bounds.relaxation import Direction, Relaxation
+
+
+def critical_path_bound(relaxation: Relaxation) -> int:
+    """Return the length of the longest path in ticks."""
+    return int((longest_before(relaxation, relaxation.forwards) + relaxation.min_compute).max())
+
+
+def longest_before(relaxation: Relaxation, direction: Direction) -> Ints:
+    """Return, per op, the longest path that ends at its start (or, backwards, begins at its
+    end).
+    """
+    result: Ints = _longest(*direction[:4], relaxation.min_compute)
+    return result
+
+
+@entry
+def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
+    before = np.zeros(len(order), np.int64)
+    for v in order:
+        for e in range(ptr[v], ptr[v + 1]):
+            before[v] = max(before[v], before[op[e]] + fastest[op[e]] + free[e])
+    return before
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,16 @@
-"""Lower bound on the period by the areas of device types (`area`).
+"""Lower bounds on the period by the types of devices (types group identical devices).
 
-Let x[v, g] be the share of v on devices of type g (types group identical devices). A placement
-gives x in {0, 1}; the loads of the n_g devices of type g add up to at least the compute of its ops,
-plus one transfer for every tensor that crosses the type's border in each direction, and one of them
-reaches the average:
+`op`: some device runs op v (or its colocation class), so its load is at least the smallest time of
+v.
+
+`pigeonhole`: suppose the period is at most T. An op that takes longer than T on all types but one,
+g, runs there. Of the q n_g + 1 longest such ops some q + 1 share a device, whose load is at least
+the sum of the q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection finds
+the largest such T.
+
+`area`: let x[v, g] be the share of v on devices of type g. A placement gives x in {0, 1}; the loads
+of the n_g devices of type g add up to at least the compute of its ops, plus one transfer for every
+tensor that crosses the type's border in each direction, and one of them reaches the average:
 
     min T  subject to
         sum_v compute[v, g] x[v, g] + sum_t weight[t, g] (in[t, g] + out[t, g]) <= n_g T
@@ -29,6 +36,45 @@ from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
+
+SHIFT = 40
+"""Multipliers are rounded to multiples of 2^-SHIFT (relative to the row's own unit)."""
+
+
+def largest_op(model: ContractedProblem) -> int:
+    """Return the bound `op`."""
+    return int(model.smallest_times.max())
+
+
+def pigeonhole(model: ContractedProblem, lower: int) -> int:
+    """Return the bound `pigeonhole`, at least `lower`."""
+    upper = int(model.smallest_times.sum()) + 1
+    # Refutation is monotone: a larger T leaves fewer ops bound to one type and a larger allowance.
+    while lower < upper:
+        middle = (lower + upper) // 2
+        if _refuted(model, middle):
+            lower = middle + 1
+        else:
+            upper = middle
+    return lower
+
+
+def _refuted(model: ContractedProblem, limit: int) -> bool:
+    usable = model.allowed & (model.total <= limit)
+    if not usable.any(axis=1).all():
+        return True
+    only = usable.sum(axis=1) == 1
+    for g, devices in enumerate(model.types):
+        times = np.sort(model.total[only & usable[:, g], g])[::-1]
+        count = len(devices)
+        running = np.concatenate([[0], np.cumsum(times)])
+        q = np.arange(1, (len(times) - 1) // count + 1)
+        last = (
+            q * count
+        )  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
+        if (running[last + 1] - running[last - q] > limit).any():
+            return True
+    return False
 
 
 def area(model: ContractedProblem, seconds: float) -> int:
@@ -66,10 +112,6 @@ def _moves(
             program.row([(1, into), (1, share[u]), (-1, share[c])], 0)
             program.row([(1, out), (1, share[c]), (-1, share[u])], 0)
     return [(-int(model.weight[t, g]), way) for t, pair in moves.items() for way in pair]
-
-
-SHIFT = 40
-"""Multipliers are rounded to multiples of 2^-SHIFT (relative to the row's own unit)."""
 
 
 @dataclass(eq=False)
