@@ -28,7 +28,7 @@ _EXPORTS = {
     "PlacementProblem": "model.problem",
     "Placement": "model.placement",
     "Schedule": "model.placement",
-    "Budget": "model.budget",
+    "Budget": "model.result",
     "Result": "model.result",
     "TracePoint": "model.result",
     "Solver": "solving.registry",
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     from placeopt.io import serialize
     from placeopt.makespan.evaluate import INFEASIBLE, Evaluation, evaluate, evaluate_batch
     from placeopt.makespan.judge import placement_violations, schedule_violations
-    from placeopt.model.budget import Budget
     from placeopt.model.cluster import Cluster, Device, Link
     from placeopt.model.errors import (
         InfeasiblePlacementError,
@@ -99,7 +98,7 @@ if TYPE_CHECKING:
     from placeopt.model.objective import Objective, register_objective
     from placeopt.model.placement import Placement, Schedule
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result, TracePoint
+    from placeopt.model.result import Budget, Result, TracePoint
     from placeopt.planning import plan
     from placeopt.plans.plan import TrainingPlan
     from placeopt.schedules.problem import PipelineProblem

@@ -34,10 +34,10 @@ import numpy as np
 
 from placeopt.instances.sources import load
 from placeopt.model.arrays import UNLIMITED, Flags, Ints
-from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
+from placeopt.model.result import Budget
 from placeopt.schedules.from_model import families, pipeline_of_placement
 from placeopt.schedules.placed_model import ALL
 from placeopt.schedules.problem import Block, PipelineProblem

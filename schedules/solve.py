@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.budget import Budget
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 

@@ -92,7 +92,7 @@ def ways(folder: Path) -> None:
     from torch._subclasses import FakeTensorMode
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from placeopt.sharding.torch_rules import TorchRules, placement, traced
+    from placeopt.sharding.torch_calls import TorchRules, placement, traced
 
     torch.manual_seed(0)
     plan, ranks, count = imported(folder / "dtensor_plan.py"), dist.get_world_size(), 0

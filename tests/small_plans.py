@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares

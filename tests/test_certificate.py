@@ -16,12 +16,12 @@ from placeopt.certify.verify import recheck, verify
 from placeopt.io.placement_file import write_placement
 from placeopt.io.serialize import save
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.schedules.sources import load_pipeline
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run

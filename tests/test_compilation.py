@@ -21,11 +21,11 @@ import placeopt as po
 from placeopt.cli.comparison import SolverComparison
 from placeopt.cli.solve import first_table
 from placeopt.model import interpreted
-from placeopt.model.budget import Budget
 from placeopt.model.compiled import FROZEN, entry, stamp_of
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solving import compilation
 from placeopt.solving.compilation import GROUPS, KernelGroup, entries, kernels_of
 from placeopt.solving.registry import make_solver, specs
@@ -160,7 +160,7 @@ event.register("numba:compile", Listener())
 CHILD = f"""
 import json, sys
 import placeopt as po
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.model.objective import objective_of
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import make_solver
@@ -276,7 +276,7 @@ import json, sys
 import placeopt as po
 from placeopt.cli.comparison import SolverComparison, compare
 from placeopt.cli.solve import first_table
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.solving import compilation
 from placeopt.solving.registry import make_solver
 {LISTENER}

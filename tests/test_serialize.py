@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeopt.io import serialize
-from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.result import Result, TracePoint
+from placeopt.model.result import Budget, Result, TracePoint
 
 
 def same(a: Any, b: Any) -> bool:

@@ -22,13 +22,12 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.result import Result
+from placeopt.model.result import Budget, Result
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.bound import bound

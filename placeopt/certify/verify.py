@@ -23,11 +23,10 @@ from placeopt.io.placement_file import (
     read_queue,
 )
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError, brief
 from placeopt.model.files import read_json
 from placeopt.model.objective import objective_of
-from placeopt.model.result import Result
+from placeopt.model.result import Budget, Result
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import make_solver, solver_class
 from placeopt.solving.run import run

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.objective import compared_solvers, objective_of
+from placeopt.model.result import Budget
 from placeopt.solving.bound import bound
 from placeopt.solving.compilation import early_start, kernels_of, ready
 from placeopt.solving.registry import make_solver, specs

@@ -21,10 +21,10 @@ from placeopt.cli.comparison import (
 )
 from placeopt.cli.model_notes import is_own_model, link_note, memory_note, over_limit, why_none
 from placeopt.cli.problem import ProblemOptions, takes_problem
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import parse_json, read_text
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
@@ -92,7 +92,7 @@ def solve_command(
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
     from placeopt.cli.comparison import SolverComparison, chosen_solvers, compare
-    from placeopt.model.budget import Budget
+    from placeopt.model.result import Budget
 
     folder = common.out_folder(out)
     problem = options.load()

@@ -198,7 +198,7 @@ def _bound(text: str) -> Any:
 
 
 def _solve(cell: Cell) -> Row:
-    from placeopt.model.budget import Budget
+    from placeopt.model.result import Budget
     from placeopt.solving.registry import make_solver
     from placeopt.solving.run import run
 

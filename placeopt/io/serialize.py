@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import Body, int_table, is_number, kind_of, plain, show
-from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.result import Result, TacticUse, TracePoint
+from placeopt.model.result import Budget, Result, TacticUse, TracePoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,11 @@
-"""Result: what a solver found and what is proved about it."""
+"""What a search is given and what comes back: the budget, when it has to stop, and the result, what
+it found and what is proved about it.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
+
 STOPPED_BY = {
     "proved": "proved",
     "time": "out of time",
@@ -24,8 +28,36 @@ STOPPED_BY = {
     "converged": "ended by itself",
 }
 STOP_REASONS = tuple(STOPPED_BY)
-
 SolutionT = TypeVar("SolutionT")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a search; None means no limit.
+
+    Attributes
+    ----------
+    seconds : wall-clock time.
+    evaluations : number of candidate solutions evaluated.
+    target : stop as soon as the objective is at most this many ticks.
+    """
+
+    seconds: float | None = None
+    evaluations: int | None = None
+    target: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
+            raise InputError(f"budget seconds: expected a number >= 0, received {self.seconds}")
+        if self.evaluations is not None and self.evaluations < 1:
+            raise InputError(
+                f"budget evaluations: expected at least 1, received {self.evaluations}"
+            )
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing limits the search."""
+        return self.seconds is None and self.evaluations is None and self.target is None
 
 
 @dataclass(frozen=True)

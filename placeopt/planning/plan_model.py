@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph, with_costs
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, check_choice, did_you_mean
+from placeopt.model.result import Budget
 from placeopt.model.sizes import MemoryLimit, device_limits
 from placeopt.planning.planned import Planned, RunnerUp
 from placeopt.plans.layer_tables import read_layer_table

@@ -38,10 +38,9 @@ from placeopt.solving.run import run
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from placeopt.model.budget import Budget
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
+    from placeopt.model.result import Budget, Result
     from placeopt.runtime.measurement import Runtime
 
 

@@ -1,7 +1,7 @@
 """A sharding problem from a model: one node per op, one per weight, on a mesh of devices.
 
 The strategies of an op are the products, over the mesh axes, of its ways of being divided; those of
-a weight are its layouts. Ways of a torch program are those of DTensor (`torch_rules`): every call
+a weight are its layouts. Ways of a torch program are those of DTensor (`torch_calls`): every call
 and every stored tensor is a node, and a product of ways counts only if DTensor runs it on the whole
 mesh without communication. Ways of ONNX models and generators, which come without torch, are read
 off the shapes (`op_rules`). Costs are ticks: an op takes the roofline time of
@@ -191,7 +191,7 @@ class _Builder:
 
     def _take_calls(self, calls: TorchCalls, mesh: tuple[int, ...]) -> None:
         """Take note of what a torch program says of the ops, and of its rules."""
-        from placeopt.sharding.torch_rules import TorchRules
+        from placeopt.sharding.torch_calls import TorchRules
 
         self.reads = [list(row) for row in calls.reads]
         self.place = np.arange(self.graph.num_ops)

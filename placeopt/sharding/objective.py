@@ -1,25 +1,40 @@
-"""The total cost of a choice of strategies as an objective."""
+"""The total cost of a choice of strategies as an objective, with lower bounds on that of every
+feasible choice: cheapest first, until the time is over or one reaches a value.
+
+The independent bound: every node and every edge at its cheapest. Proof. A choice pays for each node
+at least the smallest of its costs, and for each edge at least the smallest entry of its table; the
+limit is ignored. The Lagrangian bound is that of `placeopt.sharding.bounds.bounding`.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import JudgedObjective, time_text
-from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
+from placeopt.sharding.bounds.bounding import Bounding
+from placeopt.sharding.compact import costs_of
+from placeopt.sharding.evaluate import evaluate, exact_sum, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
-from placeopt.sharding.prove import METHODS, prove
 from placeopt.sharding.witness import sharding_witness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Witness
     from placeopt.sharding.problem import ShardingProblem
+
+METHODS = ("independent", "lagrangian")
+
+STEPS = 20
+"""Steps between choices that are decoded."""
+
+PROOF_PART = 10
+"""An exact pass costs at most this part of the steps before it."""
 
 
 class TotalCost(JudgedObjective):
@@ -43,7 +58,9 @@ class TotalCost(JudgedObjective):
         """Say so if even the smallest usage of every node passes the limit."""
         if not problem.limited:
             return ""
-        profile = profile_of(problem.interval, least_usage(problem))
+        profile = profile_of(
+            problem.interval, np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
+        )
         if profile.peak <= problem.usage_limit:
             return ""
         return (
@@ -77,8 +94,19 @@ class TotalCost(JudgedObjective):
     def prove(
         self, problem: ShardingProblem, seconds: float, methods: Sequence[str], upper: int | None
     ) -> Iterator[tuple[str, int]]:
-        """Yield bounds on the cost."""
-        yield from prove(problem, seconds, methods, upper).items()
+        """Yield the bounds named; the Lagrangian one takes what is left of `seconds`.
+
+        Parameters
+        ----------
+        upper : value of a known solution, which the Lagrangian bound aims at; without one, the
+        choices that its messages decode do.
+        """
+        end, best = time.perf_counter() + seconds, 0
+        if "independent" in methods:
+            best = independent_bound(problem)
+            yield "independent", best
+        if "lagrangian" in methods and (upper is None or best < upper):
+            yield "lagrangian", _lagrangian(problem, end, upper)
 
     def witness(self, problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
         """Prices on usage and messages along edges; see `placeopt.sharding.witness`."""
@@ -95,9 +123,33 @@ class TotalCost(JudgedObjective):
         )
 
 
-def least_usage(problem: ShardingProblem) -> Ints:
-    """Return the smallest usage of every node."""
-    return np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
+def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
+    bounding = Bounding(problem, upper)
+    begun, pause = time.perf_counter(), 0.0
+    while not bounding.settled and (upper is None or bounding.bound < upper):
+        for _ in range(STEPS):
+            bounding.step()
+            if time.perf_counter() > end:
+                break
+        if upper is None:
+            choice = bounding.decoded(limited=True)
+            bounding.aim(sum(int(part.sum()) for part in costs_of(bounding.compact, choice)))
+        now = time.perf_counter()
+        if now - begun > PROOF_PART * pause or now + 2 * pause > end:
+            bounding.certify()
+            begun = time.perf_counter()
+            pause = begun - now
+        if begun + 2 * pause > end:
+            break
+    return bounding.bound
+
+
+def independent_bound(problem: ShardingProblem) -> int:
+    """Return the sum of the smallest costs of nodes and edges."""
+    total = exact_sum(np.minimum.reduceat(problem.cost, problem.node_ptr[:-1]))
+    if problem.num_edges:
+        total += exact_sum(np.minimum.reduceat(problem.edge_cost, problem.edge_ptr[:-1]))
+    return total
 
 
 COST = TotalCost()

@@ -1,16 +1,36 @@
-"""A program of torch.export as the graph that is sharded: one op per input, stored tensor and call.
+"""A program of torch.export as what is sharded: one op per input, stored tensor and call, and how a
+call can be divided over one mesh axis, by DTensor's own rules.
 
 A reader folds calls away that take no time (views of weights, masks made of constants); here every
 call stays, since each of its operands needs a layout when it runs. What a call costs is what the
 reader says of the op of that name; a call that the reader folded costs nothing. A stored tensor
 under several names (tied weights) is one op.
+
+A call is run on fake tensors to get the ATen ops within it: composites such as `linear` and
+`layer_norm` are several. DTensor's sharding propagator says, op by op, which placements of the
+inputs need no redistribution and what placement the results then have. Placements of the call's
+inputs with which no op within it communicates are a *way* of the call; its results are placed as
+torch says. So what lies between calls is chosen here, and within a call nothing is left for torch
+to choose. A call with an op that has no rule is only replicated.
+
+The mesh belongs to no process group, and nothing of a process that has one is touched.
+
+`scaled_dot_product_attention` is one op here: which fused kernel it becomes depends on the device,
+and the one of CPUs has no rule. It is divided as torch's rules divide those of GPUs, over batch or
+heads.
+
+Three kinds of rule are not taken: those of ops that communicate within their own handler (argmax,
+sharded images in convolutions), that of the channels of a convolution (torch passes them through
+unchecked), and results that are strided shards, which no reader takes.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +38,14 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
 from placeopt.programs.torch_program import attribute
-from placeopt.sharding.torch_rules import Traced, tensors_of, traced
+from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE
+from placeopt.sharding.op_rules import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from placeopt.programs.torch_program import TorchProgram
+    from placeopt.sharding.layouts import Layout
 
 INPUT, WEIGHT, BUFFER = "input", "weight", "buffer"
 """Types of ops that compute nothing: an argument of the module, what it learns, what else it
@@ -275,3 +297,400 @@ def _key(target: Any, args: Any, kwargs: Any, inputs: Sequence[Any]) -> Any:
         for x in leaves
     )
     return target, str(nesting), words
+
+
+class Inner(NamedTuple):
+    """An ATen op within a call, as it ran on fake tensors."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+class Traced(NamedTuple):
+    """A call on fake tensors.
+
+    Attributes
+    ----------
+    inputs : distinct tensors among its arguments, in order. outputs : tensors that it returns.
+    """
+
+    inner: tuple[Inner, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """Return the distinct tensors nested in a value, in order."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    found = {id(x): x for x in tree_leaves(value) if isinstance(x, torch.Tensor)}
+    return list(found.values())
+
+
+def traced(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Traced]:
+    """Run a call on fake tensors; return its result and what ran."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    ran: list[Inner] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            result = op(*args, **(kwargs or {}))
+            if op.namespace != "prim":
+                ran.append(Inner(op, args, kwargs or {}, result))
+            return result
+
+    if is_attention(target):
+        result = target(*args, **kwargs)
+        ran.append(Inner(target, args, kwargs, result))
+    else:
+        with Recorder():
+            result = target(*args, **kwargs)
+    return result, Traced(tuple(ran), tuple(tensors_of((args, kwargs))), tuple(tensors_of(result)))
+
+
+def is_attention(target: Any) -> bool:
+    """Whether a call is the attention that torch may fuse."""
+    return str(target).startswith("aten.scaled_dot_product_attention")
+
+
+def attention_placements(given: tuple[Any, ...], tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the placements of the result of an attention, None where it would communicate.
+
+    Batch or heads of queries, keys and values are split alike; a mask follows where it has them.
+
+    Parameters
+    ----------
+    given : placements of `tensors`: queries, keys, values and the mask, if any.
+    """
+    rank = tensors[0].dim()
+    for number, place in enumerate(given[0]):
+        split = place.is_shard() and place.dim < rank - 2
+        if not split and not place.is_replicate():
+            return None
+        for places_of, value in zip(given[1:], tensors[1:], strict=True):
+            at = place.dim - rank + value.dim() if split else -1
+            follows = split and at >= 0 and value.shape[at] > 1
+            wanted = placement(at if follows else REPLICATE)
+            if places_of[number] != wanted:
+                return None
+    return tuple(given[0])
+
+
+class _Free(NamedTuple):
+    """The placements among which those of a call's inputs are chosen.
+
+    Attributes
+    ----------
+    choices : of every input, by identity. shapes : of the inputs that have to be placed alike where
+    their shapes are equal.
+    """
+
+    choices: dict[int, list[Any]]
+    shapes: dict[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, call: Traced, size: int, most: int = 4096) -> _Free:
+        """Return the placements of the inputs of a call over an axis.
+
+        Parameters
+        ----------
+        most : combinations that are tried. Where there are more (six tensors that are joined),
+        inputs of one shape are placed alike.
+        """
+        choices = {id(x): places(x, size) for x in call.inputs}
+        alike = math.prod(map(len, choices.values())) > most
+        used = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
+        used |= {id(x) for x in call.outputs}
+        for key in choices.keys() - used:  # only its shape or type is looked at
+            choices[key] = choices[key][:1]
+        return cls(choices, {id(x): tuple(x.shape) for x in call.inputs} if alike else {})
+
+    def extended(self, placed: dict[int, Any], keys: Iterable[int]) -> Iterator[dict[int, Any]]:
+        """Yield what is placed with every choice for those inputs among `keys` that are not."""
+        left = [key for key in keys if key in self.choices and key not in placed]
+        for chosen in itertools.product(*(self.choices[key] for key in left)):
+            now = placed | dict(zip(left, chosen, strict=True))
+            if self._alike(now):
+                yield now
+
+    def _alike(self, placed: dict[int, Any]) -> bool:
+        seen: dict[Any, Any] = {}
+        given = ((self.shapes[key], x) for key, x in placed.items() if key in self.shapes)
+        return all(seen.setdefault(shape, x) == x for shape, x in given)
+
+
+class TorchRules:
+    """The rules of DTensor on a mesh of some sizes.
+
+    Parameters
+    ----------
+    sizes : of the axes. A way is sought with one axis, whether a choice for all axes needs no
+    redistribution (`agrees`) with all of them.
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        import torch
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor
+
+        self.sizes = sizes
+        self.dispatcher: Any = DTensor._op_dispatcher
+        self.meshes = {
+            key: DeviceMesh(
+                "cpu",
+                torch.arange(math.prod(key)).reshape(key),
+                _init_backend=False,
+                _rank=0,
+            )
+            for key in {(size,) for size in sizes} | {sizes}
+        }
+        self.known: dict[Any, Any] = {}
+        self._calls: dict[int, Traced] = {}  # kept, or another one would get the number of one
+
+    def ways(self, call: Traced, size: int) -> list[Way]:
+        """Return the ways of a call over an axis of a size, to replicate it first; those whose
+        inputs cost no less and whose results are the same are left out.
+        """
+        count, made = len(call.inputs), len(call.outputs)
+        whole = Way("R", (REPLICATE,) * count, (REPLICATE,) * made, REPLICATE, divided=False)
+        found = {whole.inputs: whole}
+        if size > 1 and call.inputs and call.outputs:
+            for inputs, outputs in self._found(call, size):
+                places = (*inputs, *outputs)
+                name = f"{_words(inputs)} -> {_words(outputs)}"
+                way = Way(name, inputs, outputs, REPLICATE, divided=any(p >= 0 for p in places))
+                found.setdefault(inputs, way)
+        rows = list(found.values())
+        kept = [
+            way for way in rows if way is whole or not any(_replaces(other, way) for other in rows)
+        ]
+        return sorted(kept, key=lambda way: (way is not whole, PARTIAL in way.inputs))
+
+    def agrees(self, call: Traced, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
+        """Whether DTensor, on the mesh of all axes, runs a call on these layouts without
+        communication and makes its results in those. A call that is whole on every device needs no
+        rule.
+        """
+        if all(place == REPLICATE for layout in (*inputs, *outputs) for place in layout):
+            return True
+        placed = {
+            id(x): tuple(map(placement, layout))
+            for x, layout in zip(call.inputs, inputs, strict=True)
+        }
+        for number in range(len(call.inner)):
+            step = call.inner[number]
+            read = tuple(placed.get(id(x)) for x in tensors_of((step.args, step.kwargs)))
+            made = self._step(call, number, tuple(p or self._whole for p in read), self.sizes)
+            if made is None:
+                return False
+            placed |= zip(map(id, tensors_of(step.result)), made, strict=True)
+        return all(
+            tuple(map(code, placed.get(id(x), self._whole))) == layout
+            for x, layout in zip(call.outputs, outputs, strict=True)
+        )
+
+    @property
+    def _whole(self) -> tuple[Any, ...]:
+        return (placement(REPLICATE),) * len(self.sizes)
+
+    def _found(self, call: Traced, size: int) -> Iterator[tuple[Layout, Layout]]:
+        """Yield the placements of inputs and outputs with which nothing is communicated."""
+        for placed in self._placed(call, size, _Free.of(call, size), 0, {}):
+            inputs = tuple(code(placed[id(x)]) or 0 for x in call.inputs)
+            made = [code(placed.get(id(x), placement(REPLICATE))) for x in call.outputs]
+            outputs = tuple(place for place in made if place is not None)
+            if len(outputs) == len(made) and _divisible(call.outputs, outputs, size):
+                yield inputs, outputs
+
+    def _placed(
+        self, call: Traced, size: int, free: _Free, number: int, placed: dict[int, Any]
+    ) -> Iterator[dict[int, Any]]:
+        """Yield the placements of all tensors, by identity, that go on from those of the tensors of
+        the ops before `number`.
+        """
+        if number == len(call.inner):
+            yield from free.extended(placed, free.choices)
+            return
+        step = call.inner[number]
+        given = tensors_of((step.args, step.kwargs))
+        for now in free.extended(placed, map(id, given)):
+            needed = tuple((now.get(id(x), placement(REPLICATE)),) for x in given)
+            made = self._step(call, number, needed, (size,))
+            if made is not None:
+                outputs = zip(map(id, tensors_of(step.result)), (p[0] for p in made), strict=True)
+                yield from self._placed(call, size, free, number + 1, now | dict(outputs))
+
+    def _step(
+        self, call: Traced, number: int, given: tuple[Any, ...], sizes: tuple[int, ...]
+    ) -> list[Any] | None:
+        """Return the placements of the results of an op, None if it communicates or has no rule."""
+        self._calls[id(call)] = call
+        key = id(call), number, given, sizes
+        if key not in self.known:
+            try:
+                if len(sizes) > 1 and self._by_axis(call.inner[number].op):
+                    self.known[key] = self._joined(call, number, given, sizes)
+                else:
+                    self.known[key] = self._propagated(call.inner[number], given, sizes)
+            except Exception:  # torch's rules raise what they like for placements they do not take
+                self.known[key] = None
+        return self.known[key]  # type: ignore[no-any-return]
+
+    def _by_axis(self, op: Any) -> bool:
+        """Whether torch itself makes the strategies of an op on a mesh as the products of those on
+        one axis, which costs it seconds for what is known here.
+        """
+        return op in self.dispatcher.sharding_propagator.op_single_dim_strategy_funcs
+
+    def _joined(
+        self, call: Traced, number: int, given: tuple[Any, ...], sizes: tuple[int, ...]
+    ) -> list[Any] | None:
+        """Return the placements of the results on a mesh, from those on each axis."""
+        by_axis = []
+        for axis, size in enumerate(sizes):
+            made = self._step(call, number, tuple((row[axis],) for row in given), (size,))
+            if made is None:
+                return None
+            by_axis.append([row[0] for row in made])
+        rows = [tuple(row) for row in zip(*by_axis, strict=True)]
+        kinds = [{x.reduce_op for x in row if x.is_partial()} for row in rows]
+        return rows if all(len(found) < 2 for found in kinds) else None
+
+    def _propagated(
+        self, step: Inner, given: tuple[Any, ...], sizes: tuple[int, ...]
+    ) -> list[Any] | None:
+        import torch
+        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+        from torch.distributed.tensor._op_schema import OpSchema
+        from torch.utils._pytree import tree_leaves, tree_map
+
+        results = tree_leaves(step.result)
+        if not given:
+            return [(placement(REPLICATE),) * len(sizes)] * len(tensors_of(step.result))
+        read = tensors_of((step.args, step.kwargs))
+        if is_attention(step.op):
+            found = attention_placements(given, read)
+            return None if found is None else [found]
+        if not self._taken(step, read, given):
+            return None
+        specs = {
+            id(x): DTensorSpec(self.meshes[sizes], places, TensorMeta(x.shape, x.stride(), x.dtype))
+            for x, places in zip(read, given, strict=True)
+        }
+        args, kwargs = tree_map(lambda x: specs.get(id(x), x), (step.args, step.kwargs))
+        rules = self.dispatcher.sharding_propagator
+        info = rules.op_to_schema_info.get(step.op)
+        info = info or rules.op_to_schema_info_for_single_dim_strategy.get(step.op)
+        schema = OpSchema(step.op, args, kwargs, schema_info=info)
+        answer = rules.propagate_op_sharding_non_cached(schema)
+        if answer.needs_redistribute and not _same_placements(schema, answer.redistribute_schema):
+            return None
+        made = answer.output_spec
+        specs_out = list(made) if isinstance(made, list | tuple) else [made] * len(results)
+        by_value = {
+            id(value): spec.placements
+            for value, spec in zip(results, specs_out, strict=True)
+            if isinstance(value, torch.Tensor)
+        }
+        return list(by_value.values())
+
+    def _taken(self, step: Inner, read: list[Any], given: tuple[Any, ...]) -> bool:
+        """Whether torch's rule holds and its handler does not communicate."""
+        import torch
+
+        named = {id(x) for x in tensors_of(step.kwargs)}
+        by_name = [row for x, row in zip(read, given, strict=True) if id(x) in named]
+        if not _replicated(by_name):  # torch redistributes no keyword
+            return False
+        if step.op is torch.ops.aten.convolution.default:
+            batch = (p.is_shard(0) or p.is_replicate() for p in given[0])
+            return all(batch) and _replicated(given[1:])
+        return step.op not in self.dispatcher._custom_op_handlers or _replicated(given)
+
+
+def placement(place: int) -> Any:
+    """Return a placement as torch has it."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if place >= 0:
+        return Shard(place)
+    return Replicate() if place == REPLICATE else Partial(PARTIAL_KINDS[place])
+
+
+def code(place: Any) -> int | None:
+    """Return torch's placement as a number, None for one that has none.
+
+    Summands that torch still has to mask (rows of an embedding) are summands: the file that runs
+    masks them at once.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if type(place) is Replicate:
+        return REPLICATE
+    if type(place) is Shard:
+        return int(place.dim)
+    if type(place) is Partial or _masked(place):
+        kinds = {kind: number for number, kind in PARTIAL_KINDS.items()}
+        return kinds.get(place.reduce_op)
+    return None
+
+
+def places(value: Any, size: int) -> list[Any]:
+    """Return the placements of a tensor over an axis: replicated, summands, every dimension that
+    the devices divide.
+    """
+    split = [d for d, length in enumerate(value.shape) if length and length % size == 0]
+    summed = [PARTIAL] if value.dtype.is_floating_point or value.dtype.is_complex else []
+    return [placement(place) for place in (REPLICATE, *split, *summed)]
+
+
+def _same_placements(schema: Any, wanted: Any) -> bool:
+    """Whether two schemas place their arguments alike; a copy serves as a masked sum."""
+    return all(
+        a == b or (a.is_replicate() and _masked(b))
+        for x, y in zip(schema.args_spec, wanted.args_spec, strict=True)
+        for a, b in zip(x.placements, y.placements, strict=True)
+    )
+
+
+def _replicated(rows: Iterable[Any]) -> bool:
+    """Whether all placements are to replicate."""
+    return all(place.is_replicate() for row in rows for place in row)
+
+
+def _masked(place: Any) -> bool:
+    return type(place).__name__ == "_MaskPartial"
+
+
+def _divisible(values: Sequence[Any], layout: Layout, size: int) -> bool:
+    return all(
+        place < 0 or value.shape[place] % size == 0
+        for value, place in zip(values, layout, strict=True)
+    )
+
+
+def _replaces(one: Way, other: Way) -> bool:
+    """Whether a way has the same results and splits what the other reads whole, which costs no
+    less from any layout.
+    """
+    return (
+        one is not other
+        and one.outputs == other.outputs
+        and one.divided >= other.divided
+        and all(
+            a == b or (a >= 0 and b == REPLICATE)
+            for a, b in zip(one.inputs, other.inputs, strict=True)
+        )
+    )
+
+
+def _words(layout: Layout) -> str:
+    short = {place: f"P({kind})" for place, kind in PARTIAL_KINDS.items()}
+    short |= {REPLICATE: "R", PARTIAL: "P"}
+    return " ".join(short.get(place, f"S{place}") for place in layout)

@@ -11,8 +11,7 @@ from placeopt.solving.options import check_options
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
+    from placeopt.model.result import Budget, Result
     from placeopt.solving.tracker import OnProgress, Tracker
 
 

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import is_ours, make_solver
 from placeopt.solving.tracker import Tracker

@@ -101,7 +101,7 @@ GROUPS = {
         _kernels("period-search", ("solvers.exact.period_local_search",), 6.0, _PERIOD),
         _kernels(
             "period-columns",
-            ("period.bounds.set_prices", "period.bounds.set_tables", "period.bounds.disjoint_sets"),
+            ("period.bounds.set_prices", "period.bounds.set_tables", "period.bounds.closing"),
             12.0,
             _PERIOD,
         ),

@@ -34,8 +34,8 @@ from placeopt.solving.tracker import Follower, Tracker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.model.budget import Budget
     from placeopt.model.objective import Finished, Objective
+    from placeopt.model.result import Budget
     from placeopt.solving.tracker import Exchange, OnProgress
 
 MOST_EVALUATIONS = 2**62

@@ -21,8 +21,7 @@ from placeopt.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
+    from placeopt.model.result import Budget, Result
     from placeopt.solving.tracker import OnProgress
 
 ANY_OTHER = "any other"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import (
     InfeasiblePlacementError,
     InfeasibleProblemError,
@@ -21,7 +20,7 @@ from placeopt.model.errors import (
 )
 from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
-from placeopt.model.result import TracePoint
+from placeopt.model.result import Budget, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.deadline import search_within
 from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled

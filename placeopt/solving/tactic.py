@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from placeopt.model.budget import Budget
     from placeopt.model.objective import Finished
-    from placeopt.model.result import TacticUse
+    from placeopt.model.result import Budget, TacticUse
 
 
 @dataclass(frozen=True)

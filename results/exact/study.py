@@ -30,8 +30,8 @@ from placeopt.experiments.studies import (
     table_of,
 )
 from placeopt.instances.readers.dnn_partitioning import read_split
-from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 from placeopt.splits.problem import SplitProblem
 

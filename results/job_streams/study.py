@@ -28,7 +28,7 @@ from placeopt.experiments.studies import (
     row_options,
     write_csv,
 )
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 from placeopt.solvers.degree.feasible_first import FeasibleFirst

@@ -33,7 +33,7 @@ from placeopt.experiments.studies import (
     record_rows,
     row_options,
 )
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.planning.launch_files import write_launch_files
 from placeopt.planning.plan_model import plan, plan_problem
 from placeopt.plans.layer_tables import read_layer_table

@@ -30,8 +30,8 @@ from placeopt.certify.verify import verify
 from placeopt.experiments.archive import read_archive, write_archive
 from placeopt.experiments.cell import unpack_placement
 from placeopt.experiments.studies import data_folder, read_csv, row_options, table_of
-from placeopt.model.budget import Budget
 from placeopt.model.files import write_bytes, write_text
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:

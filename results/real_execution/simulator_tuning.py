@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.runtime.simulation import with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run

@@ -35,7 +35,7 @@ import placeopt as po
 from placeopt.experiments.studies import row_options, write_csv
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run
 

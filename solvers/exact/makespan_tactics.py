@@ -30,7 +30,7 @@ from placeopt.makespan.bounds.series import (
 )
 from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.placement_cp_sat import building_seconds
 from placeopt.solvers.search.cp_sat_start import offer, warm_start

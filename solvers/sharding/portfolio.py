@@ -20,8 +20,8 @@ from placeopt.sharding.bounds.branches import STEPS, Branches
 from placeopt.sharding.compact import MAX_TOTAL, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.objective import PROOF_PART
 from placeopt.sharding.problem import ShardingSolution
-from placeopt.sharding.prove import PROOF_PART
 from placeopt.solvers.sharding.dive import LEAST_STEPS
 from placeopt.solvers.sharding.tree_search import Guide, TreeSearch
 from placeopt.solving.base import SearchSolver

@@ -22,7 +22,6 @@ from placeopt.makespan.bounds import (
     destructive,
     elementary,
     energy,
-    fork_join,
     front,
     segment_graph,
     segments,
@@ -45,7 +44,7 @@ from placeopt.model.placement import Placement
 from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
-    disjoint_sets,
+    closing,
     set_prices,
 )
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
@@ -66,8 +65,8 @@ SMALL = {
         (communication._run, "energy_work", (1, 50)),
         (destructive.propagate, "rounds", (1,)),
         (energy.refutes, "most_work", (1, 10)),
-        (fork_join.spreads, "most_visited", (1, 3)),
-        (fork_join._thresholds, "most_levels", (1, 2)),
+        (segments.spreads, "most_visited", (1, 3)),
+        (segments._thresholds, "most_levels", (1, 2)),
         (head_tail_bound, "most_work", (1,)),
         (elementary._dual_weights, "most_variables", (0,)),
         (SegmentGraph, "limits.small", (0, 1)),
@@ -88,7 +87,7 @@ SMALL = {
         (CoverBound, "bisection.most_nodes", (0,)),
         (CoverBound, "rounds.disjoint", (1,)),
         (CoverBound, "rounds.least_steady", (2.0,)),
-        (disjoint_sets, "_WORK", (1, 20)),
+        (closing, "_WORK", (1, 20)),
         (set_prices._states, "most_states", (1, 8)),
         (set_prices._states, "most_width", (1, 2)),
         (period_bounds, "LIMITS.contract_seconds", (1e9,)),

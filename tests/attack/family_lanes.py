@@ -23,7 +23,7 @@ from deep_bounds import deep_bounds, in_series, small_limits, there_and_back
 from limits import clock, current, patched
 
 from placeopt.makespan.bounds import METHODS as MAKESPAN
-from placeopt.makespan.bounds import fork_join, front
+from placeopt.makespan.bounds import front, segments
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import is_small, propagate
@@ -387,10 +387,10 @@ def _fork(rng):
     whole.bounds["drawn"] = known
     names = rng.sample(["segments", "fork-join", "fork-join", "destructive", "energy"], 3)
     names += rng.sample([name for name in MAKESPAN if name != "front"], 2)
-    levels = rng.choice([current(fork_join._thresholds, "most_levels"), 1])
+    levels = rng.choice([current(segments._thresholds, "most_levels"), 1])
     with (
         poor_answers(rng, rng.choice([0.0, 0.0, 0.3])),
-        patched(fork_join._thresholds, "most_levels", levels),
+        patched(segments._thresholds, "most_levels", levels),
         small_limits("makespan", rng, chance=rng.choice([0.0, 0.1, 0.3, 0.5])),
     ):
         found = [(name, whole.run(name)) for name in names]

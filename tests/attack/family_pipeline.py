@@ -12,9 +12,9 @@ import numpy as np
 from answers import poor_answers
 from case import NO_LIMIT
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.schedules.bounds import makespan_bound, relaxations
 from placeopt.schedules.judge import pattern_violations
 from placeopt.schedules.problem import Block, PipelineProblem

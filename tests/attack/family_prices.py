@@ -25,10 +25,9 @@ from placeopt.period import bounds as bounds_file
 from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
 from placeopt.period.bounds import period_bounds
-from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
+from placeopt.period.bounds.closing import Choice, Closing, PriceSearch, can_close, disjoint_sets
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.prices import PriceBound, column_bound
 from placeopt.period.bounds.set_prices import (
     OutOfTimeError,

@@ -19,9 +19,9 @@ from placeopt.makespan.bounds.elementary import critical_path_bound, load_bound
 from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.evaluate import evaluate_batch
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted

@@ -11,7 +11,7 @@ from exact_instances import brute_force
 import placeopt as po
 from placeopt.makespan.bounds import bound
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.bounds.fork_join import Spread, spreads
+from placeopt.makespan.bounds.segments import Spread, spreads
 from placeopt.model.problem import PlacementProblem
 
 pytestmark = pytest.mark.interpreted

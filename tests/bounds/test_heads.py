@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from placeopt.makespan.bounds import communication, fork_join
+from placeopt.makespan.bounds import communication, segments
 from placeopt.makespan.bounds.communication import Graph, earliest_starts, heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE
 
@@ -294,5 +294,5 @@ def test_delays_between_the_ends_of_a_fork_are_those_of_the_recursion():
                 ways.append(min(pay + run + near(u), INFINITE if free else run + apart(u)))
             return max(ways, default=0)
 
-        found = fork_join._delays(0, range(1, n), before, ticks)
+        found = segments._delays(0, range(1, n), before, ticks)
         assert found == ({v: near(v) for v in range(n)}, {v: apart(v) for v in range(n)})

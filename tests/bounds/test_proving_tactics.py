@@ -9,8 +9,8 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.io.serialize import from_dict, to_dict
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_tactics import PROVERS
 from placeopt.solvers.exact.period_tactics import TACTICS as PERIODIC

@@ -17,8 +17,8 @@ from random_problems import random_problem
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.series import heads_in_series, part_problem, series_parts
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.exact import makespan_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_model import MakespanModel

@@ -14,9 +14,9 @@ from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.coarsening import coarsen, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_tactics import _take_heads, solve_coarse
 from placeopt.solving.tracker import Tracker

@@ -19,11 +19,11 @@ from random_problems import random_problem
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
-from placeopt.model.budget import Budget
 from placeopt.model.cp_sat import solve_interruptibly
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat, configured
 from placeopt.solvers.exact.makespan_grid import record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
@@ -209,7 +209,7 @@ def test_ctrl_c_returns_the_incumbent():
         """
         import sys; sys.path.insert(0, sys.argv[1])
         from exact_instances import random_layered
-        from placeopt.model.budget import Budget
+        from placeopt.model.result import Budget
         from placeopt.solvers.exact.cp_sat import CpSat
         problem = random_layered(80, 4, 0)
         def tell(progress):

@@ -9,8 +9,8 @@ from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.search.lns import WINDOWS, Bandit, Lns
 from placeopt.solving.registry import make_solver
 

@@ -11,8 +11,8 @@ from exact_instances import doppler
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.coarsening import natural_grid
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solving.tracker import Tracker

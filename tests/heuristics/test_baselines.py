@@ -9,9 +9,9 @@ import pytest
 from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate_batch
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.baselines import sample_units
 from placeopt.solvers.heuristics.context import Context

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.projection import join_units
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics.clustering import (
     EdgeZeroing,
     cut_clusters,

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from random_problems import random_problem
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 from placeopt.solvers.heuristics import SPECS
 for seed in (1, 2, 3):

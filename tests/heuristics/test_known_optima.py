@@ -9,7 +9,7 @@ from exact_instances import doppler, known_optima
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solving.registry import make_solver
 

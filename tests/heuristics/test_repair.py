@@ -10,9 +10,9 @@ from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.budget import Budget
 from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.repair import pack, repair

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, peft_plan

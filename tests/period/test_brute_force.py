@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))

@@ -11,10 +11,10 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import ideal_dp

@@ -14,10 +14,16 @@ import pytest
 import placeopt as po
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import closing
-from placeopt.period.bounds.closing import Closing, Listing, PriceSearch, can_close
+from placeopt.period.bounds.closing import (
+    Choice,
+    Closing,
+    Listing,
+    PriceSearch,
+    can_close,
+    disjoint_sets,
+)
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import Room, SetTables
 from placeopt.period.contracted import contract

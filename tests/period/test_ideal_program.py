@@ -13,10 +13,10 @@ import period_problems as problems
 import pytest
 
 from placeopt.model.arrays import NO_VALUE
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.ideal_program import IdealProgram, Stage, stage_devices
 from placeopt.solvers.exact.linear_dp import _orders

@@ -12,7 +12,7 @@ import numpy as np
 import period_problems as problems
 import pytest
 
-from placeopt.period.bounds import disjoint_sets, set_tables
+from placeopt.period.bounds import closing, set_tables
 from placeopt.period.bounds.covering import cover_bound
 from placeopt.period.bounds.set_prices import longest_rest
 from placeopt.period.bounds.set_tables import Room, SetTables
@@ -157,7 +157,7 @@ def test_the_node_of_the_fewest_ways_is_decided_next():
         held, left = rng.random(nodes) < rng.choice([0.3, 1.0]), int(rng.integers(0, 2))
         budget, room, first = int(rng.integers(0, 6)), int(rng.integers(-1, 6)), 1
         row = np.uint64(sum(1 << v for v in range(nodes) if held[v]))
-        levels = disjoint_sets.Levels(
+        levels = closing.Levels(
             sets=np.arange(number),
             first=np.array([min(first, number)]),
             end=np.array([number]),
@@ -170,8 +170,8 @@ def test_the_node_of_the_fewest_ways_is_decided_next():
             held=np.array([[row]]),
             ways=np.zeros(nodes, np.int64),
         )
-        choice = disjoint_sets.Choice(bits, np.zeros(number, np.int64), ticks, cost)
-        disjoint_sets._count(choice, levels, 0)
+        choice = closing.Choice(bits, np.zeros(number, np.int64), ticks, cost)
+        closing._count(choice, levels, 0)
         ways = [
             int(sets[first:, v].sum()) * (left > 0) + int(ticks[v] <= room and cost[v] <= budget)
             for v in range(nodes)
@@ -183,6 +183,6 @@ def test_the_node_of_the_fewest_ways_is_decided_next():
             expected = -2
         else:
             expected = min(open_nodes, key=lambda v: (ways[v], v))
-        assert disjoint_sets._choose_node(choice, levels, 0) == expected
+        assert closing._choose_node(choice, levels, 0) == expected
         seen.add(min(expected, 0))
     assert seen == {-2, -1, 0}

@@ -12,8 +12,8 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.model.budget import Budget
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.judge import ordered_pairs, period_violations

@@ -14,7 +14,7 @@ import placeopt as po
 from placeopt.latency.bounds import flow, latency_bounds, load_bound, longest_path
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.judge import latency_violations
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations

@@ -11,9 +11,9 @@ import pytest
 from plan_samples import best_sample_time, random_problem
 
 from placeopt.io import serialize
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.plans.piper_json import read_piper
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_price import sample_prices

@@ -11,7 +11,7 @@ import pytest
 from small_plans import check_optimum, every_kept, every_plan, solve, step_problem
 
 from placeopt.io import serialize
-from placeopt.model.budget import Budget
+from placeopt.model.result import Budget
 from placeopt.planning.plan_model import plan
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.repetends import NEVER, behind_stages, kept_at, least_pace, longest_wait

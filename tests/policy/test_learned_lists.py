@@ -13,9 +13,9 @@ from random_problems import random_problem
 
 from placeopt.api import load
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
 from placeopt.solvers.policy.list_policy import ListPolicy, Pass, Shift, trained

@@ -13,10 +13,10 @@ from random_problems import random_problem
 
 from placeopt.api import load
 from placeopt.makespan.evaluate import evaluate, evaluate_batch
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
 from placeopt.solvers.policy.dual_policy import (

@@ -9,9 +9,9 @@ from runtime_simulated import SimulatedRuntime
 import placeopt as po
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.runtime.refinement import Measured, judge, refine
 from placeopt.runtime.serial_runtime import worker_cluster
 from placeopt.runtime.simulation import with_ranks

@@ -13,10 +13,10 @@ from random_problems import random_problem
 from placeopt.api import load
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.model.result import Budget
 from placeopt.solvers.search.annealing import MoveShares
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
 from placeopt.solvers.search.search_space import SearchSpace

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
-from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.model.result import Budget
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.cross_entropy import Distribution, OrderKeys, Settings, _advantage
 from placeopt.solving.registry import make_solver

@@ -11,12 +11,12 @@ import pytest
 from random_problems import random_problem
 
 from placeopt.api import load
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.model.result import Budget
 from placeopt.solvers.search.annealing import ACCEPTANCES, COOLINGS, limits
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, move_weights
 from placeopt.solvers.search.genetic import CROSSOVERS, SELECTIONS

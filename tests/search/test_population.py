@@ -12,10 +12,10 @@ from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.model.result import Budget
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.genetic import Genetic, Member, _relabelled, _select

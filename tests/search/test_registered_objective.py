@@ -13,9 +13,9 @@ import pytest
 
 from placeopt.api import load
 from placeopt.model import objective as objectives
-from placeopt.model.budget import Budget
 from placeopt.model.errors import Refused
 from placeopt.model.objective import INFEASIBLE, named_objective
+from placeopt.model.result import Budget
 from placeopt.solving import registry
 from placeopt.solving.registry import ANY_OTHER, make_solver, specs
 

@@ -15,10 +15,10 @@ from random_problems import random_problem
 from placeopt.api import load, solve
 from placeopt.instances.generators import generate
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.period.evaluate import period_batch, period_value
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.stages import HEURISTICS

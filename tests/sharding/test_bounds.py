@@ -22,8 +22,8 @@ from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.bounds.stars import Stars
 from placeopt.sharding.compact import condense, costs_of, draft_of, unchanged
 from placeopt.sharding.contest_format import from_contest
+from placeopt.sharding.objective import independent_bound
 from placeopt.sharding.problem import ShardingSolution
-from placeopt.sharding.prove import independent_bound
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
 from contest_like import contest_like

@@ -294,7 +294,7 @@ def call_of(op, *shapes):
     torch = pytest.importorskip("torch")
     from torch._subclasses import FakeTensorMode
 
-    from placeopt.sharding.torch_rules import traced
+    from placeopt.sharding.torch_calls import traced
 
     with torch.no_grad(), FakeTensorMode():
         return traced(op(torch.ops.aten), tuple(torch.empty(shape) for shape in shapes), {})[1]
@@ -307,7 +307,7 @@ def test_steps_are_those_of_dtensor():
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
     from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cached
 
-    from placeopt.sharding.torch_rules import code, placement
+    from placeopt.sharding.torch_calls import code, placement
 
     for sizes in ((2, 4), (2, 2, 2)):
         mesh = DeviceMesh("cpu", torch.arange(8).reshape(sizes), _init_backend=False, _rank=0)
@@ -339,7 +339,7 @@ def test_steps_are_those_of_dtensor():
 def test_dtensor_knows_the_ways_of_the_table(op, shapes, weight, kind):
     """Where both apply, every way read off the shapes is one of DTensor's, which has summands too."""
     pytest.importorskip("torch")
-    from placeopt.sharding.torch_rules import TorchRules
+    from placeopt.sharding.torch_calls import TorchRules
 
     call = call_of(op, *shapes)
     found = {(way.inputs, way.outputs) for way in TorchRules((4,)).ways(call, 4)}
@@ -355,7 +355,7 @@ def test_rules_leave_out_what_costs_more():
     no mesh of the process is touched.
     """
     torch = pytest.importorskip("torch")
-    from placeopt.sharding.torch_rules import TorchRules
+    from placeopt.sharding.torch_calls import TorchRules
 
     rules = TorchRules((2, 4))
     ways = rules.ways(call_of(lambda aten: aten.add.Tensor, (8, 16), (8, 16)), 4)
@@ -370,7 +370,7 @@ def test_rules_leave_out_what_costs_more():
 def test_ways_of_two_axes_join_as_torch_joins_them(monkeypatch):
     """What is put together axis by axis is what DTensor says of the whole mesh, which is slower."""
     pytest.importorskip("torch")
-    from placeopt.sharding.torch_rules import TorchRules
+    from placeopt.sharding.torch_calls import TorchRules
 
     call = call_of(lambda aten: aten.linear.default, (16, 8, 32), (64, 32))
     quick, plain = TorchRules((2, 2)), TorchRules((2, 2))

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import LARGE, is_large, left_behind, reserve
 from placeopt.solving.run import run, run_part

@@ -23,12 +23,11 @@ from contract_problems import other_problems
 import placeopt.model.objective as objectives
 import placeopt.solving.run as run_module
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasibleProblemError, InputError, SolverError
 from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.result import Result, TracePoint
+from placeopt.model.result import Budget, Result, TracePoint
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import accepted_objectives, make_solver, register, solver_class
 from placeopt.solving.run import best_so_far, run, run_part

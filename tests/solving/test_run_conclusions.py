@@ -18,11 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import SolverError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
-from placeopt.model.result import TracePoint
+from placeopt.model.result import Budget, TracePoint
 from placeopt.solving.plugin import declared, lent, restated, settled
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import _conclude, run

@@ -16,12 +16,11 @@ import pytest
 
 import placeopt.solving.run as run_module
 from placeopt.model.bound import BoundReport
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.result import TracePoint
+from placeopt.model.result import Budget, TracePoint
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import MOST_EVALUATIONS, PluginTracker, adopt, lent, restated
 from placeopt.solving.registry import make_solver, register

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import placeopt as po
-from placeopt.model.budget import Budget
 from placeopt.model.errors import Refused
+from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Lane, Scheduler

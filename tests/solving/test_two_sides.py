@@ -11,9 +11,9 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.placement import Placement
+from placeopt.model.result import Budget
 from placeopt.solvers import portfolio_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.portfolio import Portfolio

@@ -7,8 +7,8 @@ import pytest
 
 import placeopt as po
 from placeopt.latency.evaluate import latency_value
-from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Budget
 from placeopt.solvers.splits.max_load_dp import MaxLoadDp
 from placeopt.solving.run import run
 

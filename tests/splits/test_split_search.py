@@ -15,10 +15,10 @@ import pytest
 import placeopt as po
 from placeopt.cli import main
 from placeopt.io.serialize import from_dict, to_dict
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.exact.split_search import best_split
 from placeopt.solving.registry import make_solver
 from placeopt.splits.judge import judged_period, split_violations

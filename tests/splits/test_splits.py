@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.splits import graph_partition

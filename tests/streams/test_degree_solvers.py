@@ -9,9 +9,9 @@ import pytest
 from stream_samples import few_jobs, stream
 
 import placeopt as po
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
 from placeopt.solvers.degree.policy_degree import (
     PolicyDegree,

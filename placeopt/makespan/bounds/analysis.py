@@ -18,11 +18,10 @@ from placeopt.makespan.bounds.destructive import (
 )
 from placeopt.makespan.bounds.elementary import LoadBound, critical_path_bound, load_bound
 from placeopt.makespan.bounds.energy import energy_bound, head_tail_bound
-from placeopt.makespan.bounds.fork_join import fork_join_bound
 from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
 from placeopt.makespan.bounds.segment_graph import Evidence
-from placeopt.makespan.bounds.segments import segments_bound
+from placeopt.makespan.bounds.segments import fork_join_bound, segments_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ solver can repeat it. In the model, s is the start of an op, g the energy that i
 window, and x whether it runs on a device; precedence, transfers and one op at a time on a device
 are kept (`placeopt.makespan.bounds.front`).
 
-Another is of delays of segments (`placeopt.makespan.bounds.segments`, `fork_join`): each is derived
+Another is of delays of segments (`placeopt.makespan.bounds.segments`): each is derived
 from its own supposition, whose ops are numbered along the segment. A step names all segments that
 look alike, so that one derivation proves the delay of each.
 """
@@ -25,11 +25,10 @@ import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.fork_join import spreads
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
 from placeopt.makespan.bounds.segment_graph import with_delays
-from placeopt.makespan.bounds.segments import segment_delays
+from placeopt.makespan.bounds.segments import segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
@@ -40,9 +39,9 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.fork_join import Spread
     from placeopt.makespan.bounds.front import FrontProof
     from placeopt.makespan.bounds.segment_graph import Segment
+    from placeopt.makespan.bounds.segments import Spread
     from placeopt.makespan.proof.derivation import Choice
     from placeopt.model.bound import Step
     from placeopt.model.problem import PlacementProblem

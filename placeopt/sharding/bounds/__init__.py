@@ -1,3 +1,3 @@
-"""Lower bounds on the cost of every feasible choice; `placeopt.sharding.prove` runs them, cheapest
-first.
+"""Lower bounds on the cost of every feasible choice;
+`placeopt.sharding.objective` runs them, cheapest first.
 """
