@@ -10,7 +10,7 @@ What is given (graphs, clusters, placement problems: arrays by column, neutral c
 what comes back (placements, schedules, budgets, results) has its form here. What a Result derives
 from its other fields (gap, seconds, status) is written for readers of the file, computed again when
 the file is loaded, and refused where the two disagree. A package with solution types of its own
-calls `register` in its module `codecs`, which is imported when such an object is first met.
+calls `register` in a module of `_LATE`, which is imported when such an object is first met.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """The total cost of a choice of strategies as an objective, with lower bounds on that of every
 feasible choice: cheapest first, until the time is over or one reaches a value.
-
-The independent bound: every node and every edge at its cheapest. Proof. A choice pays for each node
-at least the smallest of its costs, and for each edge at least the smallest entry of its table; the
-limit is ignored. The Lagrangian bound is that of `placeopt.sharding.bounds.bounding`.
 """
 
 from __future__ import annotations
@@ -15,9 +11,10 @@ import numpy as np
 
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import JudgedObjective, time_text
+from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.compact import costs_of
-from placeopt.sharding.evaluate import evaluate, exact_sum, profile_of, usage_profile
+from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.witness import sharding_witness
@@ -142,14 +139,6 @@ def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
         if begun + 2 * pause > end:
             break
     return bounding.bound
-
-
-def independent_bound(problem: ShardingProblem) -> int:
-    """Return the sum of the smallest costs of nodes and edges."""
-    total = exact_sum(np.minimum.reduceat(problem.cost, problem.node_ptr[:-1]))
-    if problem.num_edges:
-        total += exact_sum(np.minimum.reduceat(problem.edge_cost, problem.edge_ptr[:-1]))
-    return total
 
 
 COST = TotalCost()

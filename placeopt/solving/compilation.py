@@ -78,7 +78,6 @@ GROUPS = {
             (
                 "makespan.bounds.communication",
                 "makespan.bounds.energy",
-                "makespan.bounds.energy",
                 "makespan.bounds.elementary",
             ),
             7.0,

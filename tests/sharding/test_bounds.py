@@ -15,6 +15,7 @@ from sharding_problems import draw, draw_huge, oracle
 import placeopt as po
 from placeopt.model.objective import objective_of
 from placeopt.sharding.bounds import branches as branches_module
+from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.exact_pass import Witness, exact_pass, in_units
@@ -22,7 +23,6 @@ from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.bounds.stars import Stars
 from placeopt.sharding.compact import condense, costs_of, draft_of, unchanged
 from placeopt.sharding.contest_format import from_contest
-from placeopt.sharding.objective import independent_bound
 from placeopt.sharding.problem import ShardingSolution
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
