@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import os
+import pickle
 import pkgutil
 import re
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core.caching import IndexDataCacheFile
 
 import placeopt as po
 from placeopt.cli.comparison import SolverComparison
@@ -97,6 +99,14 @@ def test_kernels_that_call_kernels_of_other_files_notice_their_edits():
 def inlined(kernel):
     """Whether a kernel is a part of its callers, typed anew in each."""
     return bool(kernel.targetoptions.get("forceinline", False))
+
+
+def test_a_cache_that_names_a_class_that_has_moved_is_empty(tmp_path):
+    """A module that was joined with another one since: its kernels are compiled anew."""
+    file = IndexDataCacheFile(str(tmp_path), "kernel", None)
+    stale = pickle.dumps(file._version) + b"cplaceopt.model.moved\nUnits\n."
+    Path(file._index_path).write_bytes(stale)
+    assert file._load_index() == {}
 
 
 @compiled_only

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba import njit
 from numba.core import serialize
+from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 from placeopt.model.interpreted import interpretable
@@ -73,6 +74,21 @@ def uncounted_entry(function: Callable[..., Any]) -> Any:
 serialize._numba_unpickle = lru_cache(maxsize=None)(serialize._numba_unpickle)
 """What kernels ask for the class of a named tuple that they return: numba crashes if a signal ends
 it with an exception, as can happen to a function in Python, but not to a cache's hit."""
+
+_load_index = IndexDataCacheFile._load_index
+
+
+def _readable_index(file: Any) -> Any:
+    """Return the index of a kernel's cache, an empty one where a class that it names has moved
+    since it was written: numba would fail before it sees that the index is out of date.
+    """
+    try:
+        return _load_index(file)
+    except (AttributeError, ImportError):
+        return {}
+
+
+IndexDataCacheFile._load_index = _readable_index
 
 inner = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""
