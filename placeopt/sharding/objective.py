@@ -22,6 +22,7 @@ from placeopt.sharding.witness import sharding_witness
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Witness
     from placeopt.sharding.problem import ShardingProblem
 
@@ -55,9 +56,7 @@ class TotalCost(JudgedObjective):
         """Say so if even the smallest usage of every node passes the limit."""
         if not problem.limited:
             return ""
-        profile = profile_of(
-            problem.interval, np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
-        )
+        profile = profile_of(problem.interval, least_usage(problem))
         if profile.peak <= problem.usage_limit:
             return ""
         return (
@@ -139,6 +138,11 @@ def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
         if begun + 2 * pause > end:
             break
     return bounding.bound
+
+
+def least_usage(problem: ShardingProblem) -> Ints:
+    """Return the smallest usage of every node."""
+    return np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
 
 
 COST = TotalCost()
