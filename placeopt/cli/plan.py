@@ -145,7 +145,7 @@ def plan_command(
 
     Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
-    from placeopt.instances.clusters.gpus import PRECISIONS
+    from placeopt.instances.clusters.hardware import PRECISIONS
     from placeopt.planning.plan_model import plan, plan_problem
 
     if runs is not None:

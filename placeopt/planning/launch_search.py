@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.instances.clusters.gpus import Gpu, find_gpu
+from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.configuration import RECOMPUTE, Configuration
 from placeopt.plans.memory_model import MemoryParts, memory_parts

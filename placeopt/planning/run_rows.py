@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placeopt.instances.clusters.gpus import Gpu, find_gpu
+from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.calibration import family, launcher_of
 from placeopt.plans.configuration import Configuration

@@ -18,7 +18,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
 
 if TYPE_CHECKING:
-    from placeopt.instances.clusters.gpus import Gpu
+    from placeopt.instances.clusters.hardware import Gpu
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.model_shapes import ModelShape
 

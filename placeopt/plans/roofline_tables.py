@@ -13,7 +13,7 @@ which every device sends (t - 1) / t of its share. All other splits are even one
 activations already are those of sequence parallelism, so that this is no choice of its own here.
 
 Parameters are counted, and floats have the bytes of the precision, whatever the graph's are; matrix
-units run at the peak that the best matmul sustains (`placeopt.instances.clusters.gpus`).
+units run at the peak that the best matmul sustains (`placeopt.instances.clusters.hardware`).
 
 Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the
 forward pass of one sample; other micro-batches and degrees take what is above the overhead of a
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.clusters.gpus import find_gpu
+from placeopt.instances.clusters.hardware import find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
-    from placeopt.instances.clusters.gpus import Gpu
+    from placeopt.instances.clusters.hardware import Gpu
     from placeopt.plans.calibration import Calibration
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.model_shapes import ModelShape

@@ -165,7 +165,7 @@ def _kind(device: str) -> str:
 
     if torch.device(device).type != "cuda":
         return "cpu"
-    from placeopt.instances.clusters.presets import DEVICES
+    from placeopt.instances.clusters.hardware import DEVICES
 
     name = torch.cuda.get_device_name(device)
     return next((kind for kind in DEVICES if kind in name.replace("-", " ").split()), name)

@@ -23,14 +23,13 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from placeopt.experiments.studies import data_folder, row_options
-from placeopt.instances.clusters.gpus import known_gpus
-from placeopt.instances.clusters.presets import KERNELS
+from placeopt.instances.clusters.hardware import KERNELS, known_gpus
 from placeopt.plans.calibration import default_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.instances.clusters.gpus import Gpu
+    from placeopt.instances.clusters.hardware import Gpu
     from placeopt.model.arrays import Floats
 
 HERE = Path(__file__).parent

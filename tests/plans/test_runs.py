@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from placeopt.cli.main import main
-from placeopt.instances.clusters.gpus import find_gpu, known_gpus
+from placeopt.instances.clusters.hardware import find_gpu, known_gpus
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable
 from placeopt.planning.launch_answer import regrets, to_json
