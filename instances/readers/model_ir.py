@@ -2,7 +2,7 @@
 
 A reader translates its file into a `Model`: values with shapes, and nodes with a cost rule of
 `op_costs`. What follows is the same for all of them: shapes are checked, constants
-propagated, remnants folded and fused (`ir_passes`), weights charged to the op that uses them, and
+propagated, remnants folded and fused, weights charged to the op that uses them, and
 costs computed from shapes (`ir_graph`).
 """
 

@@ -5,27 +5,68 @@ The weights are not read, only their types and shapes. Constants are propagated 
 on weights alone vanish; `fold` removes shape arithmetic, identities and dropout; `fuse` merges
 batch norms and per-channel products and sums into the op before. Symbolic dimensions are fixed by
 `dims`.
+
+Shapes come in rounds: the package's inference with data propagation, then the shape arithmetic that
+became known is evaluated and its results are put in as constants, until nothing new is found.
+Exporters write `Reshape(x, Concat(Slice(Shape(x)), ...))`. Once a shape is known, such chains are
+constants. Only the ops in `_ARITHMETIC` are evaluated, by the reference evaluator of the onnx
+package, on at most 4096 elements.
 """
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Node, Value, stored_cost
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
-from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
-from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from placeopt.instances.readers.model_ir import Shape
     from placeopt.model.graph import OpGraph
+
+    Array = NDArray[Any]
+
+
+MAX_ELEMENTS = 4096
+
+_ARITHMETIC = (
+    "Identity Cast Gather Concat Slice Split Squeeze Unsqueeze Reshape Transpose Add Sub Mul Div "
+    "Mod Pow Min Max Neg Abs Sqrt Floor Ceil Equal Less LessOrEqual Greater GreaterOrEqual Not And "
+    "Or Where Range ConstantOfShape Expand Tile NonZero ReduceProd ReduceSum ReduceMax ReduceMin"
+)
+"""Ops of shape arithmetic: the only ones that are ever evaluated."""
+
+_ELEMENTS: dict[str, Callable[..., Any]] = {
+    "Range": lambda start, limit, step: np.ceil((limit - start) / step),
+    "ConstantOfShape": lambda shape: math.prod(shape.ravel().tolist()),
+    "Expand": lambda x, shape: math.prod(
+        np.broadcast_shapes(x.shape, tuple(shape.ravel().tolist()))
+    ),
+    "Tile": lambda x, repeats: x.size * math.prod(repeats.ravel().tolist()),
+}
+"""How many elements an op would make of its inputs, where a few numbers can ask for any number."""
+
+_OPS = op_costs.vocabulary("onnx")
+
+SAME_SHAPE = frozenset(_OPS["same_shape"])
+"""Ops outside the ONNX standard whose first output has the shape of their first input."""
+
+DTYPES = dict(enumerate(_OPS["dtypes"], 1))
+"""Element type by TensorProto.DataType."""
 
 
 def read(
@@ -333,3 +374,399 @@ def _capture(
         if name and name not in inside:
             captured[name] = None
             scope.setdefault(name, _value(name, found))
+
+
+@dataclass
+class Inferred:
+    """What is known about the values of a model.
+
+    Attributes
+    ----------
+    shapes : shape and element type of every value that has a tensor type, nested graphs included.
+    data : content of the small integers that shape arithmetic computed.
+    known : the same, and the small integers that the file holds.
+    turns : of a Loop or Scan whose number of turns nothing tells; None where the user does not say
+    either.
+    """
+
+    shapes: dict[str, tuple[Shape | None, str]] = field(default_factory=dict)
+    data: dict[str, NDArray[Any]] = field(default_factory=dict)
+    known: dict[str, NDArray[Any]] = field(default_factory=dict)
+    turns: int | None = None
+
+
+def infer(model: Any) -> Inferred:
+    """Infer the shapes of a ModelProto without large tensors; the model itself is not changed."""
+    import onnx
+
+    work = onnx.ModelProto()
+    work.CopyFrom(model)
+    work.ir_version = max(
+        work.ir_version, 8
+    )  # before version 4 every initialiser had to be an input as well
+    found = Inferred()
+    _import_domains(onnx, work)
+    known = found.known = _hide_contents(work)
+    max_rounds = 30
+    for _ in range(max_rounds):
+        inferred = _run(onnx, work)
+        found.shapes = dict(_collect(inferred.graph))
+        found.shapes.update(
+            {name: (array.shape, str(array.dtype)) for name, array in found.data.items()}
+        )
+        fresh = _evaluate(work, found, known)
+        fresh |= _extend(onnx, work, found)
+        if not fresh:
+            break
+    return found
+
+
+def _import_domains(onnx: Any, work: Any) -> None:
+    """Declare the domains that nodes use: without a declaration the inference gives the whole model
+    up.
+    """
+    declared = {entry.domain for entry in work.opset_import}
+    for node in work.graph.node:
+        if node.domain not in declared and node.domain not in ("", "ai.onnx"):
+            declared.add(node.domain)
+            work.opset_import.append(onnx.helper.make_opsetid(node.domain, 1))
+
+
+def _run(onnx: Any, work: Any) -> Any:
+    """Run the inference of the onnx package; a model it cannot follow keeps the shapes it
+    declares.
+    """
+    for data_prop in (True, False):
+        try:
+            return onnx.shape_inference.infer_shapes(
+                work, check_type=False, strict_mode=False, data_prop=data_prop
+            )
+        except Exception:  # the package raises its own errors and RuntimeError alike
+            continue
+    return work
+
+
+def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
+    """Turn constants without content into inputs, Constant nodes into initialisers; return small
+    integers.
+    """
+    import onnx
+
+    graph = work.graph
+    _store_constants(graph)
+    declared = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if not has_content(tensor) and tensor.name not in declared:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
+    return {tensor.name: _content(tensor) for tensor in graph.initializer if _is_kept(tensor)}
+
+
+def _store_constants(graph: Any) -> None:
+    """Turn Constant nodes into initialisers."""
+    nodes = []
+    for node in graph.node:
+        tensor = constant_tensor(node) if node.op_type == "Constant" and node.output else None
+        if tensor is None:
+            nodes.append(node)
+        else:
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+    _replace(graph.node, nodes)
+
+
+def _is_kept(tensor: Any) -> bool:
+    """Whether shapes may be computed from a tensor."""
+    small = math.prod(tensor.dims) <= (MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1)
+    return small and tensor.data_type in (1, 6, 7, 9, 11)
+
+
+def _content(tensor: Any) -> NDArray[Any]:
+    from onnx import numpy_helper
+
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"weight '{one_line(tensor.name)}': damaged content: {one_line(str(error))}"
+        ) from error
+
+
+def _replace(field: Any, kept: list[Any]) -> None:
+    """Replace the messages of a repeated field by some of them (removing one by one takes quadratic
+    time).
+    """
+    if len(kept) < len(field):
+        copies = [type(message).FromString(message.SerializeToString()) for message in kept]
+        del field[:]
+        field.extend(copies)
+
+
+def constant_tensor(node: Any) -> Any:
+    """Return the value of a Constant node as a TensorProto, None if it has none."""
+    import onnx
+    from onnx import numpy_helper
+
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            tensor = onnx.TensorProto()
+            tensor.CopyFrom(attribute.t)
+            return tensor
+        if attribute.name == "sparse_value":
+            tensor = onnx.TensorProto(data_type=attribute.sparse_tensor.values.data_type)
+            tensor.dims.extend(attribute.sparse_tensor.dims)
+            return tensor
+        values: dict[str, Any] = {
+            "value_int": lambda a=attribute: np.array(a.i, np.int64),
+            "value_ints": lambda a=attribute: np.array(list(a.ints), np.int64),
+            "value_float": lambda a=attribute: np.array(a.f, np.float32),
+            "value_floats": lambda a=attribute: np.array(list(a.floats), np.float32),
+        }
+        if attribute.name in values:
+            return numpy_helper.from_array(values[attribute.name]())
+        if attribute.name in ("value_string", "value_strings"):
+            tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING)
+            tensor.dims.extend(
+                [len(attribute.strings)] if attribute.name == "value_strings" else []
+            )
+            return tensor
+    return None
+
+
+def has_content(tensor: Any) -> bool:
+    """Whether a TensorProto holds its elements (large and external ones do not)."""
+    if tensor.data_location == 1:  # EXTERNAL
+        return False
+    if math.prod(tensor.dims) == 0:
+        return True
+    fields = (
+        "raw_data",
+        "float_data",
+        "int32_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+        "string_data",
+    )
+    return any(len(getattr(tensor, key)) for key in fields)
+
+
+def _collect(graph: Any) -> Iterator[tuple[str, tuple[Shape | None, str]]]:
+    """Yield (name, (shape, type)) of every value that a graph and its nested graphs declare."""
+    for tensor in graph.initializer:
+        yield tensor.name, (tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"))
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.HasField("tensor_type"):
+            yield value.name, tensor_type(value.type.tensor_type)
+    for node in graph.node:
+        for nested in nested_graphs(node):
+            yield from _collect(nested)
+
+
+def tensor_type(kind: Any) -> tuple[Shape | None, str]:
+    """Return (shape, element type) of a TypeProto.Tensor."""
+    dtype = DTYPES.get(kind.elem_type, "float32")
+    if not kind.HasField("shape"):
+        return None, dtype
+    dims = (
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+        for d in kind.shape.dim
+    )
+    return tuple(dims), dtype
+
+
+def plain_attributes(node: Any) -> dict[str, Any]:
+    """Return the attributes of a node that are numbers, texts, lists of them, or small tensors."""
+    from onnx import numpy_helper
+
+    found: dict[str, Any] = {}
+    for a in node.attribute:
+        if a.type == 1:
+            found[a.name] = a.f
+        elif a.type == 2:
+            found[a.name] = a.i
+        elif a.type == 3:
+            found[a.name] = a.s.decode("utf-8", "replace")
+        elif a.type == 4 and has_content(a.t) and math.prod(a.t.dims) <= MAX_ELEMENTS:
+            try:
+                found[a.name] = numpy_helper.to_array(a.t)
+            except (ValueError, TypeError, RuntimeError):
+                continue
+        elif a.type == 6:
+            found[a.name] = list(a.floats)
+        elif a.type == 7:
+            found[a.name] = list(a.ints)
+    return found
+
+
+def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> bool:
+    """Replace shape arithmetic whose result is known by initialisers; return whether there was
+    any.
+    """
+    from onnx import numpy_helper
+
+    version = next((x.version for x in work.opset_import if x.domain in ("", "ai.onnx")), 1)
+    kept, fresh = [], False
+    for node in work.graph.node:
+        arrays = _outputs(node, found, known, version)
+        if arrays is None or len(arrays) < len(node.output):
+            kept.append(node)
+            continue
+        fresh = True
+        for name, array in zip(node.output, arrays, strict=False):
+            if name:
+                known[name] = found.data[name] = array
+                work.graph.initializer.append(
+                    numpy_helper.from_array(np.ascontiguousarray(array), name)
+                )
+    if fresh:
+        del work.graph.node[:]
+        work.graph.node.extend(kept)
+    return fresh
+
+
+def _outputs(
+    node: Any, found: Inferred, known: dict[str, NDArray[Any]], version: int
+) -> list[NDArray[Any]] | None:
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type in ("Shape", "Size"):
+        return _measure(node, found)
+    if not node.input or any(name and name not in known for name in node.input):
+        return None
+    return _evaluate_node(node, {name: known[name] for name in node.input if name}, version)
+
+
+def _measure(node: Any, found: Inferred) -> list[NDArray[Any]] | None:
+    """Return the output of a Shape or Size op, None where a dimension is unknown."""
+    shape = found.shapes.get(node.input[0] if node.input else "", (None, ""))[0]
+    if shape is None or None in shape:
+        return None
+    if node.op_type == "Size":
+        return [np.array(math.prod(d or 0 for d in shape), np.int64)]
+    attrs = plain_attributes(node)
+    return [np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)]
+
+
+def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
+    """Declare outputs that the package leaves open: of loops, and of ops outside the standard that
+    keep a shape.
+    """
+    fresh = False
+    for node in work.graph.node:
+        shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
+        open_ones = [name for name, shape in shapes.items() if shape is None or None in shape[:1]]
+        told = _told_shapes(node, shapes, found) if open_ones else {}
+        for name in (name for name in open_ones if told.get(name, shapes[name]) != shapes[name]):
+            dtype = found.shapes[name if name in found.shapes else node.input[0]][1]
+            element = next(code for code, text in DTYPES.items() if text == dtype)
+            work.graph.value_info.append(_declaration(onnx, name, element, told[name]))
+            fresh = True
+    return fresh
+
+
+def _declaration(onnx: Any, name: str, element: int, shape: Shape) -> Any:
+    """Return the ValueInfoProto of a tensor; unknown dimensions get a symbol each."""
+    dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(shape)]
+    return onnx.helper.make_tensor_value_info(name, element, dims)
+
+
+def _told_shapes(node: Any, shapes: dict[str, Shape | None], found: Inferred) -> dict[str, Shape]:
+    """Return the shapes of outputs that follow from what kind of op it is."""
+    if node.op_type in SAME_SHAPE and node.input and shapes.get(node.output[0]) is None:
+        shape = found.shapes.get(node.input[0], (None, ""))[0]
+        return {} if shape is None else {node.output[0]: shape}
+    return _loop_shapes(node, found) if node.op_type == "Loop" else {}
+
+
+def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
+    """Return the shapes of a Loop's outputs that keep theirs.
+
+    A carried value does where the body gives back the shape that it begins with. What is collected
+    turn by turn has the number of turns as its first dimension.
+    """
+    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    if body is None:
+        return {}
+    carried = list(node.input)[2:]
+    told: dict[str, Shape] = {}
+    for i, (name, inner) in enumerate(zip(node.output, list(body.output)[1:], strict=False)):
+        shape = found.shapes.get(inner.name, (None, ""))[0]
+        if shape is None:
+            continue
+        if i >= len(carried):
+            told[name] = (_num_turns(node, found), *shape)
+        elif shape == found.shapes.get(carried[i], (None, ""))[0]:
+            told[name] = shape
+    return told
+
+
+def _num_turns(node: Any, found: Inferred) -> int | None:
+    """Return the trip count of a Loop, None where it is unknown."""
+    turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
+    return None if turns is None or not turns.size else max(0, int(turns.reshape(-1)[0]))
+
+
+def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Array] | None:
+    """Return the outputs of an op on known inputs by the reference evaluator of the onnx package,
+    None where it is not shape arithmetic or too large.
+    """
+    if node.op_type not in _ARITHMETIC.split():
+        return None
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    ends = (map(helper.make_empty_tensor_value_info, names) for names in (inputs, node.output))
+    graph = helper.make_graph([node], node.op_type, *ends)
+    elements = _ELEMENTS.get(node.op_type)
+    try:
+        with np.errstate(all="raise"):
+            if elements and elements(*inputs.values()) > MAX_ELEMENTS:
+                return None
+            result = ReferenceEvaluator(graph, opsets={"": version}).run(None, inputs)
+    except Exception:  # the package raises anything: left to the inference to report as unknown
+        return None
+    arrays = [np.asarray(array) for array in result]
+    return arrays if all(_is_small(array) for array in arrays) else None
+
+
+def _is_small(array: Array) -> bool:
+    """Whether an array is shape arithmetic: few whole numbers, or one real one (not a small
+    weight).
+    """
+    return array.dtype.kind in "fiub" and array.size <= (
+        1 if array.dtype.kind == "f" else MAX_ELEMENTS
+    )
+
+
+def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the cost rule of a node and the attributes that the rules look at.
+
+    Parameters
+    ----------
+    attrs : the plain attributes of the node (ints, floats, texts and lists of them).
+    """
+    rule = _OPS["rule"].get(op_type, "elementwise")
+    found = dict(_OPS["attributes"].get(op_type, {}))
+    if op_type == "Conv":
+        found["groups"] = int(attrs.get("group", 1))
+    if rule == "attention":
+        found["heads"] = int(attrs.get("num_heads") or attrs.get("q_num_heads") or 1)
+        if op_type == "Attention" and domain not in ("", "ai.onnx"):
+            rule = "packed_attention"
+        elif op_type == "Attention":
+            found["past"] = 4
+    elif rule == "matmul":
+        found["trans_a"], found["trans_b"] = (
+            bool(attrs.get("transA", 0)),
+            bool(attrs.get("transB", 0)),
+        )
+    elif rule == "pool":
+        found["kernel"] = tuple(int(k) for k in attrs.get("kernel_shape", ()))
+    elif rule == "einsum":
+        found["equation"] = str(attrs.get("equation", ""))
+    elif rule == "lrn":
+        found["size"] = int(attrs.get("size", 5))
+    return rule, found

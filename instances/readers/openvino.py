@@ -12,9 +12,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers import ir_passes, op_costs
+from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
-from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.ir_graph import (
+    finish,
+    propagate_constants,
+)
 from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
 from placeopt.instances.readers.op_costs import vocabulary
 from placeopt.instances.readers.safe_xml import parse_xml
@@ -203,7 +206,7 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
     costs = []
     for body in bodies:
         inner = _translate(body, node.name, turns)
-        ir_passes.propagate_constants(inner)
+        propagate_constants(inner)
         run = [op_costs.cost(item, inner.values) for item in inner.nodes]
         held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
         costs.append(
