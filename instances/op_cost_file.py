@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.cost_fit import fit_device, with_measured_times
-from placeopt.instances.traces.trace import FITTED, GUESSED, MEASURED, match, read_trace
+from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
 from placeopt.model.cluster import Device
 from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError
@@ -188,7 +188,7 @@ def write_costs(path: str | Path, costs: OpCosts) -> Path:
 
 
 def read_costs(path: str | Path, graph: OpGraph, kind: str | None = None) -> OpCosts:
-    """Read a cost file, or a profiler's trace of the model (see `placeopt.instances.traces.trace`).
+    """Read a cost file, or a profiler's trace of the model (see `placeopt.instances.traces`).
 
     Parameters
     ----------

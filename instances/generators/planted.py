@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.random_dags import BYTES_PER_TICK, MEAN_TICKS
 from placeopt.instances.generators.table import MAX_EDGES, check_count, generator
+from placeopt.instances.generators.task_graphs import BYTES_PER_TICK, MEAN_TICKS
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:

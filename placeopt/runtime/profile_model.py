@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.op_cost_file import OpCosts, costs_of
-from placeopt.instances.traces import kineto
-from placeopt.instances.traces.trace import Trace, match, read_trace
+from placeopt.instances.traces import MARK, match, read_kineto, read_trace
 from placeopt.model.errors import ExecutionError
 from placeopt.model.files import one_line
 from placeopt.model.threads import torch_threads
@@ -124,7 +123,7 @@ def torch_op_seconds(
         raise ExecutionError(
             f"module '{program.program.name}': {one_line(str(error), 300)}"
         ) from error
-    trace: Trace = kineto.read(json.loads(text))
+    trace = read_kineto(json.loads(text))
     return costs_of(graph, match(graph, trace), kind=kind or _kind(device), family=trace.family)
 
 
@@ -154,7 +153,7 @@ def _once(tasks: ModuleTasks, work: ModuleWork, mark: bool = False) -> None:
     values: dict[int, Any] = {}
     for op in tasks.graph.topological_order.tolist():
         operands = {tensor: values[tensor] for tensor in work.reads(op)}
-        with record_function(kineto.MARK + tasks.names[op]) if mark else nullcontext():
+        with record_function(MARK + tasks.names[op]) if mark else nullcontext():
             made = work.compute(op, 0, operands)
         values |= dict(zip(work.outputs(op), made, strict=True))
 

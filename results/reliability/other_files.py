@@ -18,7 +18,7 @@ import placeopt as po
 from placeopt.experiments.study import load_study
 from placeopt.instances.clusters import EXAMPLE, make_cluster
 from placeopt.instances.op_cost_file import read_costs
-from placeopt.instances.traces.trace import read_trace
+from placeopt.instances.traces import read_trace
 from placeopt.io.placement_file import read_placement
 from placeopt.io.serialize import load as load_saved
 from placeopt.io.serialize import to_dict

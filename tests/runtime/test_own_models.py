@@ -16,7 +16,7 @@ import placeopt as po
 from placeopt.cli.main import main
 from placeopt.instances.op_cost_file import apply_costs, read_costs, rooflines, write_costs
 from placeopt.instances.sources import load_graph
-from placeopt.instances.traces.trace import match, read_trace
+from placeopt.instances.traces import match, read_trace
 from placeopt.model.errors import ExecutionError
 
 MODELS = Path(__file__).parent.parent / "user_models.py"
@@ -463,7 +463,7 @@ def test_damaged_traces_are_one_line(tmp_path, text):
     """Missing, wrong and impossible fields of every format of trace end with one line that names
     the file.
     """
-    from placeopt.instances.traces.trace import read_trace
+    from placeopt.instances.traces import read_trace
 
     path = tmp_path / "trace.json"
     path.write_text(text)
