@@ -203,7 +203,9 @@ def _is_onnxruntime(data: Any) -> bool:
 
 
 def _read_onnxruntime(data: Any) -> Trace:
-    """Read an ONNX Runtime profile; a node that an execution runs several times counts with their sum."""
+    """Read a profile of ONNX Runtime; a node that an execution runs several times counts with
+    their sum.
+    """
     runs = _runs(data)
     sums: list[dict[str, float]] = [{} for _ in runs]
     kinds: dict[str, str] = {}
