@@ -189,7 +189,7 @@ def latency() -> None:
 
 def replicas() -> None:
     """Plan a small pipeline over two clusters."""
-    from placeopt.solvers.exact.split_search import best_split
+    from placeopt.solvers.exact.split_ideals import best_split
     from placeopt.splits.problem import SplitProblem
 
     best_split(SplitProblem(small_problem("period"), groups=2))

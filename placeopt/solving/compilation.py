@@ -120,7 +120,7 @@ GROUPS = {
         ),
         _kernels("plan-ideals", ("solvers.planning.ideal_plans",), 9.0),
         _kernels("plan-stages", ("solvers.planning.step_search",), 4.0),
-        _kernels("replicas", ("solvers.exact.split_search",), 4.0, _PERIOD),
+        _kernels("replicas", ("solvers.exact.split_ideals",), 4.0, _PERIOD),
         _kernels("streams", ("streams.episode_loop",), 9.0),
         KernelGroup(
             "pipelines",

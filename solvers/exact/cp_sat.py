@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 SEARCHES = {
-    "makespan": "placeopt.solvers.exact.makespan_cp_sat:search_makespan",
+    "makespan": "placeopt.solvers.exact.makespan_tactics:search_makespan",
     "period": "placeopt.solvers.exact.period_tactics:search_period",
     "latency": "placeopt.solvers.exact.latency_tactics:search_latency",
 }
 """By objective: the search, a function of (settings, problem, tracker)."""
 
 PROOFS = {
-    "makespan": "placeopt.solvers.exact.makespan_cp_sat:prove_makespan",
+    "makespan": "placeopt.solvers.exact.makespan_tactics:prove_makespan",
     "period": "placeopt.solvers.exact.period_tactics:prove_period",
     "latency": "placeopt.solvers.exact.latency_tactics:prove_latency",
 }

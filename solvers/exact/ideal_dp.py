@@ -1,4 +1,4 @@
-"""`ideal-dp`: the best pipeline of ideals, proved (see `period_dp` for the recurrence).
+"""`ideal-dp`: the best pipeline of ideals, proved (see `ideal_program` for the recurrence).
 
 References
 ----------
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.ideals import Lattice, ideal_lattice
-from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.ideal_program import IdealProgram
+from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
 

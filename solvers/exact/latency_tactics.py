@@ -46,8 +46,7 @@ from placeopt.model.problem import INCOMPATIBLE
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
-from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
     PlacementModel,

@@ -1,7 +1,7 @@
 """`linear-dp`: the dynamic program over the prefixes of topological orders (DPL).
 
-The program of `period_dp` on a total order has n + 1 ideals instead of exponentially many. It finds
-the best pipeline whose stages are consecutive in that order; over several orders the best one is
+`ideal_program` on a total order has n + 1 ideals instead of exponentially many. It finds the best
+pipeline whose stages are consecutive in that order; over several orders the best one is
 kept. The first order follows branches depth first, the others are random.
 
 References
@@ -24,8 +24,7 @@ from placeopt.model.placement import Placement
 from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges
-from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
-    from placeopt.solvers.exact.chain_search import ChainOutcome
+    from placeopt.solvers.exact.ideal_program import ChainOutcome
     from placeopt.solving.tracker import Tracker
 
 

@@ -35,7 +35,7 @@ Literal = Any  # a CP-SAT Boolean variable or its negation
 
 
 class MakespanModel:
-    """Builds the model; `makespan_solution` hints and reads solutions.
+    """Builds the model; `makespan_grid` hints and reads solutions.
 
     Parameters
     ----------

@@ -1,9 +1,14 @@
-"""The tactics of the makespan: windows of the incumbent on one side, and what proves on the other.
+"""The makespan by CP-SAT: heuristics and combinatorial bounds, then tactics, windows of the
+incumbent on one side, and what proves on the other.
 
-Most ask CP-SAT a small question: for a schedule as long as the bound (`tight`, `probe`, and on a
-coarse grid `shapes`), for the parts in series, for the problem on its natural grid, for what fits
-into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem. Parts in series
-come wholly one after the other (`placeopt.makespan.bounds.series`); coarse problems have few
+Every time limit is useful: heuristics give an incumbent in milliseconds, combinatorial bounds may
+already prove it, and CP-SAT then improves both from a complete hint, within start-time domains that
+the communication-aware heads and tails cut down.
+
+Most tactics ask CP-SAT a small question: for a schedule as long as the bound (`tight`, `probe`, and
+on a coarse grid `shapes`), for the parts in series, for the problem on its natural grid, for what
+fits into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem. Parts in
+series come wholly one after the other (`placeopt.makespan.bounds.series`); coarse problems have few
 distinct times, and none of the ops that have no length there.
 """
 
@@ -32,7 +37,7 @@ from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, n
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
-from placeopt.solvers.exact.placement_cp_sat import building_seconds
+from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
@@ -45,10 +50,10 @@ if TYPE_CHECKING:
     from placeopt.makespan.coarsening import Coarse
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
-
 
 SHAPE_UNITS = 2**12
 """Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
@@ -511,3 +516,27 @@ def _take_heads(inner: Analysis, analysis: Analysis, coarse: Coarse) -> None:
         )
         found.append(np.where((own < 0) | (least >= INFINITE), own, np.maximum(own, least)))
     inner.heads = inner.heads._replace(head=found[0], tail=found[1])
+
+
+def search_makespan(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
+    """Start from the heuristics and the combinatorial bounds; then run the tactics until the budget
+    ends.
+    """
+    if settings.warm_start:
+        warm_start(problem, tracker)
+    analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+    for name in COMBINATORIAL:
+        if tracker.stop() and tracker.lower_bound > 0:  # the shortest budget ends with a bound too
+            return
+        tracker.raise_bound(analysis.run(name), name)
+    if not tracker.stop():
+        facts = MakespanFacts(settings, analysis, tracker)
+        known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}.values()
+        run_tactics(known, known, settings, facts, tracker)
+
+
+def prove_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    """Do so without tactics that only improve, from the heuristics."""
+    search_makespan(replace(settings, windows=False), problem, tracker)

@@ -34,8 +34,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_batch
-from placeopt.solvers.exact.period_cp_sat import fitting, refutes
-from placeopt.solvers.exact.period_tactics import bounded, first_placements
+from placeopt.solvers.exact.period_tactics import bounded, first_placements, fitting, refutes
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 

@@ -1,5 +1,15 @@
 """`split-ideals`: the best pipeline of ideals with replicas, groups of devices or overlapped
-transfers, proved.
+transfers, proved, by dynamic programs (model in `placeopt.splits.problem`).
+
+Without groups it is the program of `ideal_program`. Overlapped communication is its form with two
+passes, work in the one and transfers in the other, under one limit for both: the smallest limit
+that admits a pipeline is found by bisection.
+
+With h groups, let V(A, B, c) be the smallest period of the nodes B - A on c devices of one group,
+over ideals A within M within B:
+
+    V(A, B, c) = min over M, r of max(V(A, M, c - r), load(B - M, r))
+    W(B, j)    = min over A of    max(W(A, j - 1), V(A, B, size), uplink(B - A)).
 
 References
 ----------
@@ -9,18 +19,364 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import numpy as np
+
+from placeopt.model.arrays import NO_VALUE, Flags, Ints
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.solvers.exact.split_search import MAX_GROUPED_IDEALS, MAX_IDEALS, best_split
+from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.period.contracted import ContractedProblem, contract
+from placeopt.solvers.exact.ideal_program import (
+    ChainOutcome,
+    IdealProgram,
+    best_chain,
+    stage_devices,
+)
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.splits.objective import BOUNDS, split_period
+from placeopt.splits.problem import Split, SplitStage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.model.ideals import Lattice
+    from placeopt.solvers.exact.ideal_program import Stage
     from placeopt.solving.tracker import Tracker
-    from placeopt.splits.problem import Split, SplitProblem
+    from placeopt.splits.problem import SplitProblem
+
+MAX_IDEALS, MAX_GROUPED_IDEALS = 2_000_000, 400
+"""Ideals up to which all are searched: without groups, and with them, where every pair of ideals
+has a row of its own."""
+
+
+@dataclass(frozen=True)
+class SplitOutcome:
+    """What a search found.
+
+    Attributes
+    ----------
+    split : the best split, None if there is none.
+    lower_bound : ticks; no pipeline of ideals has a shorter period. 0 where not all ideals were
+    searched.
+    complete : whether all ideals were searched to the end: then nothing is better, and no split
+    means that none is short enough.
+        False where there were too many, and only the prefixes of one topological order were, or
+        where time ran out.
+    """
+
+    split: Split | None
+    complete: bool
+    lower_bound: int = 0
+
+
+def best_split(
+    problem: SplitProblem,
+    *,
+    max_ideals: int | None = None,
+    upper: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> SplitOutcome:
+    """Return the best pipeline of ideals.
+
+    Parameters
+    ----------
+    max_ideals : with more, one topological order is searched; MAX_IDEALS or MAX_GROUPED_IDEALS by
+    default.
+    upper : ticks; only shorter periods count.
+    stop : asked now and then; when it answers True the search ends with what it has.
+
+    Raises
+    ------
+    InfeasibleProblemError
+        If ops that must share a device have no device in common.
+    """
+    model = contract(
+        problem.placement,
+        contiguity="chain",
+        sync=problem.sync if problem.max_replicas > 1 else None,
+        uplink=problem.uplink if problem.groups > 1 else None,
+    )
+    limit = max_ideals
+    if limit is None:
+        limit = MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS
+    found = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
+    lattice, whole = found or linear_lattice(model.num_nodes), found is not None
+    if problem.groups > 1:
+        return SplitOutcome(_best_in_groups(problem, model, lattice, upper), whole)
+    outcome = _best_pipeline(problem, model, lattice, upper, stop)
+    split = _split_of(model, outcome.stages) if outcome.stages else None
+    return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
+
+
+def _sync_of_nodes(problem: SplitProblem, model: ContractedProblem) -> Ints:
+    """Return the ticks to send the weights of each node once."""
+    sync = np.zeros(model.num_nodes, np.int64)
+    np.add.at(sync, model.node, problem.sync)
+    return sync
+
+
+def _best_pipeline(
+    problem: SplitProblem,
+    model: ContractedProblem,
+    lattice: Lattice,
+    upper: int | None,
+    stop: Callable[[], bool] | None,
+) -> ChainOutcome:
+    """Find the best chain of ideals below `upper` ticks, without groups of devices."""
+    per_type = np.repeat(_sync_of_nodes(problem, model)[:, None], model.num_types, axis=1)
+    given = _two_passes(model) if problem.overlap else model
+    program = IdealProgram(given, lattice, max_replicas=problem.max_replicas, sync=per_type)
+    if not problem.overlap:
+        return best_chain(program, upper, stop)
+    return _best_overlapped(
+        program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop
+    )
+
+
+def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
+    """Return the split of a chain of nodes."""
+    _, groups = stage_devices(model, stages)
+    return Split(
+        tuple(
+            SplitStage(_ops(model, stage.nodes), group)
+            for stage, group in zip(stages, groups, strict=True)
+        )
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _TwoPasses(ContractedProblem):
+    """A contracted problem with loads of two kinds: work in the first pass, transfers in the
+    second.
+    """
+
+    @property
+    def two_pass(self) -> bool:
+        return True
+
+
+def _two_passes(model: ContractedProblem) -> ContractedProblem:
+    """Return the model with its transfers in a pass of their own."""
+    given = {field.name: getattr(model, field.name) for field in fields(model)}
+    given["compute"] = np.ascontiguousarray(np.stack([model.total, np.zeros_like(model.total)]))
+    given["tensor_pass"] = np.ones_like(model.tensor_pass)
+    return _TwoPasses(**given)
+
+
+def _best_overlapped(
+    program: IdealProgram,
+    price: Callable[[tuple[Stage, ...]], int],
+    upper: int | None,
+    stop: Callable[[], bool] | None,
+    *,
+    growth: float = 1.25,
+) -> ChainOutcome:
+    """Find the smallest limit below `upper` on work and transfers of every stage, each by itself,
+    that a chain keeps.
+
+    A run gives the chain of the least work W whose transfers keep the limit: a chain within the
+    limit has at least W. The limit grows by the factor `growth` until a pipeline keeps it.
+    """
+    lower = program.area_bound()
+    stages: tuple[Stage, ...] = ()
+    best = NO_VALUE if upper is None else upper
+    limit = best - 1 if best <= growth * lower else int(growth * lower) + 1
+    while lower < best:
+        limit = min(limit, best - 1)
+        outcome = program.run(limit, limit, stop=stop)
+        if not outcome.complete:
+            return ChainOutcome(None if not stages else best, stages, lower, False)
+        if outcome.value is not None:
+            best, stages, lower = price(outcome.stages), outcome.stages, max(lower, outcome.value)
+        else:
+            lower = limit + 1
+        limit = (lower + best) // 2 if stages else int(growth * limit) + 1
+    bound = program.area_bound() if program.restricted else lower
+    return ChainOutcome(best if stages else None, stages, bound, not program.restricted)
+
+
+def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(np.isin(model.node, nodes)).tolist())
+
+
+def _best_in_groups(
+    problem: SplitProblem, model: ContractedProblem, lattice: Lattice, upper: int | None
+) -> Split | None:
+    """Run the program of the module text on the devices of the most numerous type; None where
+    nothing is shorter than `upper` ticks.
+    """
+    base = problem.placement
+    members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
+    g = model.types.index(problem.usable_devices)
+    size = len(problem.usable_devices) // problem.groups
+    inner = np.ascontiguousarray(base.io_ticks[:, problem.usable_devices[0]])
+    group_model = GroupModel(
+        np.ascontiguousarray(model.total[:, g]),
+        model.allowed[:, g],
+        model.resident,
+        int(model.capacity[g]),
+        _sync_of_nodes(problem, model),
+        model.node[base.producer],
+        base.consumer_ptr,
+        model.node[base.consumer],
+        inner,
+        problem.uplink,
+    )
+    work, moved, border, replicated = _segments(group_model, members)
+    stage = _stage_loads(
+        work, moved, replicated, min(problem.max_replicas, size), overlap=problem.overlap
+    )
+    inside = _inside(stage, size)
+    best = np.full((problem.groups + 1, len(members)), NO_VALUE, np.int64)
+    best[:, 0] = 0
+    group = np.maximum(inside[:, :, size], border)
+    for j in range(1, problem.groups + 1):
+        best[j] = np.minimum(best[j - 1], np.maximum(best[j - 1][:, None], group).min(axis=0))
+    if best[problem.groups, -1] >= NO_VALUE:
+        return None
+    split = Split(_trace(model, members, g, stage, inside, group, best))
+    return split if upper is None or split_period(problem, split) < upper else None
+
+
+class GroupModel(NamedTuple):
+    """The problem as the devices of one type and their groups see it (N nodes, m tensors)."""
+
+    ticks: Ints  # (N,) on a device
+    usable: Flags  # (N,) whether the type can run the node
+    resident: Ints  # (N,) bytes
+    capacity: int  # bytes of a device
+    sync: Ints  # (N,) ticks to send the node's weights once
+    producer: Ints  # (m,) node
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # nodes
+    inner: Ints  # (m,) ticks between devices
+    outer: Ints  # (m,) ticks on a group's uplink
+
+
+@entry
+def _segments(a, members):  # type: ignore[no-untyped-def]
+    """Work, transfers, uplink time and weights' time of the nodes B - A for every pair of ideals
+    (A, B), A within B.
+    """
+    count, n = members.shape
+    work = np.full((count, count), NO_VALUE, np.int64)
+    moved = np.zeros((count, count), np.int64)
+    border = np.full((count, count), NO_VALUE, np.int64)
+    weights = np.zeros((count, count), np.int64)
+    held = np.zeros(n, np.bool_)
+    for first in range(count):
+        for last in range(first, count):
+            nested, fits, used, total = True, True, 0, 0
+            for v in range(n):
+                if members[first, v] and not members[last, v]:
+                    nested = False
+                    break
+                held[v] = members[last, v] and not members[first, v]
+                if held[v]:
+                    used += a.resident[v]
+                    total += a.ticks[v]
+                    weights[first, last] += a.sync[v]
+                    fits = fits and a.usable[v]
+            if not nested:
+                weights[first, last] = 0
+                continue
+            up = inner = 0
+            for t in range(len(a.producer)):
+                reads = stays = False
+                for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                    if held[a.consumer[e]]:
+                        reads = True
+                    else:
+                        stays = True
+                if (reads and not held[a.producer[t]]) or (stays and held[a.producer[t]]):
+                    inner += a.inner[t]
+                    up += a.outer[t]
+            if fits:
+                border[first, last] = up
+                if used <= a.capacity:
+                    work[first, last] = total
+                    moved[first, last] = inner
+    return work, moved, border, weights
+
+
+def _stage_loads(
+    work: Ints,
+    moved: Ints,
+    sync: Ints,
+    most: int,
+    *,
+    overlap: bool,
+) -> Ints:
+    """load(S, r) for r = 1..most, shape (most + 1, I, I)."""
+    stage = np.full((most + 1, *work.shape), NO_VALUE, np.int64)
+    fits = work < NO_VALUE
+    for r in range(1, most + 1):
+        exchanged = -(-2 * (r - 1) * sync // r)
+        if overlap:
+            ticks = np.maximum(-(-work // r), -(-moved // r) + exchanged)
+        else:
+            ticks = -(-(work + moved) // r) + exchanged
+        stage[r][fits] = ticks[fits]
+    return stage
+
+
+@entry
+def _inside(stage, size):  # type: ignore[no-untyped-def]
+    """V(A, B, c) of the module text, shape (I, I, size + 1)."""
+    most, count = stage.shape[0] - 1, stage.shape[1]
+    value = np.full((count, count, size + 1), NO_VALUE, np.int64)
+    for a in range(count):
+        value[a, a, :] = 0
+        for b in range(a + 1, count):
+            for c in range(1, size + 1):
+                best = value[a, b, c - 1]
+                for m in range(a, b):
+                    for r in range(1, min(most, c) + 1):
+                        best = min(best, max(value[a, m, c - r], stage[r, m, b]))
+                value[a, b, c] = best
+    return value
+
+
+def _trace(
+    model: ContractedProblem,
+    members: Flags,
+    g: int,
+    stage: Ints,
+    inside: Ints,
+    group: Ints,
+    best: Ints,
+) -> tuple[SplitStage, ...]:
+    """Read one optimal split from the tables, from the last stage to the first."""
+    size, b, j = inside.shape[2] - 1, len(members) - 1, len(best) - 1
+    found: list[SplitStage] = []
+    while b > 0:
+        if best[j, b] == best[j - 1, b]:
+            j -= 1
+            continue
+        a = int(np.argmax(np.maximum(best[j - 1], group[:, b]) == best[j, b]))
+        j -= 1
+        devices = list(model.types[g][j * size : (j + 1) * size])
+        c, end = size, b
+        while end > a:
+            goal = int(inside[a, end, c])
+            if inside[a, end, c - 1] == goal:
+                c -= 1
+                continue
+            r, m = next(
+                (r, m)
+                for r in range(1, min(len(stage) - 1, c) + 1)
+                for m in range(a, end)
+                if max(inside[a, m, c - r], stage[r, m, end]) == goal
+            )
+            nodes = np.flatnonzero(members[end] & ~members[m])
+            found.append(SplitStage(_ops(model, nodes), tuple(devices[c - r : c])))
+            c, end = c - r, m
+        b = a
+    return tuple(reversed(found))
 
 
 @dataclass(frozen=True)

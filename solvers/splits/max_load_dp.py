@@ -23,8 +23,7 @@ from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
-from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 

@@ -172,7 +172,7 @@ GROUPS = {
     "exact dynamic programs": Group(
         (
             "solvers/exact/ideal_*.py",
-            "solvers/exact/split_search.py",
+            "solvers/exact/split_ideals.py",
             "solvers/exact/linear_dp.py",
         ),
         0.06,

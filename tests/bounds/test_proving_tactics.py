@@ -56,14 +56,14 @@ def test_nobody_elses_proof_is_taken(monkeypatch):
 @pytest.mark.parametrize("name", [tactic.name for tactic in PROVERS])
 def test_each_proof_alone_holds(name, monkeypatch):
     """Whatever a tactic proves alone is no more than the optimum."""
-    from placeopt.solvers.exact import makespan_cp_sat
+    from placeopt.solvers.exact import makespan_tactics
 
     alone = tuple(tactic for tactic in PROVERS if tactic.name == name)
     for seed in range(3):
         problem = random_problem(np.random.default_rng(seed), max_ops=6)
         best = po.solve(problem, "cp-sat", seconds=60, num_workers=1)
         with monkeypatch.context() as patched:
-            patched.setattr(makespan_cp_sat, "PROVERS", alone)
+            patched.setattr(makespan_tactics, "PROVERS", alone)
             report = po.bound(problem, seconds=1.0)
         if best.value is not None:
             assert report.value <= best.value

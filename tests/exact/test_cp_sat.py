@@ -25,9 +25,8 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat, configured
-from placeopt.solvers.exact.makespan_grid import record_infeasible
+from placeopt.solvers.exact.makespan_grid import add_hint, record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.makespan_solution import add_hint
 from placeopt.solving.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).parent))

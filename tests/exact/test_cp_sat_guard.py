@@ -41,7 +41,7 @@ from placeopt.sharding.compact import condense, draft_of
 from placeopt.sharding.exact_rest import solve_rest
 from placeopt.solvers.exact.latency_tactics import LatencyCpModel
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
+from placeopt.solvers.exact.period_tactics import PeriodCpModel
 from placeopt.streams import offline_bound
 
 sys.path.extend(
@@ -453,7 +453,7 @@ FAMILIES = {
     "makespan_model.py": check_makespan,
     "window_model.py": check_windows,
     "alternative_model.py": check_second_model,
-    "period_cp_sat.py": check_period,
+    "period_tactics.py": check_period,
     "columns.py": check_columns,
     "latency_tactics.py": check_latency,
     "front.py": check_fronts,

@@ -14,7 +14,7 @@ from placeopt.makespan.coarsening import natural_grid
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_cp_sat import search_makespan
+from placeopt.solvers.exact.makespan_tactics import search_makespan
 from placeopt.solving.tracker import Tracker
 
 

@@ -18,7 +18,7 @@ from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import ideal_dp
-from placeopt.solvers.exact.chain_search import ChainOutcome
+from placeopt.solvers.exact.ideal_program import ChainOutcome
 from placeopt.solvers.exact.linear_dp import improve_orders, search_orders
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker

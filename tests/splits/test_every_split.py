@@ -15,7 +15,7 @@ import placeopt as po
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
-from placeopt.solvers.exact.split_search import _stage_loads
+from placeopt.solvers.exact.split_ideals import _stage_loads
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 

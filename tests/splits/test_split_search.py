@@ -19,7 +19,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.exact.split_search import best_split
+from placeopt.solvers.exact.split_ideals import best_split
 from placeopt.solving.registry import make_solver
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.objective import BOUNDS, split_loads, split_period
