@@ -233,7 +233,7 @@ def sharding() -> None:
 def plan_ideals() -> None:
     """Plan one layer."""
     from placeopt.plans.sample_problem import SamplePlanProblem
-    from placeopt.solvers.planning.ideal_plans import all_plans
+    from placeopt.solvers.planning.ideal_planner import all_plans
 
     one, edge = np.ones((1, 2, 1), np.int64), np.zeros((1, 0), np.int64)
     problem = SamplePlanProblem(

@@ -71,7 +71,7 @@ GROUPS = {
         _kernels("clusterings", ("solvers.heuristics.clustering_kernels",), 7.0, _MAKESPAN),
         _kernels("walks", ("solvers.search.walk_kernels",), 9.0, _MAKESPAN),
         _kernels(
-            "populations", ("solvers.search.population_kernels", "solvers.search.edge_merging"), 7.0
+            "populations", ("solvers.search.population_kernels", "solvers.search.search_space"), 7.0
         ),
         _kernels(
             "bounds",
@@ -118,7 +118,7 @@ GROUPS = {
             ),
             20.0,
         ),
-        _kernels("plan-ideals", ("solvers.planning.ideal_plans",), 9.0),
+        _kernels("plan-ideals", ("solvers.planning.ideal_planner",), 9.0),
         _kernels("plan-stages", ("solvers.planning.step_search",), 4.0),
         _kernels("replicas", ("solvers.exact.split_ideals",), 4.0, _PERIOD),
         _kernels("streams", ("streams.episode_loop",), 9.0),

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 _MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 
-
 _HUGE = NO_VALUE - 1  # no period is longer
 
 

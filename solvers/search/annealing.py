@@ -45,9 +45,14 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
-from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, move_weights
+from placeopt.solvers.search.annealing_walks import (
+    AnnealingWalk,
+    MutatedRows,
+    WalkTeam,
+    move_weights,
+    order_of,
+)
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
 from placeopt.solvers.search.walk_kernels import (
     BEST,
     EMPTY,

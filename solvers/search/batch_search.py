@@ -1,24 +1,41 @@
-"""The frame of the searches on the batch evaluator: options that all have, a start, and the word at
-the end.
+"""The frame of the searches on the batch evaluator: options that all have, a start (the caller's
+placement, a heuristic's, or chance), and the word at the end.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solvers.search.starting_points import check_start, starting_placements
+from placeopt.solvers.search.search_space import distinct
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
+from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Iterator
 
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
+
+
+RANDOM = "random"
+"""Name of the start from scratch."""
+
+STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
+"""Start, by objective, where the one that is asked for does not take it."""
+
+RESERVING = "etf"
+"""Heuristic that finds a start where random placements break the limit on peak memory."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +86,99 @@ class BatchSearch(MeasuringSearch):
         """Spend the budget; `starts` are the placements to start from, best first, none if none was
         found.
         """
+
+
+def check_start(solver: str, start: str) -> None:
+    """Refuse a start that is no solver name.
+
+    Raises
+    ------
+    InputError
+        With the names that are known.
+    """
+    if start != RANDOM and start not in specs("placement"):
+        known = ", ".join(sorted(specs("placement")))
+        raise InputError(
+            f"{solver}: start must be 'random' or the name of a solver ({known}), received "
+            f"'{start}'"
+        )
+
+
+def starting_placements(
+    evaluator: BudgetedEvaluator, start: str, rng: np.random.Generator
+) -> list[Placement]:
+    """Return the placements to start from, evaluated, best first; at least one unless none was
+    found.
+
+    The caller's initial placement (the incumbent of the tracker) is one of them.
+
+    Parameters
+    ----------
+    start : solver that proposes a start, on a part of the budget; "random" for none.
+    """
+    tracker = evaluator.tracker
+    found: list[tuple[int, Placement]] = []
+
+    def consider(value: int | None, placement: Placement) -> None:
+        if value is None and tracker.evaluations_left > 0:  # to be measured
+            value = evaluator.value_of(placement)
+        if value is not None and value != INFEASIBLE:
+            found.append((value, placement))
+
+    if tracker.solution is not None:
+        consider(tracker.value, tracker.solution)
+    for proposed in _proposed(evaluator, start):
+        consider(*proposed)
+    if not found:
+        for placement in _fallbacks(evaluator, rng):
+            consider(None, placement)
+            if found or tracker.stop():
+                break
+    found.sort(key=lambda pair: pair[0])
+    return distinct(placement for _, placement in found)
+
+
+def _proposed(
+    evaluator: BudgetedEvaluator, name: str, *, parts: int = 4
+) -> Iterator[tuple[int | None, Placement]]:
+    """Run a solver on one of so many parts of the budget; yield (value or None if it has to be
+    measured, placement) if it finds one.
+    """
+    tracker, objective = evaluator.tracker, evaluator.objective
+    if name != RANDOM and objective.name not in specs("placement")[name].accepted:
+        name = STARTERS.get(objective, RANDOM)
+    if name == RANDOM or tracker.stop():
+        return
+    measured = evaluator.measure is not None
+    result = run_part(
+        tracker,
+        make_solver(name),
+        seconds=None if tracker.budget.seconds is None else tracker.seconds_left / parts,
+        evaluations=None
+        if tracker.budget.evaluations is None
+        else max(1, tracker.evaluations_left // parts),
+        adopt=not measured,
+    )
+    # The start is an offer; a solver that refuses the problem makes none.
+    if result is not None and result.solution is not None:
+        yield (None if measured else result.value), result.solution
+
+
+def _fallbacks(
+    evaluator: BudgetedEvaluator, rng: np.random.Generator, *, attempts: int = 16
+) -> Iterator[Placement]:
+    """Yield random placements that fit, contiguous chunks, everything on one device, and what a
+    heuristic finds where these break the limit on peak memory.
+    """
+    space = evaluator.space
+    rows = [space.random_homes(rng) for _ in range(attempts)]
+    chunk = space.chunk_homes()
+    # Random parts hardly ever form a pipeline.
+    rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
+    rows += [
+        space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
+    ]
+    rank = space.rank if evaluator.ordered else None
+    yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)
+    if evaluator.objective.ordered:
+        yield from (placement for _, placement in _proposed(evaluator, RESERVING))

@@ -36,8 +36,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.annealing import anneal
-from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.starting_points import RANDOM
+from placeopt.solvers.search.batch_search import RANDOM, BatchSearch
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ import numpy as np
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
+from placeopt.solvers.search.annealing_walks import AnnealingWalk, MutatedRows, WalkTeam, order_of
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:

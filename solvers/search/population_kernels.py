@@ -15,7 +15,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, uncounted
 from placeopt.model.random_bits import below, uniform
-from placeopt.solvers.search.random_neighbour import random_neighbour
+from placeopt.solvers.search.walk_state import random_neighbour
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

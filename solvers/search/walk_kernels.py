@@ -37,8 +37,7 @@ import numpy as np
 from placeopt.model.compiled import uncounted, uncounted_entry
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
-from placeopt.solvers.search.random_neighbour import random_neighbour
-from placeopt.solvers.search.walk_state import NEVER
+from placeopt.solvers.search.walk_state import NEVER, random_neighbour
 
 # Typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled
 # once more.

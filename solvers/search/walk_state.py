@@ -1,5 +1,5 @@
-"""The memory of a simulated-annealing walk: the graph as it reads it, its state, its
-checkpoints.
+"""The memory of a simulated-annealing walk: the graph as it reads it, its state, its checkpoints;
+and the step to an op nearby that walks and populations share.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.compiled import uncounted
+from placeopt.model.random_bits import below
+
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.projection import Edges, Units
-
 
 NEVER = 2**63 - 1
 """A time that never comes; the value of a walk that has none yet."""
@@ -119,3 +121,15 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
         new_held=ints(k),
         new_table=table(),
     )
+
+
+@uncounted
+def random_neighbour(g, s, op):  # type: ignore[no-untyped-def]
+    """Return a random op that shares a tensor with `op`, -1 if there is none."""
+    ins, outs = g.predecessors, g.successors
+    first, count = ins.pointer[op], ins.pointer[op + 1] - ins.pointer[op]
+    total = count + outs.pointer[op + 1] - outs.pointer[op]
+    if total == 0:
+        return -1
+    pick = below(s, total)
+    return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]

@@ -25,7 +25,7 @@ def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverS
 SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "tree-descent",
-        "tree_descent:TreeDescent",
+        "tree_search:TreeDescent",
         "starts from the least memory, then improves whole trees of nodes by dynamic programming",
         "",
         "a quick solution without a bound",

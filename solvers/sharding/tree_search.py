@@ -28,6 +28,8 @@ nodes that are live there too: those share the room; then from another node. It 
 pairs of strategies that stay open fit a number that doubles with every window that CP-SAT settles
 and halves with every one that it does not.
 
+`tree-descent` makes such attempts, without prices, from the choice of the least usage.
+
 References
 ----------
 F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations Research 183, 2011.
@@ -44,7 +46,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -52,9 +54,11 @@ from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.compact import as_draft, condense, costs_of, over_time
+from placeopt.sharding.compact import as_draft, condense, costs_of, draft_of, over_time
 from placeopt.sharding.decode import least_usage
+from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.exact_rest import solve_rest
+from placeopt.sharding.problem import ShardingSolution
 from placeopt.solvers.sharding.dive import dive
 from placeopt.solvers.sharding.tree_moves import (
     Manner,
@@ -64,6 +68,8 @@ from placeopt.solvers.sharding.tree_moves import (
     mean_subtree,
     roots_at,
 )
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +78,8 @@ if TYPE_CHECKING:
     from placeopt.sharding.bounds.lagrangian import State
     from placeopt.sharding.bounds.message_passing import Factors
     from placeopt.sharding.compact import Compact, Condensed
+    from placeopt.sharding.problem import ShardingProblem
+    from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -479,3 +487,37 @@ class Windows:
         time = first + int(full.argmax())
         live = np.flatnonzero((c.first <= time) & (time < c.last))
         return [int(live[self.rng.integers(len(live))])]
+
+
+@dataclass(frozen=True)
+class TreeDescent(SearchSolver):
+    """Attempts of the search by tree moves, without prices, until they bring nothing."""
+
+    name: ClassVar[str] = "tree-descent"
+    kernels: ClassVar[tuple[str, ...]] = ("sharding",)
+    patience: int = option(2, low=1, meaning="attempts without an improvement after which it ends")
+
+    def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
+        """Improve the initial solution, or the one of the least usage."""
+        condensed = condense(*draft_of(problem))
+        compact = condensed.compact
+        start = None if tracker.solution is None else condensed.contract(tracker.solution.strategy)
+        if start is None:
+            start = least_usage(compact)
+
+        def offer(choice: Ints) -> None:
+            solution = ShardingSolution(condensed.expand(choice))
+            tracker.offer(total_cost(problem, solution), solution)
+
+        tracker.count(1)
+        offer(start)
+        if not compact.num_nodes:
+            return
+        search = TreeSearch(compact, start, tracker.rng())
+        idle = 0
+        while idle < self.patience and not tracker.stop():
+            before, attempt = search.best_cost, search.attempts
+            while search.attempts == attempt and not tracker.stop():
+                tracker.count(min(search.round(tracker.evaluations_left), tracker.evaluations_left))
+            offer(search.best)
+            idle = idle + 1 if search.best_cost == before else 0

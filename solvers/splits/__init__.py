@@ -57,7 +57,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "min-cut",
-        "min_cut:MinCut",
+        "graph_partition:MinCut",
         "balanced parts with a small cut, one a device, by METIS (extra: partition)",
         "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
         "graphs, SIAM 1998",

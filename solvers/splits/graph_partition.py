@@ -1,10 +1,16 @@
-"""`metis`: balanced parts with a small cut, by a multilevel graph partitioner.
+"""`metis` and `min-cut`: balanced parts with a small cut, by a multilevel graph partitioner.
 
-Nodes weigh their compute time on the accelerators, edges the time of the tensor between them; METIS
-makes as many parts of about equal weight as there are accelerators, with few ticks between them. It
-knows neither memory, nor contiguity, nor that loads count both ends of a transfer: splits that
-break a constraint are dropped, and the best of several imbalances is kept. Tarnawski et al. compare
-with SCOTCH in this role; METIS is the other multilevel partitioner with bindings that are kept.
+For the period (`metis`) nodes weigh their compute time on the accelerators, edges the time of the
+tensor between them; METIS makes as many parts of about equal weight as there are accelerators, with
+few ticks between them. It knows neither memory, nor contiguity, nor that loads count both ends of a
+transfer: splits that break a constraint are dropped, and the best of several imbalances is kept.
+Tarnawski et al. compare with SCOTCH in this role; METIS is the other multilevel partitioner with
+bindings that are kept.
+
+For the makespan (`min-cut`) it is what the papers on learned placement call min-cut or Scotch: ops
+weigh their mean compute time, edges the mean time of their tensor; as many balanced parts as
+devices, one a device, for several allowed imbalances and seeds. The partitioner knows no order of
+execution, so that a chain cut into equal parts runs one part after the other.
 
 References
 ----------
@@ -13,6 +19,9 @@ SIAM Journal on Scientific Computing 20(1), 1998.
 
 F. Pellegrini, J. Roman: "SCOTCH: A Software Package for Static Mapping by Dual Recursive
 Bipartitioning of Process and Architecture Graphs", HPCN 1996.
+
+A. Mirhoseini et al.: "Device Placement Optimization with Reinforcement Learning", ICML 2017 (the
+baseline).
 """
 
 from __future__ import annotations
@@ -25,6 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError
+from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
+    from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
 
@@ -153,3 +164,25 @@ def scaled(ticks: Ints, *, most: int = 100_000) -> list[int]:
     """
     largest = max(int(ticks.max()), 1) if len(ticks) else 1
     return [max(1, round(int(x) * min(1.0, most / largest))) for x in ticks]
+
+
+@dataclass(frozen=True)
+class MinCut(Heuristic):
+    """Balanced parts with a small cut, one for each device; what does not fit goes to a device with
+    space.
+    """
+
+    name: ClassVar[str] = "min-cut"
+
+    starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Yield the parts of every imbalance and seed, list-scheduled."""
+        problem, partitioner = context.problem, load_partitioner()
+        tensor = np.repeat(np.arange(len(problem.producer)), np.diff(problem.consumer_ptr))
+        ticks = np.rint(context.mean_transfer).astype(np.int64)[tensor]
+        graph = undirected(problem.num_ops, problem.producer[tensor], problem.consumer, ticks)
+        seed = int(tracker.rng().integers(1, 2**30))
+        work = np.rint(context.mean_compute).astype(np.int64)
+        for part in parts_of(partitioner, problem.num_devices, graph, work, seed, self.starts):
+            yield context.repaired(part)

@@ -451,7 +451,7 @@ def check_memory_limits():
 
 FAMILIES = {
     "makespan_model.py": check_makespan,
-    "window_model.py": check_windows,
+    "lns.py": check_windows,
     "alternative_model.py": check_second_model,
     "period_tactics.py": check_period,
     "columns.py": check_columns,

@@ -14,8 +14,7 @@ from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.splits import graph_partition
-from placeopt.solvers.splits.graph_partition import GraphPartition, edges_of, partitions
-from placeopt.solvers.splits.min_cut import MinCut
+from placeopt.solvers.splits.graph_partition import GraphPartition, MinCut, edges_of, partitions
 from placeopt.solvers.splits.pipedream import PipeDream, best_stages, cuts, stage_times
 from placeopt.solvers.splits.split_local_search import SplitLocalSearch
 from placeopt.solving.run import run
