@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
-from placeopt.schedules.table import problem_from_dict, problem_to_dict
+from placeopt.schedules.sources import problem_from_dict, problem_to_dict
 
 if TYPE_CHECKING:
     from placeopt.io.body import Body

@@ -1,9 +1,21 @@
 """From a placed model to a pipeline problem: one block per device and pass, with times, lags and
 activations.
 
-How ops become blocks is told in `placeopt.schedules.placed_model`, what blocks cost in
-`placeopt.schedules.block_costs`. Ops may also be placed on ALL devices: they become tensor-parallel
-blocks that occupy every device for 1/D of their time.
+Ops are grouped by device and pass: forward (F), backward (B), or, with `split`, the backward pass
+of the inputs (I) and of the weights (W: ops called `.../wgrad`). Optimizer updates run once per
+step, not per micro-batch, and are left out. Where a device's group cannot be one block, because a
+path leaves it and comes back, it is cut into the fewest blocks that a greedy merge finds, so any
+placement can be scheduled, contiguous or not. Ops may also be placed on ALL devices: they become
+tensor-parallel blocks that occupy every device for 1/D of their time.
+
+A lag is the time of the tensors between two blocks on different devices, one after the other on
+their link.
+
+Memory: a tensor of the forward pass that a backward op on device d reads is held on d from the
+first forward block there that produces or receives it until the last backward block there that
+reads it starts. The capacity is what the resident bytes (weights, gradients, optimizer state)
+leave. With `recompute` only what enters a device is held; its backward block repeats the forward
+pass, and room for one micro-batch's activations is set aside.
 
 A pipeline problem is one way to cut a model. What is proved of its schedules holds for this cut.
 """
@@ -11,35 +23,33 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
-from placeopt.schedules.block_costs import activations, capacities, lags, spans
-from placeopt.schedules.placed_model import (
-    ALL,
-    FORWARD,
-    INPUTS,
-    WEIGHTS,
-    PlacedModel,
-    kept_ops,
-    pieces_of,
-    ranks,
-    roles,
-)
+from placeopt.model.arrays import UNLIMITED, Ints
+from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
-    from placeopt.schedules.placed_model import Piece
+
+
+ALL = -1
+"""Pseudo device of an op that runs tensor-parallel on every device."""
+
+FORWARD, INPUTS, WEIGHTS, UPDATE = range(4)
+"""Roles of ops: forward pass, backward pass (of the inputs), backward pass of the weights,
+optimizer update."""
 
 
 def families(graph: OpGraph) -> Ints:
@@ -217,3 +227,388 @@ def _stages(pieces: Sequence[Piece], rank: Sequence[int]) -> list[int]:
             if pieces[i].role == role and mine:
                 stage[i] = mine.pop()
     return stage
+
+
+@dataclass
+class Piece:
+    """A block in the making: ops of one place, part and role."""
+
+    place: int
+    part: int
+    role: int
+    ops: list[int]
+
+    @property
+    def group(self) -> tuple[int, int, int]:
+        """Pieces of one group may be joined."""
+        return self.place, self.part, self.role
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedModel:
+    """Ops with their devices.
+
+    Attributes
+    ----------
+    device : device of every op, or ALL; part : stage of every op where a device holds several.
+    split : cut backward passes into I and W.
+    recompute : keep only what enters a stage and repeat its forward pass before the backward pass.
+    """
+
+    problem: PlacementProblem
+    device: Ints  # (num_ops,)
+    part: Ints  # (num_ops,)
+    split: bool
+    recompute: bool
+    mode: str
+
+    def __post_init__(self) -> None:
+        problem, device = self.problem, self.device
+        n, k = problem.num_ops, problem.num_devices
+        if device.shape != (n,):
+            raise InputError(
+                f"device: expected one entry per op ({n}), received shape {device.shape}"
+            )
+        if device.min() < ALL or device.max() >= k:
+            raise InputError(
+                f"device: expected 0..{k - 1}, or -1 for all devices, received {device.max()}"
+            )
+        bad = (device >= 0) & (problem.compute[np.arange(n), np.maximum(device, 0)] < 0)
+        if bad.any():
+            op = int(bad.argmax())
+            raise InputError(
+                f"op '{problem.op_names[op]}' cannot run on '{problem.device_names[device[op]]}'"
+            )
+
+    @cached_property
+    def role(self) -> Ints:
+        """Role of every op."""
+        return roles(self.problem, split=self.split)
+
+    @cached_property
+    def kept(self) -> Flags:
+        """Ops that run once per micro-batch."""
+        return kept_ops(self.role, self.mode)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Ops by name."""
+        return {name: i for i, name in enumerate(self.problem.op_names)}
+
+    @property
+    def training(self) -> bool:
+        """Whether activations have to be held for a backward pass."""
+        return self.mode == "train" and bool((self.role == INPUTS).any())
+
+    def devices(self, place: int) -> tuple[int, ...]:
+        """Return the devices of a place."""
+        return tuple(range(self.problem.num_devices)) if place == ALL else (place,)
+
+    def base(self, op: int) -> int:
+        """Return the forward op that an op belongs to."""
+        if self.role[op] == FORWARD:
+            return op
+        return self.index.get(self.problem.op_names[op].rpartition("/")[0], op)
+
+    def group(self, op: int) -> tuple[int, int, int]:
+        """Return the place, part and role of an op."""
+        return int(self.device[op]), int(self.part[op]), int(self.role[op])
+
+
+def roles(problem: PlacementProblem, *, split: bool) -> Ints:
+    """Return the role of every op, from its name where it is a backward op; WEIGHTS only with
+    `split`.
+    """
+    found = np.where(problem.backward, INPUTS, FORWARD)
+    for i in np.flatnonzero(problem.backward).tolist():
+        leaf = problem.op_names[i].rpartition("/")[2]
+        if leaf.startswith("update"):
+            found[i] = UPDATE
+        elif split and leaf.startswith("wgrad"):
+            found[i] = WEIGHTS
+    return found
+
+
+def kept_ops(role: Ints, mode: str) -> Flags:
+    """Mark the ops that run once per micro-batch."""
+    return np.asarray(role == FORWARD if mode == "infer" else role != UPDATE)
+
+
+def pieces_of(model: PlacedModel) -> list[Piece]:
+    """Return one piece per device, part and role where the result is acyclic, else several."""
+    order = [v for v in model.problem.topological_order.tolist() if model.kept[v]]
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for v in order:
+        groups.setdefault(model.group(v), []).append(v)
+    whole = [Piece(*group, ops) for group, ops in sorted(groups.items())]
+    if nx.is_directed_acyclic_graph(nx.DiGraph(list(quotient(model, whole)))):
+        return whole
+    # Cut at every change of group along a path: always acyclic. Then merge back greedily.
+    level = np.zeros(model.problem.num_ops, np.int64)
+    pointer, source, _ = model.problem.predecessors
+    for v in order:
+        for u in source[pointer[v] : pointer[v + 1]].tolist():
+            if model.kept[u]:
+                level[v] = max(level[v], level[u] + int(model.group(u) != model.group(v)))
+    fine: dict[tuple[int, int, int, int], list[int]] = {}
+    for v in order:
+        fine.setdefault((*model.group(v), int(level[v])), []).append(v)
+    return _Merge(model, [Piece(*key[:3], ops) for key, ops in sorted(fine.items())]).run()
+
+
+def piece_of_op(model: PlacedModel, pieces: Sequence[Piece]) -> Ints:
+    """Return the piece of every op, -1 where it is left out."""
+    found = np.full(model.problem.num_ops, -1, np.int64)
+    for index, piece in enumerate(pieces):
+        found[piece.ops] = index
+    return found
+
+
+def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]]:
+    """Return pairs of different pieces with an op edge from one to the other, and I before W."""
+    at = piece_of_op(model, pieces)
+    tensor = model.problem.edge_tensor
+    source, target = at[model.problem.producer[tensor]], at[model.problem.consumer]
+    keep = (source >= 0) & (target >= 0) & (source != target)
+    pairs = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for index, piece in enumerate(pieces):
+        groups.setdefault(piece.group, []).append(index)
+    for (place, part, role), after in groups.items():
+        before = groups.get((place, part, INPUTS), [])
+        if role == WEIGHTS and len(before) == 1:
+            pairs |= {(before[0], index) for index in after}
+    return pairs
+
+
+def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[int]:
+    """Return the topological rank of every piece; forward pieces first where nothing else
+    decides.
+    """
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(pieces)))
+    graph.add_edges_from(pairs)
+    order = nx.lexicographical_topological_sort(graph, key=lambda i: pieces[i].role)
+    return np.argsort(list(order)).tolist()
+
+
+class _Merge:
+    """Joins pieces of one group, in order, as long as no path leaves and re-enters the joined
+    piece.
+    """
+
+    def __init__(self, model: PlacedModel, pieces: list[Piece]) -> None:
+        self.pieces = pieces
+        self.after: list[set[int]] = [set() for _ in pieces]
+        self.before: list[set[int]] = [set() for _ in pieces]
+        for u, v in quotient(model, pieces):
+            self.after[u].add(v)
+            self.before[v].add(u)
+
+    def run(self) -> list[Piece]:
+        """Return the pieces that are left."""
+        alive = list(range(len(self.pieces)))
+        for i in range(len(self.pieces)):
+            if i not in set(alive):
+                continue
+            for j in [j for j in alive if j > i and self.pieces[j].group == self.pieces[i].group]:
+                if not self._detour(i, j) and not self._detour(j, i):
+                    self._join(i, j)
+                    alive.remove(j)
+        return [self.pieces[i] for i in alive]
+
+    def _detour(self, source: int, target: int) -> bool:
+        """Whether a path of two or more edges leads from source to target."""
+        reached = [v for v in self.after[source] if v != target]
+        seen = set(reached)
+        while reached:
+            for v in self.after[reached.pop()]:
+                if v == target:
+                    return True
+                if v not in seen:
+                    seen.add(v)
+                    reached.append(v)
+        return False
+
+    def _join(self, i: int, j: int) -> None:
+        """Move the ops and edges of piece j to piece i."""
+        self.pieces[i].ops += self.pieces[j].ops
+        for u in self.before[j]:
+            self.after[u].discard(j)
+            if u != i:
+                self.after[u].add(i)
+                self.before[i].add(u)
+        for v in self.after[j]:
+            self.before[v].discard(j)
+            if v != i:
+                self.before[v].add(i)
+                self.after[i].add(v)
+        self.after[i].discard(j)
+        self.before[i].discard(j)
+
+
+def spans(model: PlacedModel, pieces: Sequence[Piece]) -> list[int]:
+    """Return the ticks of every piece, with recomputation where the model asks for it."""
+    found = [_span(model, piece) for piece in pieces]
+    if model.recompute and model.training:
+        _add_recomputation(pieces, found)
+    return found
+
+
+def _span(model: PlacedModel, piece: Piece) -> int:
+    """Ticks of a piece; a tensor-parallel one takes 1/D of its time plus the tensors it exchanges.
+
+    It gathers what ops on single devices read. As two products with weights share one all-reduce of
+    twice the volume, it exchanges the output of every op with weights once, unless only the op's
+    own backward pass reads it (logits stay in shards), or it is the op's table. Between
+    tensor-parallel ops, all else stays in shards.
+    """
+    problem = model.problem
+    if piece.place != ALL:
+        return max(1, int(problem.compute[piece.ops, piece.place].sum()))
+    k = problem.num_devices
+    work = int(problem.compute[piece.ops].max(axis=1).sum())
+    gathered = 0
+    if k > 1:
+        pointer, tensors = problem.outputs
+        for v in piece.ops:
+            gathered += sum(
+                _slowest(model, t)
+                for t in tensors[pointer[v] : pointer[v + 1]].tolist()
+                if _exchanged(model, v, t)
+            )
+    return max(1, -(-work // k) + gathered)
+
+
+def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
+    """Whether the devices that share a tensor-parallel op exchange one of its outputs."""
+    problem = model.problem
+    readers = problem.consumer[
+        problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]
+    ].tolist()
+    kept = [c for c in readers if model.kept[c]]
+    if any(model.device[c] != ALL for c in kept):
+        return True
+    table = 0 < problem.resident[op] <= problem.tensor_bytes[tensor]
+    others_read = any(model.base(c) != model.base(op) for c in kept)
+    return _has_weights(model, op) and not table and others_read
+
+
+def _has_weights(model: PlacedModel, op: int) -> bool:
+    """Whether a forward op, or the forward op that an input gradient belongs to, has weights."""
+    if model.role[op] == FORWARD:
+        return bool(model.problem.resident[op] > 0)
+    leaf = model.problem.op_names[op].rpartition("/")[2]
+    return leaf.startswith("igrad") and bool(model.problem.resident[model.base(op)] > 0)
+
+
+def _slowest(model: PlacedModel, tensor: int) -> int:
+    """Ticks of a tensor on the slowest link."""
+    problem = model.problem
+    links = np.unique(problem.link_class[~np.eye(problem.num_devices, dtype=np.bool_)])
+    return int(problem.transfer[tensor, links].max())
+
+
+def _add_recomputation(pieces: Sequence[Piece], span: list[int]) -> None:
+    """Backward blocks repeat the forward pass of their device."""
+    for place in sorted({(piece.place, piece.part) for piece in pieces}):
+        forward = [i for i, piece in enumerate(pieces) if piece.group == (*place, FORWARD)]
+        backward = [i for i, piece in enumerate(pieces) if piece.group == (*place, INPUTS)]
+        if len(forward) == len(backward):
+            # The j-th backward piece, from the end, belongs to the j-th forward piece.
+            for f, b in zip(forward, backward[::-1], strict=True):
+                span[b] += span[f]
+        elif backward:
+            span[backward[0]] += sum(span[f] for f in forward)
+
+
+def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], int]:
+    """Return (piece, piece) -> lag in ticks: the tensors that move from one device to another."""
+    problem, piece_of = model.problem, piece_of_op(model, pieces)
+    found = dict.fromkeys(quotient(model, pieces), 0)
+    seen: set[tuple[int, int, int]] = set()
+    tensor = problem.edge_tensor
+    for t, u, v in zip(
+        tensor.tolist(),
+        piece_of[problem.producer[tensor]].tolist(),
+        piece_of[problem.consumer].tolist(),
+        strict=True,
+    ):
+        if u < 0 or v < 0 or u == v or (t, u, v) in seen:
+            continue
+        seen.add((t, u, v))
+        source, target = pieces[u].place, pieces[v].place
+        if source in (ALL, target):
+            continue  # tensor-parallel blocks have gathered what they give
+        link = problem.link_class[source, target]
+        found[u, v] += _slowest(model, t) if target == ALL else int(problem.transfer[t, link])
+    return found
+
+
+def activations(
+    model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]
+) -> tuple[Ints, Ints]:
+    """Return (change of memory per piece and device, bytes set aside per device)."""
+    problem = model.problem
+    memory = np.zeros((len(pieces), problem.num_devices), np.int64)
+    reserve = np.zeros(problem.num_devices, np.int64)
+    if not model.training:
+        return memory, reserve
+    piece_of = piece_of_op(model, pieces)
+    for t in range(problem.num_tensors):
+        size, maker = int(problem.tensor_bytes[t]), int(problem.producer[t])
+        if size == 0 or model.role[maker] != FORWARD:
+            continue
+        for place, makers, later in _kept_at(model, t):
+            first = min((int(piece_of[c]) for c in makers), key=lambda i: rank[i])
+            last = max((int(piece_of[c]) for c in later), key=lambda i: rank[i])
+            where = list(model.devices(place))
+            share = -(-size // len(where))
+            if model.recompute and model.device[maker] == place:
+                reserve[where] += share
+                continue
+            memory[first, where] += share
+            memory[last, where] -= share
+    return memory, reserve
+
+
+def _kept_at(model: PlacedModel, t: int) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield the places that keep a tensor for later passes, the forward ops with which it gets
+    there, and the ops that it is kept for; not where it arrives for the backward pass only.
+    """
+    problem, device, maker = model.problem, model.device, int(model.problem.producer[t])
+    readers = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist()
+    later = [c for c in readers if model.kept[c] and model.role[c] != FORWARD]
+    for place in sorted({int(device[c]) for c in later}):
+        makers = [maker]
+        if device[maker] != place:
+            makers = [c for c in readers if device[c] == place and model.role[c] == FORWARD]
+        if makers:
+            yield place, makers, [c for c in later if device[c] == place]
+
+
+def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
+    """Return the bytes that weights and set-aside room leave on each device.
+
+    Raises
+    ------
+    InputError
+        If they leave none.
+    """
+    problem = model.problem
+    found = []
+    spread = int(problem.resident[model.device == ALL].sum())
+    for d in range(problem.num_devices):
+        if problem.capacity[d] >= UNLIMITED:
+            found.append(UNLIMITED)
+            continue
+        held = int(problem.resident[model.device == d].sum()) - (-spread // problem.num_devices)
+        left = int(problem.capacity[d]) - held - int(reserve[d])
+        if left < 0:
+            raise InputError(
+                f"'{problem.device_names[d]}' has {int(problem.capacity[d])} bytes, but its stage "
+                f"needs {held} for weights and {int(reserve[d])} for recomputation; use more "
+                "devices or smaller micro-batches"
+            )
+        found.append(left)
+    return found

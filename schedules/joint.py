@@ -27,9 +27,8 @@ from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.cuts import SHAPES, Cut, cut_model, first_devices, with_memory
+from placeopt.schedules.cuts import SHAPES, Cut, ModelCut, cut_model, first_devices, with_memory
 from placeopt.schedules.from_model import join_passes, least_work
-from placeopt.schedules.model_cut import ModelCut
 from placeopt.schedules.shapes import check_mode
 from placeopt.schedules.solve import schedule_result
 

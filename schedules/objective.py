@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from placeopt.model.bound import BoundReport, Witness
 from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
-from placeopt.schedules.bounds import period_bounds, relaxations, work_between_ends
+from placeopt.schedules.bounds import memory_shortage, period_bounds, relaxations, work_between_ends
 from placeopt.schedules.judge import (
     makespan_of,
     makespan_of_pattern,
     pattern_violations,
     pipeline_violations,
 )
-from placeopt.schedules.memory_limits import memory_shortage
 from placeopt.schedules.solution import PipelineSchedule
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.schedules.bounds import best_bound
+from placeopt.schedules.completion import offer_pattern
 from placeopt.schedules.cyclic import CyclicModel, tighten
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
-from placeopt.schedules.incumbent import offer_pattern
 from placeopt.schedules.solution import Repetend, relaunch
 
 if TYPE_CHECKING:

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.completion import complete
+from placeopt.schedules.completion import complete, offer_pattern, prove_first
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
-from placeopt.schedules.incumbent import offer_pattern, prove_first
 from placeopt.schedules.period_search import PeriodSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option

@@ -1,16 +1,50 @@
-"""Where pipeline problems come from: the name of a shape, or a block table."""
+"""Where pipeline problems come from: the name of a shape, or a block table as TOML, JSON or
+CSV file.
+
+TOML and JSON hold the same object::
+
+    name = "two stages"
+    devices = ["gpu0", "gpu1"]        # names, or their number
+    capacity = 4                      # one for every device, or a list; optional
+    micro_batches = 8                 # optional
+    tick_seconds = 1e-6               # optional, default 1e-9
+    [[blocks]]
+    name = "F0"
+    kind = "F"                        # F, B, I, W or other
+    devices = ["gpu0"]                # names or numbers; all are occupied at the same time
+    span = 3                          # ticks
+    memory = 1                        # for each of its devices, or a list; optional
+    after = ["X", {block = "Y", lag = 2}]
+    stage = 0                         # optional
+
+CSV has one line per block and the header `shape,mode,ndevs,gid,kind,span,mem,devices,preds`: `gid`
+names the block, `devices` and `preds` are separated by blanks, `shape` and `mode` select the lines
+of one table (`file.csv?shape=vshape`); further columns are ignored.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
-from placeopt.schedules.shapes import shape_from_text
-from placeopt.schedules.table import read_table
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, read_text, read_toml
+from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Mapping
 
-    from placeopt.schedules.problem import PipelineProblem
+MAX_DEVICES = 100_000
+
+OPTIONS = ("memory", "micro_batches", "mode", "shape")
 
 
 def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelineProblem:
@@ -20,7 +54,7 @@ def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelinePro
     ----------
     source : `shape:NAME?devices=4&...` (see `placeopt.schedules.shapes`), or the path of a `.toml`,
     `.json`
-        or `.csv` block table (see `placeopt.schedules.table`).
+        or `.csv` block table.
     options : what may also stand behind the `?`; an option given here wins. All sources take
     `memory` (capacity
         of every device, or a sequence), `micro_batches` and `mode` ("train" or "infer").
@@ -36,3 +70,265 @@ def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelinePro
         if text.startswith("shape:")
         else read_table(text, **options)
     )
+
+
+def read_table(source: str, **options: Any) -> PipelineProblem:
+    """Read a block table from the file `source`, which may carry options behind a `?`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is not a block table.
+    """
+    text, _, query = source.partition("?")
+    given: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    given.update({key: value for key, value in options.items() if value is not None})
+    for key in given:
+        if key not in OPTIONS:
+            raise InputError(
+                f"option '{key}' is not known for a block table; known: {', '.join(OPTIONS)}"
+            )
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(
+            f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv "
+            "block table"
+        )
+    mode = given.get("mode", "train")
+    check_mode(mode)
+    if path.suffix == ".csv":
+        name, blocks, devices = _read_csv(path, given.get("shape"), mode)
+        fields: dict[str, Any] = {}
+    else:
+        name, blocks, devices, fields = _from_object(_read_object(path), path.stem)
+    if mode == "infer":
+        blocks = only_forward(blocks)
+    if "memory" in given:
+        fields["capacity"] = _numbers(given["memory"])
+    if "micro_batches" in given:
+        fields["micro_batches"] = _number(given["micro_batches"], "micro_batches")
+    return PipelineProblem.from_blocks(name, blocks, devices, **fields)
+
+
+def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> PipelineProblem:
+    """Build a problem from the object described at the top of this module."""
+    title, blocks, devices, fields = _from_object(table, name)
+    return PipelineProblem.from_blocks(title, blocks, devices, **fields)
+
+
+def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
+    """Return the object that `problem_from_dict` reads; names, times and memory survive the round
+    trip.
+    """
+    table: dict[str, Any] = {
+        "name": problem.name,
+        "devices": list(problem.device_names),
+        "micro_batches": problem.micro_batches,
+        "tick_seconds": problem.tick_seconds,
+        "blocks": [
+            {
+                **vars(block),
+                "devices": [problem.device_names[d] for d in block.devices],
+                "memory": list(block.memory),
+                "after": [
+                    {"block": before, "lag": lag} if lag else before for before, lag in block.after
+                ],
+            }
+            for block in problem.blocks()
+        ],
+    }
+    if (problem.capacity < UNLIMITED).any():
+        table["capacity"] = problem.capacity.tolist()
+    return table
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    found = read_toml(path) if path.suffix == ".toml" else read_json(path)
+    if not isinstance(found, dict):
+        raise InputError(
+            f"{path}: expected an object with 'devices' and 'blocks', received "
+            f"{type(found).__name__}"
+        )
+    return found
+
+
+def _from_object(
+    table: Mapping[str, Any], name: str
+) -> tuple[str, list[Block], list[str], dict[str, Any]]:
+    for key in ("devices", "blocks"):
+        if key not in table:
+            raise InputError(f"block table '{name}': '{key}' is missing")
+    devices = _device_names(table["devices"], name)
+    index = {device: i for i, device in enumerate(devices)}
+    if not isinstance(table["blocks"], list):
+        raise InputError(f"block table '{name}': blocks must be a list")
+    blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]
+    fields = {key: read(table[key]) for key, read in _FIELDS.items() if key in table}
+    return str(table.get("name", name)), blocks, devices, fields
+
+
+def _tick_seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputError(f"tick_seconds: expected a number, received {value!r}")
+    return float(value)
+
+
+def _device_names(devices: Any, name: str) -> list[str]:
+    """Return the names of devices that are given, or counted."""
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        if not 1 <= devices <= MAX_DEVICES:
+            raise InputError(
+                f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}"
+            )
+        return [f"device{i}" for i in range(devices)]
+    if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
+        raise InputError(
+            f"block table '{name}': devices must be a number or a list of names, received "
+            f"{devices!r}"
+        )
+    return devices
+
+
+def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
+    if not isinstance(entry, dict):
+        raise InputError(f"blocks[{position}]: expected an object, received {entry!r}")
+    for key in ("name", "span", "devices"):
+        if key not in entry:
+            raise InputError(f"blocks[{position}] ('{entry.get('name', '?')}'): '{key}' is missing")
+    name = str(entry["name"])
+    devices = tuple(_device(place, index, name) for place in _listed(entry["devices"]))
+    memory = entry.get("memory", 0)
+    deltas = memory if isinstance(memory, list) else [memory] * len(devices)
+    return Block(
+        name,
+        str(entry.get("kind", "other")),
+        devices,
+        _number(entry["span"], f"block '{name}': span"),
+        tuple(_number(delta, f"block '{name}': memory") for delta in deltas),
+        tuple(_wait(before, name) for before in _listed(entry.get("after", []))),
+        _number(entry.get("stage", -1), f"block '{name}': stage"),
+    )
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _device(place: Any, index: Mapping[str, int], name: str) -> int:
+    """Return the index of a device that is given by it, or by name."""
+    known = index.get(place) if isinstance(place, str) else place
+    if type(known) is not int or not 0 <= known < len(index):
+        raise InputError(
+            f"block '{name}': unknown device '{place}'; the devices are "
+            f"{', '.join(list(index)[:12])}"
+        )
+    return known
+
+
+def _wait(before: Any, name: str) -> tuple[str, int]:
+    """Return the predecessor that a block waits for, and the lag after it."""
+    if not isinstance(before, dict):
+        return str(before), 0
+    lag = _number(before.get("lag", 0), f"block '{name}': lag")
+    return str(before.get("block", "?")), lag
+
+
+def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
+    rows, title = _lines_of_table(_csv_rows(path), path, shape, mode)
+    blocks = [_csv_block(row, f"{path}: block '{row['gid']}'") for row in rows]
+    count = max(
+        (_number(row.get("ndevs") or 0, f"{path}: block '{row['gid']}': ndevs") for row in rows),
+        default=0,
+    )
+    count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
+    if not 1 <= count <= MAX_DEVICES:
+        raise InputError(f"{path}: expected 1 to {MAX_DEVICES} devices, received {count}")
+    return title, blocks, [f"device{i}" for i in range(count)]
+
+
+def _csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that has the columns of a block table."""
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}") from error
+    needed = ("gid", "kind", "span", "devices", "preds")
+    columns = set(rows[0]) if rows else set()
+    missing = [key for key in needed if key not in columns]
+    if missing:
+        raise InputError(
+            f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}"
+        )
+    short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
+    if short is not None:
+        raise InputError(
+            f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer"
+        )
+    return rows
+
+
+def _csv_block(row: Mapping[str, str], where: str) -> Block:
+    devices = tuple(_number(text, f"{where}: devices") for text in row["devices"].split())
+    return Block(
+        row["gid"],
+        row["kind"],
+        devices,
+        _number(row["span"], f"{where}: span"),
+        (_number(row.get("mem") or 0, f"{where}: mem"),) * len(devices),
+        tuple((before, 0) for before in row["preds"].split()),
+    )
+
+
+def _lines_of_table(
+    rows: list[dict[str, str]], path: Path, shape: str | None, mode: str
+) -> tuple[list[dict[str, str]], str]:
+    """Return the lines of one table of a file, and its name."""
+    if "shape" not in rows[0]:
+        return rows, shape or path.stem
+    tables: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        tables.setdefault(row["shape"], []).append(row)
+    if shape is None and len(tables) > 1:
+        raise InputError(
+            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(tables)}"
+        )
+    shape = shape or next(iter(tables))
+    if shape not in tables:
+        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(tables)}")
+    rows = tables[shape]
+    return [row for row in rows if row.get("mode") == mode] or rows, shape
+
+
+def _number(value: Any, what: str) -> int:
+    text = value.strip() if isinstance(value, str) else value
+    if not _is_whole(text):
+        raise InputError(f"{what}: expected a whole number, received {value!r:.60}")
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise InputError(f"{what}: expected a number of at most 63 bits, received {value!r:.60}")
+    return number
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, or the digits of one."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[+-]?[0-9]{1,20}", value) is not None
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _numbers(value: Any) -> int | list[int]:
+    if isinstance(value, str):
+        value = value.split(",") if "," in value else value
+    if isinstance(value, list | tuple):
+        return [_number(part, "memory") for part in value]
+    return _number(value, "memory")
+
+
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "capacity": _numbers,
+    "micro_batches": partial(_number, what="micro_batches"),
+    "tick_seconds": _tick_seconds,
+}
+"""How the optional fields of a problem are read, in this order."""

@@ -30,8 +30,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.schedules.completion import complete
-from placeopt.schedules.incumbent import offer_pattern, prove_first
+from placeopt.schedules.completion import complete, offer_pattern, prove_first
 from placeopt.schedules.solution import Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option

@@ -27,9 +27,8 @@ from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.completion import affordable_passes, justify
+from placeopt.schedules.completion import affordable_passes, justify, offer_schedule, prove_first
 from placeopt.schedules.evaluate import compact, dispatch, makespan
-from placeopt.schedules.incumbent import offer_schedule, prove_first
 from placeopt.schedules.period_search import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.solving.base import SearchSolver

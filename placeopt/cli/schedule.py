@@ -26,23 +26,22 @@ from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.schedules.cuts import SHAPES as CUT_SHAPES
+from placeopt.schedules.cuts import cut_source
+from placeopt.schedules.files import write_starts_csv, write_torch_csv, write_trace
+from placeopt.schedules.from_model import ALL
 from placeopt.schedules.joint import choose_pipeline
-from placeopt.schedules.model_cut import cut_source
-from placeopt.schedules.placed_model import ALL
 from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule_result
 from placeopt.schedules.sources import load_pipeline
-from placeopt.schedules.torch_csv import write_torch_csv
-from placeopt.schedules.trace import write_starts_csv, write_trace
 from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from placeopt.schedules.cuts import ModelCut, StageRow
     from placeopt.schedules.joint import JointResult
-    from placeopt.schedules.model_cut import ModelCut, StageRow
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import OnProgress
 

@@ -30,14 +30,19 @@ from placeopt.model.objective import time_text
 from placeopt.model.result import Result
 from placeopt.programs.stages import cut_stages, stage_of_calls
 from placeopt.programs.torch_program import attribute
-from placeopt.schedules.block_costs import lags
-from placeopt.schedules.from_model import pipeline_of_placement, stage_of_ops
+from placeopt.schedules.files import ranks_of_stages, read_torch_csv, torch_rows
+from placeopt.schedules.from_model import (
+    PlacedModel,
+    lags,
+    pieces_of,
+    pipeline_of_placement,
+    ranks,
+    stage_of_ops,
+)
 from placeopt.schedules.known.chains import chains_of
-from placeopt.schedules.placed_model import PlacedModel, pieces_of, ranks
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule as search
-from placeopt.schedules.torch_csv import ranks_of_stages, read_torch_csv, torch_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

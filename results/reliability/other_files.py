@@ -25,8 +25,8 @@ from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.plans.piper_json import read_piper
-from placeopt.schedules.table import problem_to_dict, read_table
-from placeopt.schedules.torch_csv import read_torch_csv
+from placeopt.schedules.files import read_torch_csv
+from placeopt.schedules.sources import problem_to_dict, read_table
 from placeopt.sharding.contest_format import read as read_sharding
 
 if TYPE_CHECKING:

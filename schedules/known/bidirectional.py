@@ -24,7 +24,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.schedules.known.base import KnownSchedule
+from placeopt.schedules.known import KnownSchedule
 
 if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain, Instance

@@ -46,7 +46,7 @@ import numpy as np
 from placeopt.model.arrays import UNLIMITED
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
-from placeopt.schedules.known.base import KnownSchedule, OneStagePerDevice, one_chain
+from placeopt.schedules.known import KnownSchedule, OneStagePerDevice, one_chain
 from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ import numpy as np
 
 from placeopt.model.errors import Refused
 from placeopt.schedules.evaluate import compact, dispatch
-from placeopt.schedules.known.base import KnownSchedule
+from placeopt.schedules.known import KnownSchedule
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import order_on
 

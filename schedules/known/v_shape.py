@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import peak_memory
-from placeopt.schedules.known.base import KnownSchedule, is_v, one_chain
+from placeopt.schedules.known import KnownSchedule, is_v, one_chain
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints

@@ -32,8 +32,8 @@ from placeopt.makespan.bounds.segments import _Model as SegmentModel
 from placeopt.makespan.proof.witness import has_no_solution
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.contracted import contract
+from placeopt.schedules.bounds import smallest_excess
 from placeopt.schedules.cyclic import CyclicModel
-from placeopt.schedules.memory_limits import smallest_excess
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.tessel import _AssignmentModel, _assignments
 from placeopt.schedules.time_optimal import _MakespanModel
@@ -464,7 +464,7 @@ FAMILIES = {
     "cyclic.py": check_patterns,
     "tessel.py": check_assignments,
     "time_optimal.py": check_whole_schedules,
-    "memory_limits.py": check_memory_limits,
+    "bounds.py": check_memory_limits,
 }
 
 

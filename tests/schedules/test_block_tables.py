@@ -10,8 +10,8 @@ import pytest
 
 import placeopt as po
 from placeopt.schedules import schedule, schedule_result
-from placeopt.schedules.memory_limits import smallest_excess
-from placeopt.schedules.table import problem_from_dict, problem_to_dict
+from placeopt.schedules.bounds import smallest_excess
+from placeopt.schedules.sources import problem_from_dict, problem_to_dict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -155,7 +155,7 @@ def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
         ("repetend", "cyclic"),
         ("tessel", "tessel"),
         ("time-optimal", "time_optimal"),
-        ("repetend", "memory_limits"),
+        ("repetend", "bounds"),
     ],
 )
 def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pytest.MonkeyPatch):
@@ -167,9 +167,7 @@ def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pyte
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"placeopt.schedules.{where}.solve_interruptibly", interrupted)
-    monkeypatch.setattr(
-        "placeopt.schedules.memory_limits.one_fits", lambda _: where != "memory_limits"
-    )
+    monkeypatch.setattr("placeopt.schedules.bounds.one_fits", lambda _: where != "bounds")
     monkeypatch.setattr("placeopt.schedules.time_optimal.makespan_bound", lambda *_: 1)
     slow = greedy_pattern(problem, 1)
     initial = replace(

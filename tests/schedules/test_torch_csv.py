@@ -10,7 +10,7 @@ from gloo_ranks import run_ranks
 
 import placeopt as po
 from placeopt.schedules import Block, PipelineProblem, schedule
-from placeopt.schedules.torch_csv import (
+from placeopt.schedules.files import (
     ranks_of_stages,
     read_torch_csv,
     torch_rows,

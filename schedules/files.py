@@ -1,17 +1,20 @@
-"""Schedules as PyTorch's pipelining runtime reads them (`_PipelineScheduleRuntime._load_csv`,
-format `compute_only`).
+"""Schedules as files: traces for chrome://tracing and Perfetto, CSV tables of starts, and what
+PyTorch's pipelining runtime reads.
 
-No header, row i is rank i, the i-th of the devices that have a stage, cells in execution order,
-each `<stage><action><micro-batch>` with the actions F, B (whole backward), I (inputs) and W
-(weights). Sends and receives are added by PyTorch's own lowering.
+That is `_PipelineScheduleRuntime._load_csv`, format `compute_only`: no header, row i is rank i, the
+i-th of the devices that have a stage, cells in execution order, each `<stage><action><micro-batch>`
+with the actions F, B (whole backward), I (inputs) and W (weights). Sends and receives are added by
+PyTorch's own lowering.
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
@@ -24,6 +27,82 @@ if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
+
+
+_CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
+
+
+def trace_events(schedule: PipelineSchedule) -> dict[str, Any]:
+    """Return a trace object: one thread per device, one event per run, one counter per device's
+    memory.
+
+    Trace times are microseconds.
+    """
+    problem = schedule.problem
+    scale = problem.tick_seconds * 1e6
+    # Traces of problems without a real unit would be crushed to nanoseconds: show one tick as one
+    # microsecond.
+    scale = 1.0 if schedule.makespan * scale < 1.0 else scale
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": problem.name}}
+    ]
+    for device, name in enumerate(problem.device_names):
+        events.append(
+            {"name": "thread_name", "ph": "M", "pid": 0, "tid": device, "args": {"name": name}}
+        )
+        for micro_batch, block in schedule.device_order(device):
+            start = int(schedule.start[micro_batch, block])
+            events.append(
+                {
+                    "name": f"{problem.block_names[block]} {micro_batch}",
+                    "cat": problem.kind[block],
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": device,
+                    "ts": start * scale,
+                    "dur": int(problem.span[block]) * scale,
+                    "args": {
+                        "micro_batch": micro_batch,
+                        "block": problem.block_names[block],
+                        "start_tick": start,
+                    },
+                }
+            )
+        for time, held in schedule.memory_profile(device).tolist():
+            events.append(
+                {
+                    "name": f"memory {name}",
+                    "ph": "C",
+                    "pid": 0,
+                    "ts": time * scale,
+                    "args": {"held": held},
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def write_trace(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+    """Write the Chrome / Perfetto trace JSON."""
+    Path(path).write_text(json.dumps(trace_events(schedule)))
+
+
+def write_starts_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+    """Write one line per run: micro_batch, block, kind, devices, start, end (ticks), ordered by
+    start.
+    """
+    problem = schedule.problem
+    runs = sorted(
+        (int(schedule.start[j, i]), j, i)
+        for j in range(schedule.micro_batches)
+        for i in range(problem.num_blocks)
+    )
+    with Path(path).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["micro_batch", "block", "kind", "devices", "start", "end"])
+        for start, j, i in runs:
+            devices = " ".join(problem.device_names[d] for d in problem.devices_of(i).tolist())
+            end = start + int(problem.span[i])
+            writer.writerow([j, problem.block_names[i], problem.kind[i], devices, start, end])
 
 
 def torch_rows(schedule: PipelineSchedule) -> list[list[str]]:
@@ -75,9 +154,6 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
             "runs one; export each direction alone"
         )
     return chains[0]
-
-
-_CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
 
 
 def read_torch_csv(path: str | Path) -> list[list[str]]:
