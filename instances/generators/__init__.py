@@ -7,6 +7,271 @@ generator is deterministic: same specification, same graph. Random families take
 
 from __future__ import annotations
 
-from placeopt.instances.generators.table import generate, generator_help, generator_names
+import functools
+import importlib
+import inspect
+import math
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
 
-__all__ = ["generate", "generator_help", "generator_names"]
+from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.files import TRUTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from placeopt.model.graph import OpGraph
+
+Build = TypeVar("Build", bound="Callable[..., OpGraph]")
+
+
+class Entry(NamedTuple):
+    """One generator: "module:function" in this package, one line about it, and options it fixes."""
+
+    target: str
+    summary: str
+    fixed: Mapping[str, Any] = MappingProxyType({})
+
+
+_TABLE: dict[str, Entry] = {
+    "resnet50": Entry("convolutional:resnet", "ResNet-50 on images", {"depth": 50}),
+    "resnet101": Entry("convolutional:resnet", "ResNet-101 on images", {"depth": 101}),
+    "resnet152": Entry("convolutional:resnet", "ResNet-152 on images", {"depth": 152}),
+    "vgg16": Entry("convolutional:vgg16", "VGG-16 on images"),
+    "alexnet": Entry("convolutional:alexnet", "AlexNet on images"),
+    "squeezenet": Entry("convolutional:squeezenet", "SqueezeNet 1.0 on images"),
+    "inception-v3": Entry(
+        "convolutional:inception_v3", "Inception-V3 on images, without the auxiliary head"
+    ),
+    "densenet121": Entry("convolutional:densenet121", "DenseNet-121 on images"),
+    "nasnet-cell": Entry("convolutional:nasnet", "stack of NASNet-A normal and reduction cells"),
+    "bert": Entry("transformer:bert", "BERT encoder of any size"),
+    "bert-base": Entry("transformer:bert", "BERT-base, 12 layers"),
+    "bert-large": Entry(
+        "transformer:bert", "BERT-large, 24 layers", {"layers": 24, "hidden": 1024, "heads": 16}
+    ),
+    "gpt2": Entry("transformer:gpt", "GPT-2 small, 12 layers; any GPT through the options"),
+    "gpt3": Entry(
+        "transformer:gpt",
+        "GPT-3 175B, 96 layers",
+        {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
+    ),
+    "llama": Entry("transformer:llama", "Llama decoder of any size"),
+    "llama-7b": Entry("transformer:llama", "Llama-7B, 32 layers"),
+    "mt5": Entry("transformer:mt5", "mT5 encoder-decoder, the small size by default"),
+    "flava": Entry("transformer:flava", "two-branch vision-language model (FLAVA-like)"),
+    "moe": Entry("transformer:moe", "mixture-of-experts decoder layers (Mixtral-like)"),
+    "nmt": Entry("recurrent:nmt", "LSTM sequence-to-sequence model with attention, steps unrolled"),
+    "gnmt": Entry(
+        "recurrent:gnmt", "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"
+    ),
+    "rnn-lm": Entry("recurrent:rnn_lm", "LSTM language model, steps unrolled"),
+    "chain-mm": Entry("sharded:chain_mm", "sharded chain of matrix products (A B) + (C (D E))"),
+    "ffnn": Entry("sharded:ffnn", "sharded feed-forward network"),
+    "llama-block": Entry("sharded:llama_block", "sharded Llama attention block"),
+    "llama-layer": Entry("sharded:llama_layer", "sharded Llama layer: attention and feed-forward"),
+    "layered": Entry("task_graphs:layered", "random layered DAG"),
+    "fork-join": Entry("task_graphs:fork_join", "stages of parallel branches that join"),
+    "series-parallel": Entry("task_graphs:series_parallel", "random series-parallel DAG"),
+    "in-tree": Entry("task_graphs:in_tree", "complete tree towards one sink"),
+    "out-tree": Entry("task_graphs:out_tree", "complete tree from one source"),
+    "cholesky": Entry("task_graphs:cholesky", "tiled Cholesky factorisation"),
+    "lu": Entry("task_graphs:lu", "tiled LU factorisation without pivoting"),
+    "fft": Entry("task_graphs:fft", "butterfly of a fast Fourier transform"),
+    "stencil": Entry("task_graphs:stencil", "tiles of a stencil swept over time steps"),
+    "planted": Entry(
+        "planted:planted", "random DAG with a known optimal makespan on k identical devices"
+    ),
+}
+
+MAX_SIZE = 10**9
+"""Largest value of a size option."""
+
+MAX_REPEATS = 10_000
+"""Largest number of layers, unrolled steps and other parts that are written down one by one."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        (
+            *("branches", "layers", "image_layers", "text_layers"),
+            *("cells", "experts", "steps", "source", "target"),
+        ),
+        (1, MAX_REPEATS),
+    ),
+    "decoder_layers": (0, MAX_REPEATS),
+    "shards": (1, 256),
+    "degree": (0, 1000),
+    "ccr": (0, math.inf),
+    "spread": (0, 1),
+    "parallel": (0, 1),
+}
+"""Smallest and largest value of an option."""
+
+WORDS = {"detail": ("fine", "coarse"), "contention": ("none", "source")}
+"""Words that an option may be."""
+
+MAX_OPS = 2_000_000
+"""Largest number of ops of a generated graph."""
+
+MAX_EDGES = 10_000_000
+"""Most edges of a generated graph."""
+
+_TRAINING: dict[str, Any] = {"training": False, "optimizer": "adam", "backward_ratio": 2.0}
+"""Options that every generator has: see `training_graph`."""
+
+
+def generator_names() -> tuple[str, ...]:
+    """Return the names of all generators, sorted."""
+    return tuple(sorted(_TABLE))
+
+
+def generator_help(name: str) -> tuple[str, dict[str, Any]]:
+    """Return one line about a generator and its options with their defaults."""
+    entry = _entry(name)
+    return entry.summary, {**_options(entry), **_TRAINING}
+
+
+def generate(spec: str) -> OpGraph:
+    """Build the graph that a specification names.
+
+    Parameters
+    ----------
+    spec : "gen:NAME?option=value&option=value"; the prefix "gen:" may be left out. Options are the
+        keyword arguments of the generator and, for each of them, `training=1` (append the backward
+        ops), `optimizer` ("adam", "momentum" or "sgd") and `backward_ratio` (for measured times).
+
+    Raises
+    ------
+    InputError
+        If the name, an option or a value is wrong; the message suggests a similar one.
+    """
+    name, _, query = spec.strip().removeprefix("gen:").partition("?")
+    entry = _entry(name)
+    defaults = {**_options(entry), **_TRAINING}
+    values: dict[str, Any] = dict(entry.fixed)
+    for key, text in _parse_query(name, query):
+        if key not in defaults:
+            raise InputError(
+                f"generator '{name}': unknown option '{key}'; {did_you_mean(key, defaults)}"
+            )
+        values[key] = _convert(name, key, text, defaults[key])
+    training, optimizer, ratio = (values.pop(key, _TRAINING[key]) for key in _TRAINING)
+    function = _load(entry)
+    if training and "training" in inspect.signature(function).parameters:
+        values["training"] = True
+    graph = function(**values, name=name)
+    if training:
+        from placeopt.instances.training import training_graph
+
+        graph = training_graph(graph, optimizer=optimizer, backward_ratio=ratio)
+    return replace(graph, name=f"{name}?{query}") if query else graph
+
+
+def _entry(name: str) -> Entry:
+    name = name.removeprefix("gen:")
+    if name not in _TABLE:
+        raise InputError(f"unknown generator '{name}'; {did_you_mean(name, sorted(_TABLE))}")
+    return _TABLE[name]
+
+
+def _load(entry: Entry) -> Callable[..., OpGraph]:
+    module, _, function = entry.target.partition(":")
+    loaded: Callable[..., OpGraph] = getattr(
+        importlib.import_module(f"{__package__}.{module}"), function
+    )
+    return loaded
+
+
+def _options(entry: Entry) -> dict[str, Any]:
+    """Options of a generator and their defaults; `name` and `training` are not for the user to
+    pass.
+    """
+    parameters = inspect.signature(_load(entry)).parameters.values()
+    options = {p.name: p.default for p in parameters if p.name not in ("name", "training")}
+    return {key: entry.fixed.get(key, default) for key, default in options.items()}
+
+
+def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
+    for part in query.split("&") if query else []:
+        key, equals, value = part.partition("=")
+        key = unquote_plus(key).strip().replace("-", "_")
+        if not key or not equals:
+            raise InputError(
+                f"generator '{name}': expected options as key=value joined by '&', received "
+                f"'{part}'"
+            )
+        if key in pairs:
+            raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
+        pairs[key] = unquote_plus(value).strip()
+    return list(pairs.items())
+
+
+def _convert(name: str, key: str, text: str, default: Any) -> Any:
+    """Convert the text of an option to the type of its default."""
+    if isinstance(default, bool):
+        if text.lower() in TRUTH:
+            return TRUTH[text.lower()]
+        raise InputError(f"generator '{name}': option '{key}' expects 0 or 1, received '{text}'")
+    if isinstance(default, int | float):
+        what = "a whole number" if isinstance(default, int) else "a finite number"
+        try:
+            value = type(default)(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(
+                f"generator '{name}': option '{key}' expects {what}, received '{text}'"
+            )
+        return value
+    return text
+
+
+def generator(**limits: tuple[float, float]) -> Callable[[Build], Build]:
+    """Return a decorator that checks the options of a generator before it runs.
+
+    A whole number is at least 1, or 0 where that is its default, and at most 10^9; further ranges
+    stand in `RANGES`, words in `WORDS`.
+
+    Parameters
+    ----------
+    limits : ranges of this generator's own, by option.
+    """
+
+    def declare(build: Build) -> Build:
+        defaults = {p.name: p.default for p in inspect.signature(build).parameters.values()}
+
+        @functools.wraps(build)
+        def checked(**options: Any) -> OpGraph:
+            given = {**defaults, **options}
+            for key, value in given.items():
+                least = min(1, defaults.get(key, 1)) if isinstance(value, int) else -math.inf
+                low, high = limits.get(key, RANGES.get(key, (least, MAX_SIZE)))
+                _check_option(f"generator '{given['name']}': option '{key}'", value, low, high)
+            return build(**options)
+
+        return checked  # type: ignore[return-value]
+
+    return declare
+
+
+def _check_option(where: str, value: Any, low: float, high: float) -> None:
+    """Refuse a number outside its range, or a word that is none of the option's."""
+    if isinstance(value, str):
+        words = WORDS.get(where.rpartition(" ")[2].strip("'"), (value,))
+        if value not in words:
+            raise InputError(f"{where} expects one of {', '.join(words)}, received '{value}'")
+    elif not isinstance(value, bool) and value < low:
+        raise InputError(f"{where} expects at least {low}, received {value}")
+    elif not isinstance(value, bool) and value > high:
+        raise InputError(f"{where} expects at most {high}, received {value}")
+
+
+def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -> None:
+    """Refuse graphs that would not fit into memory: helper of the generators."""
+    if count > most:
+        raise InputError(
+            f"generator '{name}': these options make {count} {what}; use at most {most}"
+        )

@@ -14,7 +14,7 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from placeopt.instances.generators.table import check_count
+from placeopt.instances.generators import check_count
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placeopt.instances.generators import generator
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.table import MAX_EDGES, check_count, generator
+from placeopt.instances.generators import MAX_EDGES, check_count, generator
 from placeopt.instances.generators.task_graphs import BYTES_PER_TICK, MEAN_TICKS
 from placeopt.model.errors import InputError
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from placeopt.instances.generators import MAX_REPEATS, generator
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import MAX_REPEATS, generator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

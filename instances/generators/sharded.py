@@ -17,8 +17,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from placeopt.instances.generators import generator
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:

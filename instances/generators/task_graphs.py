@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators.table import MAX_EDGES, MAX_OPS, check_count, generator
+from placeopt.instances.generators import MAX_EDGES, MAX_OPS, check_count, generator
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 

@@ -35,8 +35,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from placeopt.instances.generators import check_count, generator
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def jobs_command(
     Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p
     constant-degree:8 --episodes 20`
     """
-    from placeopt.solvers.degree.policy_names import DEFAULT_POLICIES, check_policy
+    from placeopt.solvers.degree.tuning import DEFAULT_POLICIES, check_policy
     from placeopt.streams.sources import load_stream
 
     problem = load_stream(stream, profiles=profiles, seed=seed)
@@ -141,7 +141,7 @@ class _PolicyComparison:
         self, name: str, seconds: float | None, show: Callable[[str], None], on_progress: OnProgress
     ) -> None:
         """Tune a policy and judge it on every stream; Ctrl-C keeps the episodes so far."""
-        from placeopt.solvers.degree.policy_names import tuned_result
+        from placeopt.solvers.degree.tuning import tuned_result
         from placeopt.streams.simulator import Summary, simulate_each
 
         seed = self.problem.seed

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, region_of
-from placeopt.instances.torch_source import TorchModel, is_torch_source, torch_model
+from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
 from placeopt.programs.calls import Call, Program

@@ -33,7 +33,7 @@ from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.policy_degree import PolicyDegree
-from placeopt.solvers.degree.policy_names import tuned_policy
+from placeopt.solvers.degree.tuning import tuned_policy
 from placeopt.solving.tracker import Tracker
 from placeopt.streams import Summary, load_stream, offline_bound, simulate, simulate_many
 

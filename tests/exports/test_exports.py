@@ -162,9 +162,9 @@ def test_nested_arguments_and_results_are_kept(tmp_path):
     module, x = Nested().eval(), torch.randn(4, 8)
     (tmp_path / "nested.py").write_text("made = None\ndef make():\n    return made\n")
     source = f"torch:{tmp_path}/nested.py:make"
-    from placeopt.instances import torch_source
+    from placeopt.instances import sources
 
-    torch_source._import_file(source, str(tmp_path / "nested.py")).made = (module, (x,), given)
+    sources._import_file(source, str(tmp_path / "nested.py")).made = (module, (x,), given)
     problem = po.load(source, cluster="2xA100")
     placement = po.Placement(np.arange(problem.num_ops) % 2)
     placed = export(problem, placement, "torch", model=source, devices=CPUS, out=tmp_path)

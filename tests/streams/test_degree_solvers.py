@@ -21,9 +21,15 @@ from placeopt.solvers.degree.policy_degree import (
     smallest_first,
     trace_returns,
 )
-from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
 from placeopt.solvers.degree.rollout_degree import RolloutDegree
-from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
+from placeopt.solvers.degree.tuning import (
+    TRAINING,
+    VALIDATION,
+    check_policy,
+    clearly_better,
+    training_streams,
+    tuned_policy,
+)
 from placeopt.solving.registry import make_solver, solver_class, specs
 from placeopt.solving.tracker import Tracker
 from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many

@@ -127,16 +127,16 @@ def test_bad_input_is_one_line(capsys, arguments, words):
 
 def test_interrupt_keeps_what_is_done(capsys, monkeypatch):
     """Ctrl-C during the second policy prints the first and exits with 130."""
-    from placeopt.solvers.degree import policy_names
+    from placeopt.solvers.degree import tuning
 
-    plain = policy_names.tuned_result
+    plain = tuning.tuned_result
 
     def tuned(text, *arguments, **options):
         if text == "min-degree":
             raise KeyboardInterrupt
         return plain(text, *arguments, **options)
 
-    monkeypatch.setattr(policy_names, "tuned_result", tuned)
+    monkeypatch.setattr(tuning, "tuned_result", tuned)
     code, out, _ = run(capsys, SOURCE, "-p", "max-degree,min-degree", "--episodes", 2, "--json")
     assert code == 130
     assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
