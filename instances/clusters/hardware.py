@@ -15,6 +15,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from placeopt.model.cluster import Device, Link, Rates
 
@@ -79,11 +80,16 @@ _FALLBACKS = {
 
 
 @cache
+def _rows() -> dict[str, Any]:
+    rows: dict[str, Any] = json.loads(Path(__file__).with_name("gpus.json").read_text("utf-8"))
+    return rows["gpus"]
+
+
+@cache
 def known_gpus() -> dict[str, Gpu]:
     """Return the devices of gpus.json by name."""
-    rows = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))["gpus"]
     found = {}
-    for name, row in rows.items():
+    for name, row in _rows().items():
         peaks = {key: value * 1e12 for key, value in row["peak_tflops"].items()}
         sustained = {
             key: value * 1e12 / peaks[key] for key, value in row.get("sustained_tflops", {}).items()
@@ -104,12 +110,6 @@ def known_gpus() -> dict[str, Gpu]:
     return found
 
 
-@cache
-def _aliases() -> dict[str, str]:
-    rows = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))["gpus"]
-    return {alias: name for name, row in rows.items() for alias in row["names"]}
-
-
 def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     """Return the device that a name means, and what was assumed about it, empty if nothing.
 
@@ -120,10 +120,10 @@ def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     """
     known, plain = known_gpus(), re.sub(r"[^a-z0-9]", "", text.lower())
     plain = re.sub(r"^(nvidia|amd|intel|google|dgx|hgx|tesla|instinct)+", "", plain)
-    names = [alias for alias in _aliases() if alias in plain]
+    names = {x: name for name, row in _rows().items() for x in row["names"] if x in plain}
     if not names:
         return known[BASE], f"gpu '{text}' is not known: taken as {BASE}"
-    gpu = known[_aliases()[max(names, key=len)]]
+    gpu = known[names[max(names, key=len)]]
     if memory_gb is None:
         size = re.search(r"(?:^|\D)(16|24|32|40|48|80|96|141|192)\s*(?:gb)?$", text.lower())
         memory_gb = float(size.group(1)) if size else None
