@@ -324,8 +324,8 @@ _targets: dict[tuple[str, str], str | Objective] = {
     ("pipeline", "period"): "placeopt.schedules.objective:PIPELINE_PERIOD",
     ("jobs", "blocking"): "placeopt.streams.objective:BLOCKING",
     ("sharding", "cost"): "placeopt.sharding.objective:COST",
-    ("plan", "sample-time"): "placeopt.plans.sample_objective:SAMPLE_TIME",
-    ("plan", "step-time"): "placeopt.plans.step_objective:STEP_TIME",
+    ("plan", "sample-time"): "placeopt.plans.objective:SAMPLE_TIME",
+    ("plan", "step-time"): "placeopt.plans.objective:STEP_TIME",
     ("split", "period"): "placeopt.splits.objective:SPLIT_PERIOD",
 }
 

@@ -1,4 +1,6 @@
-"""Time per sample of a plan as an objective."""
+"""Objectives of plans, which are judged first, then priced: the time per sample of a plan, and the
+time of a training step.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,32 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.plans.plan_objective import PlanObjective
+from placeopt.model.objective import JudgedObjective
+from placeopt.plans.plan import TrainingPlan
 from placeopt.plans.sample_judge import judge_sample_plan
 from placeopt.plans.sample_price import sample_prices
+from placeopt.plans.step_bounds import area_bound
+from placeopt.plans.step_judge import judge_step_plan, judged_step
+from placeopt.plans.step_price import step_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.sample_problem import SamplePlanProblem
+    from placeopt.plans.step_problem import StepPlanProblem
+
+
+class PlanObjective(JudgedObjective):
+    """An objective of plans; subclasses name it and say how a plan is judged, priced and
+    bounded.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str] = "plan"
+    bounded: ClassVar[str] = "a plan"
+    solution_class: ClassVar[type] = TrainingPlan
+    expected: ClassVar[str] = "expected a TrainingPlan"
 
 
 class SampleTime(PlanObjective):
@@ -59,3 +78,37 @@ class SampleTime(PlanObjective):
 
 
 SAMPLE_TIME = SampleTime()
+
+
+class StepTime(PlanObjective):
+    """The time of a step under the cost model of the problem."""
+
+    __slots__ = ()
+
+    name: ClassVar[str] = "step-time"
+    default_solver: ClassVar[str] = "plan-stages"
+    prover: ClassVar[str] = "plan-stages"
+    bound_methods: ClassVar[tuple[str, ...]] = ("area",)
+
+    def measured(self, problem: StepPlanProblem, plan: TrainingPlan) -> int:
+        """Ticks of a step."""
+        return step_price(problem, plan).step
+
+    def violations(self, problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
+        """See `judge_step_plan`; the judge's own price has to be the evaluator's."""
+        wrong = judge_step_plan(problem, plan)
+        if not wrong and judged_step(problem, plan) != self.measured(problem, plan):
+            wrong = [
+                f"a step takes {judged_step(problem, plan)} ticks, not "
+                f"{self.measured(problem, plan)}"
+            ]
+        return wrong
+
+    def prove(
+        self, problem: StepPlanProblem, seconds: float, methods: Sequence[str], upper: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield the area bound, which takes milliseconds; the solver proves better ones."""
+        yield "area", area_bound(problem)
+
+
+STEP_TIME = StepTime()
