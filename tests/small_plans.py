@@ -9,10 +9,10 @@ from itertools import combinations, product
 import numpy as np
 
 from placeopt.model.result import Budget
+from placeopt.plans.judge import judge_step_plan, judged_step
 from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares
-from placeopt.plans.step_judge import judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 from placeopt.solving.registry import make_solver

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.objective import JudgedObjective
+from placeopt.plans.judge import judge_sample_plan, judge_step_plan, judged_step
 from placeopt.plans.plan import TrainingPlan
-from placeopt.plans.sample_judge import judge_sample_plan
-from placeopt.plans.sample_price import sample_prices
+from placeopt.plans.sample_problem import sample_prices
 from placeopt.plans.step_bounds import area_bound
-from placeopt.plans.step_judge import judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 
 if TYPE_CHECKING:

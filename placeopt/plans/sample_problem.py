@@ -1,5 +1,5 @@
-"""SamplePlanProblem: stages with unequal data degrees under a published cost model, time per
-sample.
+"""SamplePlanProblem and the price of its plans: stages with unequal data degrees under a published
+cost model, time per sample.
 
 Layers form a partial order; a plan is a chain of stages, each the difference of two ideals, in
 order. Stage i runs with a data degree d_i, a tensor degree t_i and, per layer v, with or without
@@ -25,12 +25,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from placeopt.plans.plan import PlanStage, TrainingPlan
+
 
 MAX_TICKS = 2**60
 """Sums of all layers' ticks, times the data degree, stay below this, so that nothing overflows."""
@@ -152,3 +156,54 @@ class SamplePlanProblem(ArrayHolder):
     def replace(self, **changes: Any) -> SamplePlanProblem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class SampleStagePrice:
+    """One stage.
+
+    Attributes
+    ----------
+    ticks : time per sample, rounded up. work, communication, sync : its parts before they are
+    shared by the replicas.
+    memory : units used on a device. in_flight : micro-batches kept there.
+    """
+
+    ticks: int
+    work: int
+    communication: int
+    sync: int
+    memory: int
+    in_flight: int
+
+
+def sample_prices(problem: SamplePlanProblem, plan: TrainingPlan) -> tuple[SampleStagePrice, ...]:
+    """Return the price of every stage of a plan whose stages are well formed."""
+    after, prices = 0, []
+    for stage in reversed(plan.stages):
+        after += stage.data
+        prices.append(_stage_price(problem, stage, -(-after // stage.data)))
+    return tuple(reversed(prices))
+
+
+def _stage_price(problem: SamplePlanProblem, stage: PlanStage, in_flight: int) -> SampleStagePrice:
+    degree = problem.tensor_degrees.index(stage.replicas[0].tensor)
+    layers = np.array(stage.layers, np.int64)
+    choice = np.where(np.isin(layers, stage.recompute), RECOMPUTE, PLAIN)
+    inside = np.zeros(problem.num_layers, np.bool_)
+    inside[layers] = True
+    out, into = (
+        inside[problem.source] & ~inside[problem.target],
+        ~inside[problem.source] & inside[problem.target],
+    )
+    work = int(problem.work[degree, choice, layers].sum())
+    traffic = int(problem.sent[degree, out].sum() + problem.received[degree, into].sum())
+    sync = (stage.data - 1) * int(problem.sync[degree, layers].sum())
+    kept, fixed = (
+        problem.kept[degree, choice, layers].sum(),
+        problem.fixed[degree, choice, layers].sum(),
+    )
+    ticks = -(-(work + traffic + sync) // stage.data)
+    return SampleStagePrice(
+        ticks, work, traffic, sync, int(kept) * in_flight + int(fixed), in_flight
+    )

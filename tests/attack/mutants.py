@@ -152,7 +152,7 @@ GROUPS = {
         (f"{SLICES}::*[[]sharding*", f"{SLICES}::*[[]parts*", "tests/sharding/test_*.py"),
     ),
     "judges": Group(
-        ("schedules/judge.py", "placeopt/*/judge.py", "placeopt/plans/*_judge.py"),
+        ("schedules/judge.py", "placeopt/*/judge.py"),
         0.06,
         (
             f"{SLICES}::test_family*",

@@ -22,13 +22,13 @@ from placeopt.planning.launch_files import (
     torch_configuration,
 )
 from placeopt.planning.plan_model import plan, plan_problem
+from placeopt.plans.judge import judge_step_plan
 from placeopt.plans.layer_tables import LayerTable, read_layer_table
 from placeopt.plans.network_table import FlatNetwork
 from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
 from placeopt.plans.roofline_tables import roofline_costs
 from placeopt.plans.step_costs import Load
-from placeopt.plans.step_judge import judge_step_plan
 from placeopt.solvers.planning.step_classes import BatchTables
 
 MOE = "gen:moe?layers=3&hidden=64&heads=4&kv_heads=2&ffn=128&experts=4&seq=32&vocab=100&detail=coarse&batch=1"

@@ -16,7 +16,7 @@ from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget
 from placeopt.plans.piper_json import read_piper
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.sample_price import sample_prices
+from placeopt.plans.sample_problem import sample_prices
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 

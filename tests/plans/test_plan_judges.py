@@ -14,9 +14,8 @@ import pytest
 from plan_samples import random_problem
 from small_plans import every_plan, random_step_problem, step_problem
 
+from placeopt.plans.judge import _memory, judge_sample_plan, judge_step_plan, judged_step
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.sample_judge import judge_sample_plan
-from placeopt.plans.step_judge import _memory, judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool
 

@@ -13,10 +13,10 @@ from small_plans import check_optimum, every_kept, every_plan, solve, step_probl
 from placeopt.io import serialize
 from placeopt.model.result import Budget
 from placeopt.planning.plan_model import plan
+from placeopt.plans.judge import judge_step_plan, judged_step
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.repetends import NEVER, behind_stages, kept_at, least_pace, longest_wait
 from placeopt.plans.step_costs import Load
-from placeopt.plans.step_judge import judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool
 from placeopt.plans.timeline import step_timeline

@@ -9,10 +9,10 @@ from small_plans import SCHEDULES, TableCosts, check_optimum, every_plan, solve,
 
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
+from placeopt.plans.judge import _flight, judge_step_plan, judged_step
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.step_costs import LinkShares
-from placeopt.plans.step_judge import _flight, judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 from placeopt.plans.step_schedules import parse_schedule
