@@ -244,8 +244,8 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
     """Price a plan in the format of the measured ones."""
     from placeopt.planning.plan_model import plan_problem
     from placeopt.plans.measured_plans import read_measured_plan
-    from placeopt.plans.pools import KNOWN, parse_pools
     from placeopt.plans.step_price import step_price
+    from placeopt.plans.step_problem import KNOWN, parse_pools
 
     if costs is None:
         raise InputError(
@@ -442,7 +442,7 @@ def _plans_of_offers(
     """Return the best plan of every offer and pair of offers that a plan fits."""
     from placeopt.planning.elastic import plan_clusters, plan_offers
     from placeopt.planning.plan_model import plan_problem
-    from placeopt.plans.pools import parse_pools
+    from placeopt.plans.step_problem import parse_pools
 
     offers = [part.strip() for part in text.split(",") if part.strip()]
     if space["costs"] is not None and space["costs"].is_dir():
@@ -506,7 +506,7 @@ def plan_without(
     bytes to move; None where no loss is asked about, or nothing was planned.
     """
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
-    from placeopt.plans.tabled_costs import TabledStepCosts
+    from placeopt.plans.layer_tables import TabledStepCosts
 
     if lost is None or planned.plan is None:
         return None

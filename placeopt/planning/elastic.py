@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from placeopt.planning.planned import Planned
+    from placeopt.plans.layer_tables import TabledStepCosts
     from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import DevicePool, StepPlanProblem
-    from placeopt.plans.tabled_costs import TabledStepCosts
 
 Shard = tuple[int, int, str]
 """Degree, number of the part, and form of the part of a layer that a device holds."""

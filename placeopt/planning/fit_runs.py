@@ -17,8 +17,7 @@ from placeopt.model.errors import InputError
 from placeopt.planning.run_rows import Run, read_run
 from placeopt.planning.runs_table import USABLE, predict_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
-from placeopt.plans.memory_model import MEMORY_CONSTANTS
-from placeopt.plans.step_model import StepModel
+from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats

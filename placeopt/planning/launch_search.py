@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.configuration import RECOMPUTE, Configuration
-from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage_layers
-from placeopt.plans.step_model import StepModel, StepParts
+from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

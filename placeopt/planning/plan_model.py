@@ -15,12 +15,11 @@ from placeopt.model.sizes import MemoryLimit, device_limits
 from placeopt.planning.planned import Planned, RunnerUp
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
-from placeopt.plans.pools import parse_pools
 from placeopt.plans.predicted_costs import PredictedStepCosts
 from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.roofline_tables import roofline_costs
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem, parse_pools
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run, run_step

@@ -13,8 +13,7 @@ from placeopt.model.files import read_text, write_text
 from placeopt.planning.run_rows import Run, read_run
 from placeopt.plans.calibration import Calibration, default_calibration
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
-from placeopt.plans.memory_model import MemoryParts, memory_parts
-from placeopt.plans.step_model import StepModel, StepParts
+from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

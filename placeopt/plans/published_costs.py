@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
+from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
-from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints

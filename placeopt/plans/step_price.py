@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from placeopt.plans.repetends import behind_stages, least_pace, longest_wait
 from placeopt.plans.step_costs import LinkShares, Load
-from placeopt.plans.step_schedules import parse_schedule
+from placeopt.plans.step_schedules import behind_stages, least_pace, longest_wait, parse_schedule
 
 if TYPE_CHECKING:
     from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan

@@ -41,7 +41,6 @@ from placeopt.plans.measured_plans import read_measured_plan
 from placeopt.plans.network_table import read_network
 from placeopt.plans.piper_json import read_piper
 from placeopt.plans.plan import ReplicaGroup
-from placeopt.plans.pools import parse_pools
 from placeopt.plans.predicted_costs import (
     FITTED_ON,
     MEMORY_FITTED_ON,
@@ -51,7 +50,7 @@ from placeopt.plans.predicted_costs import (
 from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_price import step_price
-from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem, parse_pools
 from placeopt.plans.timeline import step_spread, step_timeline
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure

@@ -29,10 +29,9 @@ from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.threads import call_interruptibly
-from placeopt.plans.repetends import behind_stages, kept_at
 from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.plans.step_schedules import parse_schedule
+from placeopt.plans.step_schedules import behind_stages, kept_at, parse_schedule
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver

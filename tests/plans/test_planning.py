@@ -29,10 +29,9 @@ from placeopt.planning.launch_files import (
     write_launch_files,
 )
 from placeopt.planning.plan_model import plan
-from placeopt.plans.pools import parse_pools
 from placeopt.plans.roofline_tables import chain_of_layers
 from placeopt.plans.step_price import step_price
-from placeopt.plans.step_problem import DevicePool
+from placeopt.plans.step_problem import DevicePool, parse_pools
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.plans.timeline import step_spread, step_timeline
 from placeopt.plotting.files import write_figure

@@ -15,10 +15,10 @@ from placeopt.model.result import Budget
 from placeopt.planning.plan_model import plan
 from placeopt.plans.judge import judge_step_plan, judged_step
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.repetends import NEVER, behind_stages, kept_at, least_pace, longest_wait
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool
+from placeopt.plans.step_schedules import NEVER, behind_stages, kept_at, least_pace, longest_wait
 from placeopt.plans.timeline import step_timeline
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.registry import make_solver

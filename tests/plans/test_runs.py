@@ -43,9 +43,8 @@ from placeopt.plans.calibration import (
     read_calibration,
 )
 from placeopt.plans.configuration import Configuration
-from placeopt.plans.memory_model import memory_parts
 from placeopt.plans.model_shapes import named_shape, shape_of, stage_layers
-from placeopt.plans.step_model import StepModel
+from placeopt.plans.step_model import StepModel, memory_parts
 
 RUNS = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "measured" / "training_runs.csv"
 measured = pytest.mark.skipif(not RUNS.is_file(), reason=f"{RUNS} is not there")

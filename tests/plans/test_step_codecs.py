@@ -15,7 +15,7 @@ from placeopt.model.errors import InputError
 from placeopt.planning.launch_files import write_launch_files
 from placeopt.planning.plan_model import plan, plan_problem
 from placeopt.plans.network_table import read_network
-from placeopt.plans.pools import parse_pools
+from placeopt.plans.step_problem import parse_pools
 
 MODEL = "gen:gpt2?detail=coarse&layers=3&hidden=128&heads=2&seq=64&vocab=500"
 
