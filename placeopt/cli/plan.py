@@ -21,7 +21,7 @@ from placeopt.model.objective import time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from placeopt.planning.planned import Planned
+    from placeopt.planning.plan_model import Planned
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_price import StepPrice
 

@@ -78,7 +78,7 @@ def plan_launch(
 def _report(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> None:
     """Write the launch files and print the plan; exit with 1 where there is none."""
     from placeopt.planning.launch_answer import to_json
-    from placeopt.planning.launchers import write_launchers
+    from placeopt.planning.launch_files import write_launchers
 
     body = to_json(answer)
     shown = answer.given or answer.best

@@ -4,7 +4,6 @@ exports.
 
 from __future__ import annotations
 
-from placeopt.planning.plan_model import plan, plan_problem
-from placeopt.planning.planned import Planned, RunnerUp
+from placeopt.planning.plan_model import Planned, RunnerUp, plan, plan_problem
 
 __all__ = ["Planned", "RunnerUp", "plan", "plan_problem"]

@@ -24,7 +24,7 @@ from placeopt.planning.plan_model import plan_problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from placeopt.planning.planned import Planned
+    from placeopt.planning.plan_model import Planned
     from placeopt.plans.layer_tables import TabledStepCosts
     from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import DevicePool, StepPlanProblem

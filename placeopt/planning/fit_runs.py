@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.planning.run_rows import Run, read_run
-from placeopt.planning.runs_table import USABLE, predict_run
+from placeopt.planning.runs_table import USABLE, Run, predict_run, read_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
 from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 

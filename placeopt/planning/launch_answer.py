@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.planning.launch_files import launch_files
 from placeopt.planning.launch_search import NOT_SEARCHED, SEARCHED, missing, spread, why
-from placeopt.planning.launchers import launch_files
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:

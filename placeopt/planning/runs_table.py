@@ -1,22 +1,31 @@
-"""`plan --runs`: step time and memory of every row of a table of training runs."""
+"""Tables of training runs: what a row says, what is assumed, what it lacks; and, for `plan --runs`,
+the step time and memory of every row.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
+import math
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.clusters.gpus import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text, write_text
-from placeopt.planning.run_rows import Run, read_run
-from placeopt.plans.calibration import Calibration, default_calibration
+from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
+from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+MOST_COUNT = 10**9
+"""A larger count is a slip: of tokens, say, in the column of sequences."""
 
 PREDICTED = (
     "predicted_step_s",
@@ -30,6 +39,329 @@ OFFLOADED = "offloading to the host assumed: nothing else fits"
 USABLE = 0.99
 """Part of the memory as sold that drivers report, to a hundredth: 16160 MiB on V100-16, 32510 on
 V100-32, 81251 on A100-80, 81559 on H100."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row that can be priced.
+
+    Attributes
+    ----------
+    notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
+    them. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
+    it is among; they share a noise. offloads : whether states are said to be in the host's memory.
+    launcher : its name without release.
+    """
+
+    shape: ModelShape
+    gpu: Gpu
+    conf: Configuration
+    notes: tuple[str, ...]
+    unsaid_recompute: bool
+    unsaid_sharding: bool
+    seconds: float | None
+    memory_gb: float | None
+    oom: bool | None
+    source: str = ""
+    offloads: bool = False
+    launcher: str = ""
+
+    @property
+    def shares(self) -> bool:
+        """Whether optimizer states are shared out though the row does not say, as
+        Megatron-DeepSpeed does, at no price of time.
+        """
+        return self.unsaid_sharding and self.conf.framework == "megatron-deepspeed"
+
+
+def number(row: dict[str, Any], key: str) -> float | None:
+    """Return a finite number of a row, None where there is none."""
+    text = str(row.get(key) or "").strip().replace(",", "")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def _count(row: dict[str, Any], key: str) -> int | None:
+    value = number(row, key)
+    thousands = re.fullmatch(r"(\d+)\s*k", str(row.get(key) or "").strip().lower())
+    if thousands:
+        value = 1024.0 * int(thousands.group(1))
+    return int(value) if value is not None and 1 <= value <= MOST_COUNT else None
+
+
+def read_run(row: dict[str, Any]) -> Run:
+    """Return the run of a row; columns as in the README of data/measured.
+
+    Raises
+    ------
+    InputError
+        If the row lacks something that nothing stands for; the message names it.
+    """
+    framework = family(_text(row, "framework"))
+    gpu, said = find_gpu(_text(row, "gpu"), number(row, "gpu_memory_gb"))
+    notes = [said] if said else []
+    shape = _shape(row, notes)
+    conf, oom = _configuration(row, framework, gpu, shape, notes), number(row, "oom")
+    return Run(
+        shape,
+        gpu,
+        conf,
+        tuple(notes),
+        not _text(row, "recompute"),
+        not _text(row, "sharding"),
+        number(row, "step_s") or None,
+        number(row, "peak_mem_gb") or None,
+        None if oom is None else bool(oom),
+        _text(row, "source"),
+        "offload" in _text(row, "sharding").lower(),
+        launcher_of(_text(row, "framework")),
+    )
+
+
+def _shape(row: dict[str, Any], notes: list[str], tolerance: float = 0.15) -> ModelShape:
+    """Return the shape of a row's model; a public one whose parameters differ from the row's by
+    more than `tolerance` is another model.
+    """
+    name, params = _text(row, "model"), number(row, "params_b")
+    layers, hidden = _count(row, "layers"), _count(row, "hidden")
+    named = named_shape(name)
+    if layers and hidden:
+        if named and (named.layers, named.hidden) == (layers, hidden):
+            return named
+        return _sized_shape(row, layers, hidden)
+    if named and (not params or abs(named.parameters / params / 1e9 - 1) < tolerance):
+        return named
+    params = params or _billions(name)
+    if not params:
+        raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
+    notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
+    return counted_shape(params * 1e9, name)
+
+
+def _sized_shape(row: dict[str, Any], layers: int, hidden: int) -> ModelShape:
+    """Return a GPT of a size, its feed-forward part so wide that it has the row's parameters."""
+    shape = shape_of(_text(row, "model"), layers, hidden, _count(row, "heads") or 0)
+    shape = replace(shape, tied=True)
+    inner = (number(row, "params_b") or 0) * 1e9 - shape.embedding_parameters
+    ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
+    return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
+
+
+def _billions(name: str) -> float:
+    """Return the parameters that a name says, in 1e9, 0 if it says none."""
+    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
+    return float(size[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size[2]] if size else 0.0
+
+
+PRECISION_WORDS = {
+    "fp4": "fp4",
+    "fp8|float8|e4m3": "fp8",
+    "bf16|bfloat16": "bf16",
+    "fp16|float16|half": "fp16",
+    "tf32": "tf32",
+    "fp32|float32|single": "fp32",
+}
+
+
+SHARDING_WORDS = {
+    "gradop|zero-2": "zero2",
+    "distributed|zero-1": "zero1",
+    "hsdp|hybrid": "hybrid",
+    r"zero-3|\+\+|fsdp|fullshard|fullysharded": "zero3",
+}
+
+
+def _meaning(words: dict[str, str], text: str) -> str | None:
+    """Return what the first of some patterns that a text has stands for."""
+    return next((name for word, name in words.items() if re.search(word, text)), None)
+
+
+def _digits(pattern: str, text: str) -> str:
+    """Return the group of a pattern where a text has it first, "" where it has none."""
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _precision(text: str, notes: list[str]) -> str:
+    found = _meaning(PRECISION_WORDS, text.lower())
+    if found is None and text:
+        notes.append(f"precision '{text}' is not known: bf16 assumed")
+    return found or "bf16"
+
+
+def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tuple[str, int]:
+    """Return the level of sharding and its group, 0 for all replicas."""
+    plain = re.sub(r"[^a-z0-9:]", "", text.lower())
+    if not plain and framework == "megatron":
+        return "zero1", 0
+    size = int(_digits(r"(?:zero\d:|fsdp)(\d+)$", plain) or 0)
+    level = _digits(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
+    more = "++" if "++" in text else ""
+    found = _meaning(SHARDING_WORDS, f"{plain} zero-{level}{more}")
+    if found == "hybrid":
+        return "zero3", per_host
+    if found:
+        return found, {"zero1": size, "zero3": size if size > 2 else 0}.get(found, 0)
+    if level != "0" and plain not in ("", "none", "no", "ddp", "false", "replicate"):
+        notes.append(f"sharding '{text}' is not known: none assumed")
+    return "none", 0
+
+
+UNSAID = ("", "n/a", "na", "nan", "-", "?", "unknown")
+
+
+def _recompute(text: str) -> str:
+    text = text.lower()
+    if text in ("", "none", "no", "false", "0", "off", "disabled"):
+        return "none"
+    return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
+
+
+COUNTS = ("n_gpus", "global_batch", "micro_batch", "grad_accum", "tp", "pp", "vp", "dp", "cp", "ep")
+
+
+def _text(row: dict[str, Any], key: str) -> str:
+    text = str(row.get(key) or "").strip()
+    return "" if text.lower() in UNSAID else text
+
+
+def _degrees(row: dict[str, Any], gpu: Gpu, shape: ModelShape, notes: list[str]) -> dict[str, int]:
+    """Return tp, pp, vp, cp and dp; the row may leave out one of devices, replicas and tensor
+    ranks that the others tell.
+    """
+    pipeline, chunks = _stages(row, shape, notes)
+    devices, data = _count(row, "n_gpus") or 0, _count(row, "dp")
+    if not devices and data is None:
+        raise InputError("lacks n_gpus and dp")
+    tensor, context = _count(row, "tp"), _count(row, "cp") or 1
+    if tensor is None:
+        left = devices // (pipeline * context * data) if data else 1
+        tensor = left if 1 < left <= gpu.per_host else 1
+        notes.append(f"tp {tensor} assumed")
+    inner = tensor * pipeline * context
+    data = data or max(1, devices // inner)
+    if devices and devices != data * inner:
+        notes.append(f"{devices} devices are not tp pp dp cp = {data * inner}")
+    return {"tp": tensor, "pp": pipeline, "vp": chunks, "cp": context, "dp": data}
+
+
+def _stages(row: dict[str, Any], shape: ModelShape, notes: list[str]) -> tuple[int, int]:
+    """Return pp and vp."""
+    pipeline, chunks = _count(row, "pp") or 1, _count(row, "vp") or 1
+    if chunks == 1 and "interleaved" in _text(row, "schedule").lower():
+        chunks = 2
+        notes.append("vp 2 assumed: the schedule is interleaved")
+    chunks = chunks if pipeline > 1 else 1
+    if pipeline * chunks > shape.layers + 2:  # embedding and head may have their own
+        raise InputError(f"pp {pipeline} x vp {chunks} are more stages than {shape.layers} layers")
+    return pipeline, chunks
+
+
+def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tuple[int, int]:
+    """Return the sequences of a step and of a micro-batch."""
+    micro, accumulated = _count(row, "micro_batch"), _count(row, "grad_accum")
+    batch, data = _count(row, "global_batch"), degrees["dp"]
+    if batch is None and micro:
+        batch = micro * (accumulated or degrees["pp"]) * data
+        notes += [] if accumulated else [f"global_batch {batch} assumed"]
+    if batch is None:
+        raise InputError("lacks global_batch")
+    if micro is None:
+        # torchtitan cuts a replica's batch into as many micro-batches as there are stages
+        titan = "torchtitan" in _text(row, "framework").lower()
+        parts = degrees["pp"] * degrees["vp"] if titan else batch
+        micro = max(1, batch // data // (accumulated or parts))
+        notes.append(f"micro-batch {micro} assumed")
+    micro = min(micro, max(1, batch // data))
+    if batch % (data * micro):
+        notes.append(f"{batch} sequences are not whole micro-batches of {micro} on {data} replicas")
+    return batch, micro
+
+
+def _expert_degree(
+    row: dict[str, Any],
+    shape: ModelShape,
+    degrees: dict[str, int],
+    notes: list[str],
+    most: int = 64,
+) -> int:
+    """Return the ranks that experts are spread over, at most `most` where a row does not say it:
+    no plan searched has more.
+    """
+    degree, ranks = _count(row, "ep"), degrees["dp"] * degrees["cp"]
+    if not shape.experts:
+        if degree and degree > 1:
+            notes.append("ep is given, but the model has no experts that are known")
+        return 1
+    if degree is None and degrees["tp"] == 1:
+        degree = min(most, math.gcd(shape.experts, degrees["dp"]))
+        notes.append(f"ep {degree} assumed: experts are spread over the replicas")
+    return min(degree or 1, shape.experts, ranks)
+
+
+def _kernels(launcher: str, framework: str, precision: str, said: str, gpu: Gpu) -> dict[str, bool]:
+    """Return how the kernels of a launcher differ; before Hopper, fp16 or the Megatron of
+    DeepSpeed mean a time without fused attention.
+    """
+    early = "fp8" not in gpu.peaks
+    deepspeed = framework == "megatron-deepspeed"
+    old = early and framework == "megatron" and precision == "fp16"
+    return {
+        "sequence_parallel": not (deepspeed or old),
+        "flash": not (old or (early and deepspeed) or gpu.name.startswith("V100")),
+        "compiled": framework == "jax" or "compile" in said + launcher,
+        "triton": "composer" in launcher or "foundry" in launcher,
+        "async_tensor": "asynctp" in said,
+    }
+
+
+def _sums_short(launcher: str, framework: str, sharding: str) -> bool:
+    """Whether a launcher sums gradients in 16 bits."""
+    known = framework in ("megatron-deepspeed", "fsdp", "internevo")
+    return known or "pure" in sharding or "nemo" in launcher or "bridge" in launcher
+
+
+def _configuration(
+    row: dict[str, Any], framework: str, gpu: Gpu, shape: ModelShape, notes: list[str]
+) -> Configuration:
+    sequence = _count(row, "seq_len")
+    if sequence is None:
+        raise InputError("lacks seq_len")
+    for key in COUNTS:
+        text = _text(row, key)
+        if text.lower() not in ("", "none", "0", "1") and _count(row, key) is None:
+            notes.append(f"{key} '{text}' is no count: not used")
+    degrees = _degrees(row, gpu, shape, notes)
+    batch, micro = _sizes(row, degrees, notes)
+    devices = _count(row, "n_gpus") or math.prod(degrees.values()) // degrees["vp"]
+    per_host = min(_count(row, "gpus_per_node") or gpu.per_host, devices)
+    said, launcher = _text(row, "precision"), _text(row, "framework").lower()
+    precision, text = _precision(said, notes), _text(row, "sharding")
+    sharding, group = _sharding(text, framework, per_host, notes)
+    short = precision == "fp16" and sharding in ("zero2", "zero3")
+    return Configuration(
+        sequence,
+        batch,
+        degrees["tp"],
+        degrees["pp"],
+        degrees["vp"],
+        degrees["dp"],
+        degrees["cp"],
+        _expert_degree(row, shape, degrees, notes),
+        micro,
+        per_host,
+        _recompute(_text(row, "recompute")),
+        sharding,
+        group,
+        precision,
+        framework=framework,
+        adapters=_text(row, "kind").lower() in ("lora", "qlora", "peft"),
+        main_gradients=2 if short or _sums_short(launcher, framework, text.lower()) else 4,
+        **_kernels(launcher, framework, precision, said.lower(), gpu),
+    )
 
 
 def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryParts, Run, str]:

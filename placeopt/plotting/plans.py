@@ -12,7 +12,7 @@ from placeopt.plotting.style import new_figure, time_unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.planning.planned import Planned
+    from placeopt.planning.plan_model import Planned
     from placeopt.plans.plan import PlanStage
 
 COLOURS = {"F": "#4878a8", "B": "#a8c4dd", "W": "#d8c27a"}

@@ -49,8 +49,7 @@ from placeopt.planning.fit_runs import (
     student,
     usable,
 )
-from placeopt.planning.run_rows import read_run
-from placeopt.planning.runs_table import OFFLOADED, USABLE, predict_run, read_runs
+from placeopt.planning.runs_table import OFFLOADED, USABLE, predict_run, read_run, read_runs
 from placeopt.plans.calibration import (
     CONSTANTS,
     UNFITTED,

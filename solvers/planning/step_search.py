@@ -8,12 +8,12 @@ rest of the layers onto the devices left, at any of some prices, or cannot end b
 are dropped as well.
 
 Repetends (`placeopt.plans.step_schedules` has the recursion) are searched for all periods P of a
-range low..limit at once. A stage has q = ceil((z + period) / P) - 1 micro-batches between its forward and
-its backward pass, z being what the stages behind it take, and waits until q P where that is later.
-With the limit in place of the first P and low in place of the second, no q and no wait is larger
-than for any P of the range, by induction from the last stage: the value is a lower bound for the
-whole range, and exact where low = limit. Both grow with z, the period and the pass of the stage, so
-that a label that is less in all of them, with no less room in memory, is never worse.
+range low..limit at once. A stage has q = ceil((z + period) / P) - 1 micro-batches between its
+forward and its backward pass, z being what the stages behind it take, and waits until q P where
+that is later. With the limit in place of the first P and low in place of the second, no q and no
+wait is larger than for any P of the range, by induction from the last stage: the value is a lower
+bound for the whole range, and exact where low = limit. Both grow with z, the period and the pass of
+the stage, so that a label that is less in all of them, with no less room in memory, is never worse.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from placeopt.instances.clusters.hardware import find_gpu, known_gpus
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable
 from placeopt.planning.launch_answer import regrets, to_json
+from placeopt.planning.launch_files import launch_files, rank_groups
 from placeopt.planning.launch_search import (
     LaunchProblem,
     missing,
@@ -24,13 +25,12 @@ from placeopt.planning.launch_search import (
     read_shape,
     search,
 )
-from placeopt.planning.launchers import launch_files, rank_groups
-from placeopt.planning.run_rows import read_run
 from placeopt.planning.runs_table import (
     USABLE,
     predict_run,
     predict_table,
     predicted_row,
+    read_run,
     read_runs,
 )
 from placeopt.plans.calibration import (
