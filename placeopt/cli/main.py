@@ -47,6 +47,8 @@ PANELS = {
 BESIDE = {
     "report": "bench",
     "shapes": "schedule",
+    **dict.fromkeys(("info", "convert"), "graph"),
+    **dict.fromkeys(("bound", "verify", "evaluate", "plot"), "solution"),
     **dict.fromkeys(("solvers", "clusters", "generators"), "lists"),
 }
 

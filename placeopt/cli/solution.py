@@ -1,0 +1,353 @@
+"""What holds of solutions: `placeopt bound`, what no solution of a problem can beat; and of one
+that was made anywhere `placeopt verify`, a certificate of it or of one checked again, `placeopt
+evaluate`, its value and what its devices do, and `placeopt plot`, its pictures.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.cli import common, interrupt
+from placeopt.cli.model_notes import over_limit
+from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.files import write_text
+from placeopt.model.objective import objective_of
+
+if TYPE_CHECKING:
+    from placeopt.certify.certificate import Certificate
+    from placeopt.model.bound import BoundReport
+
+
+SUFFIXES = (".png", ".svg", ".pdf", ".json")
+
+
+@takes_problem
+def bound_command(
+    options: ProblemOptions, seconds: common.Seconds = 10.0, json: common.Json = False
+) -> None:
+    """Prove a lower bound: no placement on this cluster is faster.
+
+    Example: `placeopt bound gen:llama-block --cluster uniform:4 --seconds 30`
+    """
+    from placeopt.solving.bound import bound
+
+    problem = options.load()
+    quick: list[BoundReport] = []
+
+    def rescue() -> None:
+        if quick and interrupt.claim_output():
+            _print_bound(problem, quick[0], json=json)
+
+    with interrupt.rescued_by(rescue):
+        try:
+            quick.append(bound(problem, seconds=0.0))
+            report = bound(problem, seconds=seconds)
+        except KeyboardInterrupt:
+            if not quick:
+                raise
+            report = quick[0]
+        if interrupt.claim_output() or not interrupt.received():
+            _print_bound(problem, report, json=json)
+    if interrupt.received():
+        raise typer.Exit(interrupt.exit_code())
+
+
+def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
+    objective = objective_of(problem)
+    if json:
+        common.print_json(
+            {
+                "problem": problem.name,
+                "objective": objective.name,
+                "value": report.value,
+                "seconds": float(report.value) * problem.tick_seconds,
+                "method": report.method,
+                "bounds": report.bounds,
+                "infeasible": report.infeasible,
+                "runtime": report.seconds,
+            }
+        )
+        return
+    say = common.say
+    if report.infeasible:
+        say(f"infeasible: {report.infeasible}")
+        return
+    say(
+        f"{objective.name} >= {objective.text(problem, report.value)}  ({report.value} ticks, "
+        f"proved by {report.method})"
+    )
+    view = common.table("method", "ticks", "value")
+    for method, value in report.bounds.items():
+        view.add_row(method, str(value), objective.text(problem, value))
+    say(view)
+
+
+@takes_problem
+def verify_command(
+    options: ProblemOptions,
+    placement: Annotated[
+        Path | None,
+        typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result."),
+    ] = None,
+    seconds: common.Seconds = 10.0,
+    queue: common.Queue = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File for the certificate (JSON).")
+    ] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(
+            "--proof",
+            help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed).",
+        ),
+    ] = None,
+    recheck: Annotated[
+        Path | None, typer.Option("--recheck", help="Certificate to check again.")
+    ] = None,
+    json: common.Json = False,
+) -> None:
+    """Check a placement made elsewhere: list its violations, or prove how far it is from the
+    optimum.
+
+    Exit code 1 if the placement is not valid. Example:
+    `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out
+    certificate.json`
+    """
+    from placeopt.certify.verify import read_solution, verify
+
+    if placement is None:
+        raise InputError(
+            "verify: expected a placement file after the source (JSON or CSV with "
+            "op,device[,priority])"
+        )
+    common.out_file(out)
+    common.out_file(proof, "--proof")
+    problem = options.load()
+    if recheck is not None:
+        raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
+
+    given = read_solution(problem, options.given(problem, placement))
+
+    def rescue() -> None:
+        _report(problem, verify(problem, given, seconds=0.0, queue=queue), out, json=json)
+
+    with interrupt.rescued_by(rescue):
+        certificate = verify(problem, given, seconds=seconds, queue=queue)
+        _report(problem, certificate, out, json=json)
+        warning = over_limit(problem, given.solution, certificate.queue)
+        if warning and certificate.feasible and not json:
+            common.say(warning, markup=False)
+        if proof is not None and certificate.feasible:
+            _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
+    if interrupt.received():
+        raise typer.Exit(interrupt.exit_code())
+    raise typer.Exit(int(not certificate.feasible))
+
+
+def _check_again(
+    problem: Any, placement: Path, certificate: Path, seconds: float, *, json: bool
+) -> int:
+    """Print what a certificate says differently from what is found now; return the exit code."""
+    from placeopt.certify.verify import recheck
+
+    differences = recheck(certificate, problem, placement, seconds=seconds)
+    if json:
+        common.print_json(
+            {"certificate": str(certificate), "holds": not differences, "differences": differences}
+        )
+    else:
+        say = common.say
+        say("the certificate holds" if not differences else "the certificate does not hold:")
+        for line in differences:
+            say(f"  {line}", markup=False)
+    return 1 if differences else 0
+
+
+def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: bool) -> None:
+    """Print a certificate, then write it: a full disk does not hide the outcome."""
+    if not interrupt.claim_output() and interrupt.received():
+        return
+    data = certificate.to_dict()
+    if json:
+        common.print_json(data)
+    else:
+        _print_certificate(problem, certificate)
+    if out is not None:
+        import json as json_module
+
+        write_text(out, json_module.dumps(data, indent=1) + "\n")
+        if not json:
+            common.say(f"certificate: {out}")
+
+
+def _write_proof(
+    problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool
+) -> None:
+    """Write a proof and say what it shows."""
+    from placeopt.certify.proof import prove, write_proof
+
+    data = prove(problem, solution, certificate, seconds)
+    write_proof(path, data)
+    if json:
+        return
+    shown = objective_of(problem).text(problem, data["lower_bound"])
+    believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
+    common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
+
+
+def _print_certificate(problem: Any, certificate: Certificate) -> None:
+    say, objective = common.say, objective_of(problem)
+    if certificate.feasible:
+        word = "optimal" if certificate.status == "optimal" else "valid"
+        how = f" ({certificate.queue} execution)" if certificate.queue else ""
+        say(f"{word}: {objective.name} {objective.text(problem, certificate.value)}{how}")
+        say(
+            f"proven lower bound {objective.text(problem, certificate.lower_bound)} by "
+            f"{certificate.bound_method}; gap {common.percent(certificate.gap)}"
+        )
+        return
+    say(f"not valid: {len(certificate.violations)} violation(s)")
+    max_lines = 20
+    for line in certificate.violations[:max_lines]:
+        say(f"  {line}", markup=False)
+    if len(certificate.violations) > max_lines:
+        say(f"  ... and {len(certificate.violations) - max_lines} more")
+
+
+@takes_problem
+def evaluate_command(
+    options: ProblemOptions,
+    placement: common.SolutionFile,
+    queue: common.Queue = None,
+    out: common.OutFolder = None,
+    json: common.Json = False,
+) -> None:
+    """Simulate a placement: makespan, busy time and peak memory of every device.
+
+    Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
+    """
+    from placeopt.certify.verify import read_solution
+
+    folder = common.out_folder(out)
+    problem = options.load()
+    objective = objective_of(problem)
+    given, named, _ = read_solution(problem, options.given(problem, placement))
+    queue = queue or named
+    finished = objective.finish(problem, given, queue or objective.default_queue(given) or None)
+    if finished.value is None:
+        raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")
+    data: dict[str, Any] = {
+        "problem": problem.name,
+        "objective": objective.name,
+        "value": finished.value,
+        "seconds": float(finished.value) * problem.tick_seconds,
+        "queue": finished.queue,
+    }
+    execution = _execution(problem, given, queue)
+    if execution is not None:
+        data |= {
+            "makespan": execution.makespan,
+            "queue": execution.queue,
+            "busy": execution.busy,
+            "peak_memory": execution.peak_memory,
+            "transfers": len(execution.transfers),
+        }
+        if folder is not None:
+            from placeopt.plotting.files import write_pictures
+
+            paths = write_pictures(folder, problem, given, execution.queue)
+            data["files"] = list(map(str, paths))
+    data[objective.name] = data["value"]
+    data["warning"] = over_limit(problem, given, queue)
+    if json:
+        common.print_json(data)
+        return
+    common.say(
+        f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)"
+    )
+    if execution is not None:
+        _print_execution(problem, given, execution)
+    if data["warning"]:
+        common.say(data["warning"], markup=False)
+
+
+def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
+    """Return one run of a placement, None of a solution that is none."""
+    from placeopt.makespan.evaluate import evaluate
+
+    if not hasattr(placement, "device"):
+        return None
+    return evaluate(problem, placement, queue or None, check=False)
+
+
+def _print_execution(problem: Any, placement: Any, run: Any) -> None:
+    say = common.say
+    tick = problem.tick_seconds
+    say(
+        f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
+        f"execution, {len(run.transfers)} transfers)"
+    )
+    view = common.table("device", "ops", "busy", "utilisation", "peak memory")
+    for d, name in enumerate(problem.device_names):
+        view.add_row(
+            name,
+            str(int((placement.device == d).sum())),
+            common.time_text(int(run.busy[d]), tick),
+            f"{100 * run.busy[d] / max(1, run.makespan):.1f} %",
+            common.bytes_text(int(run.peak_memory[d])),
+        )
+    say(view)
+
+
+@takes_problem
+def plot_command(
+    options: ProblemOptions,
+    placement: common.SolutionFile,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json."),
+    ] = Path("gantt.png"),
+    queue: common.Queue = None,
+    json: common.Json = False,
+) -> None:
+    """Draw the Gantt picture of a placement, or write its Chrome trace.
+
+    Example: `placeopt plot onnx:inception_v1 out/placement.json --cluster 4xA100 --out gantt.svg`
+    """
+    from placeopt.certify.verify import read_solution
+    from placeopt.makespan.evaluate import evaluate
+    from placeopt.model.placement import Placement
+
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'"
+        )
+    common.out_file(out)
+    problem = options.load()
+    given, named, _ = read_solution(problem, placement)
+    if not isinstance(given, Placement):
+        raise InputError(
+            f"'{placement}' is no placement; draw a pipeline with placeopt schedule --out FOLDER"
+        )
+    run = evaluate(problem, given, queue or named or None, check=False)
+    if out.suffix.lower() == ".json":
+        import json as json_module
+
+        from placeopt.plotting.trace import chrome_trace
+
+        write_text(out, json_module.dumps(chrome_trace(run)) + "\n")
+    else:
+        from placeopt.plotting.files import write_figure
+        from placeopt.plotting.gantt import gantt_figure
+        from placeopt.solving.bound import bound
+
+        lower = bound(problem.replace(objective="makespan"), seconds=0.0).value
+        write_figure(gantt_figure(run, lower_bound=lower), out)
+    if json:
+        common.print_json({"file": str(out), "makespan": run.makespan})
+    else:
+        common.say(f"wrote {out}")
