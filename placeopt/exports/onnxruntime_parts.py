@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from placeopt.exports.job import Exported
 from placeopt.programs.calls import segments
-from placeopt.programs.onnx_parts import parts_of
+from placeopt.programs.onnx_program import parts_of
 
 if TYPE_CHECKING:
     from placeopt.exports.job import Job
 
 
 def export(job: Job) -> Exported:
-    """Return the manifest; `placeopt.programs.onnx_parts.open_runner` runs what is written."""
+    """Return the manifest; `placeopt.programs.onnx_program.open_runner` runs what is written."""
     groups = segments(job.onnx.program, job.home.tolist())
     home = [int(job.home[group[0]]) for group in groups]
     manifest, files = parts_of(job.onnx, groups, home, job.devices)

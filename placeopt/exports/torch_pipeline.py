@@ -28,8 +28,7 @@ from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text
 from placeopt.model.result import Result
-from placeopt.programs.stages import cut_stages, stage_of_calls
-from placeopt.programs.torch_program import attribute
+from placeopt.programs.torch_program import attribute, cut_stages, stage_of_calls
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from placeopt.exports.job import Job
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.programs.stages import Stage
+    from placeopt.programs.torch_program import Stage
 
 CODE = '''
 
@@ -120,7 +119,7 @@ def sum_tied_gradients(modules, group=None):
 
 
 def export(job: Job) -> Exported:
-    """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this
+    """Return the stages (`programs.torch_program.Stage`) in order; the files are the folder that this
     module describes.
     """
     device = _together(job.problem, job.placement.device)

@@ -1,11 +1,16 @@
-"""An ONNX model as a Program, and the cutting of it into models of its own.
+"""An ONNX model as a Program, the cutting of it into models of its own, and these as one file
+per part, a manifest, and the runner that runs them.
 
 The names of the calls are those of the graph that the reader makes: a node's name, or its first
 result's. Calls of the model's own functions are inlined first, as the reader does.
+
+CUDA devices get the CUDA execution provider with their number, and the CPU behind it; a device of
+another name is taken for a CPU.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,11 +20,16 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import locate
 from placeopt.instances.readers.onnx_file import load_model, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import one_line
+from placeopt.model.files import one_line, write_text
+from placeopt.programs import onnx_runner
 from placeopt.programs.calls import Call, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+
+EXTERNAL = 2**30
+"""A part of more bytes keeps its weights in a file of its own: protobuf ends at 2 GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,3 +291,94 @@ def module_path(name: str) -> str:
 
 
 _FREE = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout")
+
+
+def parts_of(
+    program: OnnxProgram,
+    groups: Sequence[Sequence[int]],
+    home: Sequence[int],
+    devices: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Callable[[Path], None]]]:
+    """Return the manifest and the files of a model cut into groups of calls, in order."""
+    parts = program.cut(groups)
+    # Two devices may have one name in the framework (two threads of one CPU): the manifest keeps
+    # them apart.
+    titles = [
+        f"{name}#{d}" if devices.count(name) > 1 else name for d, name in enumerate(tuple(devices))
+    ]
+    files: dict[str, Callable[[Path], None]] = {}
+    rows = []
+    for i, (part, d) in enumerate(zip(parts, home, strict=True)):
+        file = f"part{i:03d}.onnx"
+        rows.append(
+            {
+                "file": file,
+                "device": titles[d],
+                "inputs": list(part.inputs),
+                "outputs": list(part.outputs),
+            }
+        )
+        files[file] = _writer(part)
+    manifest = {
+        "model": program.program.name,
+        "devices": {title: providers(name) for title, name in zip(titles, devices, strict=True)},
+        "inputs": list(program.inputs),
+        "outputs": list(program.outputs),
+        "parts": rows,
+    }
+    text = json.dumps(manifest, indent=1) + "\n"
+    runner = Path(onnx_runner.__file__).read_text(encoding="utf-8")
+    files["manifest.json"] = lambda path: _write(path, text)
+    files["runner.py"] = lambda path: _write(path, runner)
+    return manifest, files
+
+
+def providers(device: str) -> list[Any]:
+    """Return the execution providers of a device, the preferred one first."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        return [["CUDAExecutionProvider", {"device_id": int(number or 0)}], "CPUExecutionProvider"]
+    return ["CPUExecutionProvider"]
+
+
+def open_runner(folder: Path, threads: int = 0) -> onnx_runner.Runner:
+    """Return the runner of a folder.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime cannot load a part.
+    MissingExtraError
+        If onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("onnxruntime", "onnxruntime", "running ONNX models") from None
+    try:
+        return onnx_runner.Runner(folder, threads=threads)
+    except OSError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{folder}: onnxruntime cannot load a part: {one_line(str(error), 200)}"
+        ) from error
+
+
+def _writer(part: Part) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        import onnx
+
+        large = part.proto.ByteSize() > EXTERNAL
+        onnx.save(
+            part.proto,
+            path,
+            save_as_external_data=large,
+            location=f"{path.name}.data" if large else None,
+        )
+
+    return write
+
+
+def _write(path: Path, text: str) -> None:
+    write_text(path, text)

@@ -375,7 +375,7 @@ def onnxruntime_parts(subject: Subject) -> str:
     import onnxruntime
     import torch
 
-    from placeopt.programs.onnx_parts import open_runner
+    from placeopt.programs.onnx_program import open_runner
 
     out = exported(subject, "onnxruntime", "--devices", "cpu,cpu,cpu,cpu")
     manifest = json.loads((out / "manifest.json").read_text())

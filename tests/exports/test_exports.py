@@ -18,7 +18,7 @@ import placeopt as po
 from placeopt.exports.export import export, make
 from placeopt.exports.job import Job, framework_devices
 from placeopt.instances.module_groups import block_of, group_ops
-from placeopt.programs.onnx_parts import open_runner, providers
+from placeopt.programs.onnx_program import open_runner, providers
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("user_models", HERE.parent / "user_models.py")

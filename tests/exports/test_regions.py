@@ -11,8 +11,7 @@ import pytest
 
 import placeopt as po
 from placeopt.instances.readers.torch_export import from_torch
-from placeopt.programs.stages import cut_stages
-from placeopt.programs.torch_program import torch_program
+from placeopt.programs.torch_program import cut_stages, torch_program
 
 torch = pytest.importorskip("torch")
 
