@@ -19,8 +19,8 @@ import nbclient
 import nbformat
 
 import placeopt as po
-from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import gantt_figure
+from placeopt.plotting.style import write_figure
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"

@@ -65,8 +65,8 @@ def info_command(
         "training_memory": _training_memory(graph, problem),
     }
     if out is not None:
-        from placeopt.plotting.files import write_figure
         from placeopt.plotting.graph import graph_figure
+        from placeopt.plotting.style import write_figure
 
         write_figure(graph_figure(graph), out)
         data["plot"] = str(out)

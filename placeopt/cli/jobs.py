@@ -211,8 +211,8 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
     """Write a trace and a picture of the first episode of each policy, and the results; return the
     paths.
     """
-    from placeopt.plotting.files import write_figure
     from placeopt.plotting.jobs import chrome_trace, plot_occupancy
+    from placeopt.plotting.style import write_figure
 
     written = []
     for name, result in found.results.items():

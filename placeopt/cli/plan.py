@@ -229,8 +229,8 @@ def _refuse_degrees(given: dict[str, int | None], model: str, cluster: str) -> N
 def _write(planned: Planned, folder: Path) -> None:
     """Write the launch files and the picture."""
     from placeopt.planning.launch_files import write_launch_files
-    from placeopt.plotting.files import write_figure
     from placeopt.plotting.plans import plan_figure
+    from placeopt.plotting.style import write_figure
 
     write_launch_files(planned, folder)
     write_figure(plan_figure(planned), folder / "plan.png")

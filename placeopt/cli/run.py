@@ -302,8 +302,8 @@ def _write(
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
     from placeopt.io.placement_file import write_placement
     from placeopt.model.files import csv_text
-    from placeopt.plotting.files import write_figure
     from placeopt.plotting.gantt import comparison_figure
+    from placeopt.plotting.style import write_figure
     from placeopt.runtime.simulation import timeline
 
     run = list(simulated.values())[-1]

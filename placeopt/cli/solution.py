@@ -257,7 +257,7 @@ def evaluate_command(
             "transfers": len(execution.transfers),
         }
         if folder is not None:
-            from placeopt.plotting.files import write_pictures
+            from placeopt.plotting.gantt import write_pictures
 
             paths = write_pictures(folder, problem, given, execution.queue)
             data["files"] = list(map(str, paths))
@@ -337,12 +337,12 @@ def plot_command(
     if out.suffix.lower() == ".json":
         import json as json_module
 
-        from placeopt.plotting.trace import chrome_trace
+        from placeopt.plotting.gantt import chrome_trace
 
         write_text(out, json_module.dumps(chrome_trace(run)) + "\n")
     else:
-        from placeopt.plotting.files import write_figure
         from placeopt.plotting.gantt import gantt_figure
+        from placeopt.plotting.style import write_figure
         from placeopt.solving.bound import bound
 
         lower = bound(problem.replace(objective="makespan"), seconds=0.0).value

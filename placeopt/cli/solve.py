@@ -269,7 +269,7 @@ class SolveReport:
             written.insert(0, write_placement(file, problem, placed, queue))
         self.files = [str(path) for path in written]
         if pictures and placed is not None and objective_of(problem).drawn:
-            from placeopt.plotting.files import write_pictures
+            from placeopt.plotting.gantt import write_pictures
 
             drawn = write_pictures(folder, problem, placed, queue, winner.lower_bound)
             self.files += [str(path) for path in drawn]

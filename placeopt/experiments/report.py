@@ -18,8 +18,7 @@ from placeopt.experiments.store import cell_rows
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import csv_text, write_bytes, write_text
-from placeopt.plotting.files import figure_bytes, write_figure
-from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.plotting.style import COLOURS, figure_bytes, new_figure, write_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

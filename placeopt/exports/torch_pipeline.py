@@ -119,8 +119,8 @@ def sum_tied_gradients(modules, group=None):
 
 
 def export(job: Job) -> Exported:
-    """Return the stages (`programs.torch_program.Stage`) in order; the files are the folder that this
-    module describes.
+    """Return the stages (`programs.torch_program.Stage`) in order; the files are the folder that
+    this module describes.
     """
     device = _together(job.problem, job.placement.device)
     parts = _parts(job, device)

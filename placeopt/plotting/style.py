@@ -1,18 +1,19 @@
-"""Colours and the lazy import of matplotlib.
-
-Spread overlapping intervals over lanes.
-"""
+"""What pictures share: colours, units of time, lanes; matplotlib, imported late; their files."""
 
 from __future__ import annotations
 
 import heapq
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError
+from placeopt.model.files import write_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from placeopt.model.arrays import Ints
 
 
@@ -57,6 +58,27 @@ def pyplot() -> Any:
 def new_figure(width: float, height: float) -> Any:
     """Return an empty figure of the given size in inches."""
     return pyplot().figure.Figure(figsize=(width, height), layout="constrained")
+
+
+def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
+    """Write a matplotlib figure; the suffix of `path` chooses PNG, SVG or PDF. The file is replaced
+    at once.
+    """
+    kind = path.suffix.lstrip(".").lower() or "png"
+    return write_bytes(path, figure_bytes(figure, kind, dpi))
+
+
+def figure_bytes(figure: Any, kind: str, dpi: int) -> bytes:
+    """Return a matplotlib figure as a file of a kind, such as "png"."""
+    stream = io.BytesIO()
+    # Without a date, the same picture is the same file.
+    metadata = {
+        "png": {"Software": "placeopt"},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None},
+    }.get(kind)
+    figure.savefig(stream, format=kind, dpi=dpi, metadata=metadata)
+    return stream.getvalue()
 
 
 def time_unit(ticks: float, tick_seconds: float) -> tuple[str, float]:

@@ -19,8 +19,7 @@ import numpy as np
 import placeopt as po
 from placeopt.experiments.studies import fastest, read_csv, row_options
 from placeopt.makespan.evaluate import warm_up
-from placeopt.plotting.files import write_figure
-from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.plotting.style import COLOURS, new_figure, write_figure
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
 

@@ -29,8 +29,7 @@ from placeopt.experiments.studies import (
     write_csv,
 )
 from placeopt.model.result import Budget
-from placeopt.plotting.files import write_figure
-from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.plotting.style import COLOURS, new_figure, write_figure
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.policy_degree import PolicyDegree
 from placeopt.solvers.degree.tuning import tuned_policy

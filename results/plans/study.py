@@ -52,8 +52,8 @@ from placeopt.plans.step_costs import Load
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem, parse_pools
 from placeopt.plans.timeline import step_spread, step_timeline
-from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure
+from placeopt.plotting.style import write_figure
 from placeopt.solving.compilation import ensure
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run

@@ -36,9 +36,8 @@ from placeopt.experiments.studies import row_options, write_csv
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.result import Budget
-from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
-from placeopt.plotting.style import COLOURS, GREY, new_figure
+from placeopt.plotting.style import COLOURS, GREY, new_figure, write_figure
 from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
 from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
 from placeopt.runtime.refinement import judge

@@ -34,7 +34,7 @@ from placeopt.experiments.studies import (
 )
 from placeopt.experiments.study import Study, expand
 from placeopt.makespan.evaluate import best_queue
-from placeopt.plotting.files import write_figure
+from placeopt.plotting.style import write_figure
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:

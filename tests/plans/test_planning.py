@@ -34,8 +34,8 @@ from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, parse_pools
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.plans.timeline import step_spread, step_timeline
-from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure
+from placeopt.plotting.style import write_figure
 
 MODEL = "gen:gpt2?detail=coarse&layers=4&hidden=128&heads=2&seq=64&vocab=500"
 
