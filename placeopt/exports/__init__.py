@@ -1,6 +1,4 @@
-"""Exports: a placement in the form that a framework loads. One file per target; `TARGETS` lists
-them.
-"""
+"""Exports: a placement in the form that a framework loads. `TARGETS` lists the targets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`export`: a placement in the form that a framework loads.
 
-To add a target: a file with `export(job) -> Exported`, and a line in `TARGETS`.
+To add a target: a function of a job that returns what is exported, and a line in `TARGETS`.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class Target:
 
     Attributes
     ----------
-    module : file of this package whose `export` makes it.
+    maker : "module:function" of this package that makes it.
     needs_model : whether the user's model itself is needed, and not only its graph.
     options : names that `export` takes for this target.
     """
 
     name: str
-    module: str
+    maker: str
     summary: str
     needs_model: bool = True
     options: tuple[str, ...] = ()
@@ -128,9 +128,10 @@ class Target:
                 f"export to {self.name} needs the model itself; give it (--model FILE, or "
                 "model=...)"
             )
-        make: Callable[[Job], Exported] = importlib.import_module(
-            f".{self.module}", __package__
-        ).export
+        module, _, function = self.maker.partition(":")
+        make: Callable[[Job], Exported] = getattr(
+            importlib.import_module(f".{module}", __package__), function
+        )
         return make(job)
 
 
@@ -139,28 +140,30 @@ TARGETS: dict[str, Target] = {
     for target in (
         Target(
             "device-map",
-            "device_map",
+            "device_map:device_map",
             "device of every module, as accelerate and transformers take it",
             options=("parameters",),
         ),
-        Target("torch", "torch_module", "a torch module whose tensors move between devices"),
+        Target("torch", "torch_module:export", "a torch module whose tensors move between devices"),
         Target(
             "torch-pipeline",
-            "torch_pipeline",
+            "torch_pipeline:export",
             "stages and schedule for torch.distributed.pipelining",
             options=("schedule", "micro_batches", "solver", "seconds", "stage"),
         ),
         Target(
-            "onnxruntime", "onnxruntime_parts", "one ONNX file per device and segment, and a runner"
+            "onnxruntime",
+            "files:onnxruntime_parts",
+            "one ONNX file per device and segment, and a runner",
         ),
         Target(
             "jax",
-            "jax_shardings",
+            "device_map:jax_shardings",
             "device of every parameter of a jax model",
             needs_model=False,
             options=("parameters",),
         ),
-        Target("csv", "csv_table", "op,device,priority: one line per op", needs_model=False),
+        Target("csv", "files:csv_table", "op,device,priority: one line per op", needs_model=False),
     )
 }
 """Every target by name."""

@@ -17,8 +17,7 @@ import operator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.torch_module import own_copy
-from placeopt.exports.torch_source_code import class_source, import_line, registering
+from placeopt.exports.torch_module import class_source, import_line, own_copy, registering
 from placeopt.model.errors import InputError
 from placeopt.programs.torch_program import attribute
 from placeopt.sharding.layouts import AXIS_NAMES, REPLICATE, partition_spec, torch_placements

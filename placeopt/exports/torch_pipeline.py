@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.exports.job import Exported, text_file
-from placeopt.exports.torch_source_code import saved_module
+from placeopt.exports.torch_module import saved_module
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text
