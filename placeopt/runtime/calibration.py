@@ -36,8 +36,7 @@ from placeopt.model.errors import check_choice
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
-from placeopt.runtime.execution_plan import make_plan
-from placeopt.runtime.steps import Constant, Step, readers_of
+from placeopt.runtime.execution_plan import Constant, Step, make_plan, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

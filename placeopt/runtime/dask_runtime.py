@@ -21,10 +21,9 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.runtime import dask_worker
-from placeopt.runtime.execution_plan import make_plan
+from placeopt.runtime.execution_plan import make_plan, readers_of
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
-from placeopt.runtime.steps import readers_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.steps import ExecutionPlan
+    from placeopt.runtime.execution_plan import ExecutionPlan
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides

@@ -21,7 +21,7 @@ from placeopt.runtime.serial_runtime import make_constants
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.runtime.steps import Constant, ExecutionPlan
+    from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 _plans: dict[str, ExecutionPlan] = {}
 _constants: dict[Constant, NDArray[Any]] = {}

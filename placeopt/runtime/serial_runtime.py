@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.steps import Constant, ExecutionPlan
+    from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 NOMINAL = Device(
     "worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4

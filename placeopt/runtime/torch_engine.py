@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError
 from placeopt.model.threads import call_together
-from placeopt.runtime.steps import readers_of
+from placeopt.runtime.execution_plan import readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

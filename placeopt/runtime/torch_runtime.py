@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.steps import Constant, ExecutionPlan
+    from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 
 def unavailable() -> str:

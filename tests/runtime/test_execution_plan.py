@@ -8,10 +8,9 @@ import pytest
 from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
-from placeopt.runtime.execution_plan import make_plan
+from placeopt.runtime.execution_plan import Constant, make_plan
 from placeopt.runtime.numpy_ops import KERNELS, constant
 from placeopt.runtime.serial_runtime import execute, result_tensors
-from placeopt.runtime.steps import Constant
 
 FFNN = "gen:ffnn?batch=24&inputs=16&hidden=32&outputs=16&layers=2"
 LLAMA = "gen:llama-block?hidden=32&heads=4&seq=24"
