@@ -41,15 +41,15 @@ PANELS = {
     "Study": ("bench", "report"),
     "Look up and set up": ("solvers", "clusters", "generators", "shapes", "warm-up"),
 }
-"""Commands by the panel of `placeopt --help` that lists them. The command `warm-up` is the function
-`warm_up_command` of `placeopt/cli/warm_up.py`, unless `BESIDE` names another file."""
+"""Commands by the panel of `placeopt --help` that lists them. The command `schedule` is the function
+`schedule_command` of `placeopt/cli/schedule.py`, unless `BESIDE` names another file."""
 
 BESIDE = {
     "report": "bench",
     "shapes": "schedule",
     **dict.fromkeys(("info", "convert"), "graph"),
     **dict.fromkeys(("bound", "verify", "evaluate", "plot"), "solution"),
-    **dict.fromkeys(("solvers", "clusters", "generators"), "lists"),
+    **dict.fromkeys(("solvers", "clusters", "generators", "warm-up"), "look_up"),
 }
 
 NAMES = tuple(name for commands in PANELS.values() for name in commands)

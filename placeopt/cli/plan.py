@@ -253,7 +253,7 @@ def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, j
 def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json: bool) -> None:
     """Price a plan in the format of the measured ones."""
     from placeopt.planning.plan_model import plan_problem
-    from placeopt.plans.measured_plans import read_measured_plan
+    from placeopt.plans.plan import read_measured_plan
     from placeopt.plans.step_price import step_price
     from placeopt.plans.step_problem import KNOWN, parse_pools
 

@@ -37,10 +37,9 @@ from placeopt.model.result import Budget
 from placeopt.planning.launch_files import write_launch_files
 from placeopt.planning.plan_model import plan, plan_problem
 from placeopt.plans.layer_tables import read_layer_table
-from placeopt.plans.measured_plans import read_measured_plan
 from placeopt.plans.network_table import read_network
 from placeopt.plans.piper_json import read_piper
-from placeopt.plans.plan import ReplicaGroup
+from placeopt.plans.plan import ReplicaGroup, read_measured_plan
 from placeopt.plans.predicted_costs import (
     FITTED_ON,
     MEMORY_FITTED_ON,

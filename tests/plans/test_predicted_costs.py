@@ -11,8 +11,8 @@ from scipy.stats import kendalltau
 from placeopt import make_cluster, solve
 from placeopt.planning.plan_model import plan_problem
 from placeopt.plans.layer_tables import FORWARD, OPTIMIZER, LayerTable, read_layer_table
-from placeopt.plans.measured_plans import read_measured_plan
 from placeopt.plans.network_table import read_network
+from placeopt.plans.plan import read_measured_plan
 from placeopt.plans.predicted_costs import PredictedStepCosts, profiled_parameters
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem

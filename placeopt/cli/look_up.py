@@ -1,8 +1,11 @@
-"""`placeopt solvers` and `placeopt clusters`: what can be named."""
+"""What is looked up and set up: `placeopt solvers`, `placeopt clusters` and `placeopt
+generators`, what can be named; and `placeopt warm-up`, which compiles every kernel once.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +14,9 @@ from placeopt.cli import common
 from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from placeopt.solving.compilation import KernelGroup
     from placeopt.solving.registry import SolverSpec
+
 
 KINDS = ("placement", "pipeline", "jobs", "sharding", "plan")
 
@@ -175,4 +180,61 @@ def generators_command(
         common.say(
             "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to "
             "see its own."
+        )
+
+
+def warm_up_command(
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(help="Groups of kernels; all by default.", show_default=False),
+    ] = None,
+    list_groups: Annotated[
+        bool, typer.Option("--list", help="Show which groups are compiled, and stop.")
+    ] = False,
+    json: common.Json = False,
+) -> None:
+    """Compile all kernels ahead, so that no later command waits for them.
+
+    Example: `placeopt warm-up`
+    """
+    from placeopt.solving.compilation import GROUPS, cached, compile_cold, find_groups
+
+    wanted = find_groups(groups or GROUPS)
+    cold = [group for group in wanted if not cached(group)]
+    say = common.console(quiet=json).print
+    started = time.perf_counter()
+    if list_groups:
+        for group in wanted:
+            say(f"{group.name}: {'not compiled' if group in cold else 'compiled'}")
+        _print_json(json, wanted, cold, started)
+        return
+
+    def done(name: str, seconds: float) -> None:
+        say(f"{name}: compiled in {seconds:.1f} s")
+
+    compile_cold(cold, done)
+    left = [group.name for group in cold if not cached(group)]
+    _print_json(json, wanted, [group for group in cold if group.name in left], started)
+    if left:
+        say(
+            f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?"
+        )
+        raise typer.Exit(1)
+    say(
+        f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, "
+        f"{time.perf_counter() - started:.1f} s)"
+    )
+
+
+def _print_json(
+    wanted: bool, groups: list[KernelGroup], cold: list[KernelGroup], started: float
+) -> None:
+    """Print which groups are compiled, where JSON is wanted."""
+    if wanted:
+        common.print_json(
+            {
+                "compiled": [group.name for group in groups if group not in cold],
+                "not_compiled": [group.name for group in cold],
+                "seconds": time.perf_counter() - started,
+            }
         )
