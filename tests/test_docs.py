@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-cli = import_module("placeopt.cli.main")
+cli = import_module("placeopt.cli")
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("README.md")]

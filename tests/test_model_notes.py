@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.cli.main import main
+from placeopt.cli import main
 from placeopt.cli.model_notes import cost_notes, is_own_model, link_note, memory_note, rate_note
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.readers.torch_export import from_torch

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from placeopt.cli import common
 
-cli = import_module("placeopt.cli.main")
+cli = import_module("placeopt.cli")
 NAMES, PANELS = cli.NAMES, cli.PANELS
 
 MODELS = ("info", "solve", "bound", "verify", "evaluate", "plot", "profile", "export", "run")

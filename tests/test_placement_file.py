@@ -171,7 +171,7 @@ def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
     """What a file holds is asked for several times (split, queue, claim, proof); it is read and
     parsed once.
     """
-    from placeopt.cli.main import main
+    from placeopt.cli import main
     from placeopt.io import placement_file
 
     path, reads = tmp_path / "p.json", []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from placeopt.cli.main import main
+from placeopt.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location("user_models", ROOT / "tests" / "user_models.py")

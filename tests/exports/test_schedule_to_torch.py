@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gloo_ranks import run_ranks
 
-from placeopt.cli.main import main
+from placeopt.cli import main
 
 TESTS = Path(__file__).resolve().parents[1]
 COUNT = 4

@@ -12,7 +12,7 @@ import pytest
 from small_plans import best_step, step_problem
 
 import placeopt as po
-from placeopt.cli.main import main
+from placeopt.cli import main
 from placeopt.model.errors import InputError, Refused
 from placeopt.planning.elastic import (
     best_of,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placeopt.cli.main import main
+from placeopt.cli import main
 from placeopt.instances.clusters.hardware import find_gpu, known_gpus
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable

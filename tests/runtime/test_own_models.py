@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.cli.main import main
+from placeopt.cli import main
 from placeopt.instances.op_cost_file import apply_costs, read_costs, rooflines, write_costs
 from placeopt.instances.sources import load_graph
 from placeopt.instances.traces import match, read_trace
