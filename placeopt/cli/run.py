@@ -140,7 +140,7 @@ class _Execution:
         """Calibrate if asked to, find the placement, and execute it."""
         from placeopt.model.cost_model import lower
         from placeopt.runtime import calibrate as calibration_of
-        from placeopt.runtime.simulation import with_ranks
+        from placeopt.runtime.measurement import with_ranks
 
         self.problems["nominal"] = lower(self.graph, self.cluster)
         if calibrate:
@@ -304,7 +304,7 @@ def _write(
     from placeopt.model.files import csv_text
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.plotting.style import write_figure
-    from placeopt.runtime.simulation import timeline
+    from placeopt.runtime.measurement import timeline
 
     run = list(simulated.values())[-1]
     lines = [["op", "device", "start", "finish", "simulated_start", "simulated_finish"]]

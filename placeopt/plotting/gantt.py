@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.runtime.simulation import Timeline
+    from placeopt.runtime.measurement import Timeline
 
 
 def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, title: str = "") -> Any:

@@ -1,5 +1,6 @@
 """What a run on a real system takes and gives back: the `Runtime` protocol and the
-`Measurement`.
+`Measurement`; and the simulated side of it: the same ranks, and the measured run as a timeline
+in the problem's ticks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, frozen
+from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Run = tuple[Floats, Floats, float]
     """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
     the wall time."""
+    from placeopt.model.problem import PlacementProblem
 
 
 @runtime_checkable
@@ -200,3 +202,58 @@ def compare_results(
 def largest(values: Floats) -> float:
     """Return the largest absolute value, 0 of none."""
     return float(np.abs(values).max(initial=0.0))
+
+
+def with_ranks(problem: PlacementProblem, placement: Placement) -> Placement:
+    """Return the placement with ranks: where it has none, those of the ops' starts in the fifo
+    simulation.
+
+    Engines have priorities, not the simulator's fifo queue; with explicit ranks both do the same.
+    """
+    from placeopt.makespan.evaluate import evaluate
+
+    if placement.priority is not None:
+        return placement
+    run = evaluate(problem, placement, "fifo", check=False)
+    return Placement.from_starts(placement.device, run.start, problem.topological_order)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """A measured execution in ticks, for pictures: the same fields as an Evaluation."""
+
+    problem: PlacementProblem
+    placement: Placement
+    start: Ints  # (num_ops,) ticks
+    finish: Ints  # (num_ops,) ticks
+    transfers: Ints  # rows (tensor, destination, start, finish)
+
+    @property
+    def makespan(self) -> int:
+        """End of the last op in ticks."""
+        return int(self.finish.max())
+
+    @property
+    def busy(self) -> Ints:
+        """Ticks that each device computes, shape (num_devices,)."""
+        total = np.zeros(self.problem.num_devices, np.int64)
+        np.add.at(total, self.placement.device, self.finish - self.start)
+        return total
+
+
+def timeline(problem: PlacementProblem, measurement: Measurement) -> Timeline:
+    """Return the execution nearest to the median makespan."""
+    turn, tick = measurement.typical, problem.tick_seconds
+
+    def ticks(seconds: Floats) -> Ints:
+        return frozen(np.rint(seconds / tick).astype(np.int64))
+
+    rows = measurement.transfers[measurement.transfers[:, 0] == turn]
+    transfers = np.column_stack([rows[:, 1:3].astype(np.int64), ticks(rows[:, 3:])])
+    return Timeline(
+        problem,
+        measurement.placement,
+        ticks(measurement.start[turn]),
+        ticks(measurement.finish[turn]),
+        frozen(transfers),
+    )

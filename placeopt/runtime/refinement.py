@@ -31,7 +31,7 @@ from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
-from placeopt.runtime.simulation import with_ranks
+from placeopt.runtime.measurement import with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InputError
-from placeopt.runtime.simulation import with_ranks
+from placeopt.runtime.measurement import with_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.result import Budget
-from placeopt.runtime.simulation import with_ranks
+from placeopt.runtime.measurement import with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 

@@ -40,8 +40,8 @@ from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure, write_figure
 from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
 from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
+from placeopt.runtime.measurement import timeline, with_ranks
 from placeopt.runtime.refinement import judge
-from placeopt.runtime.simulation import timeline, with_ranks
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post

@@ -12,9 +12,9 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
 from placeopt.model.result import Budget
+from placeopt.runtime.measurement import with_ranks
 from placeopt.runtime.refinement import Measured, judge, refine
 from placeopt.runtime.serial_runtime import worker_cluster
-from placeopt.runtime.simulation import with_ranks
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post
