@@ -100,7 +100,7 @@ def _measure(
     dims: dict[str, int],
     inputs: Path | None,
 ) -> OpCosts:
-    from placeopt.exports.job import alias_of
+    from placeopt.exports.export import alias_of
     from placeopt.programs.onnx_program import is_onnx_program, onnx_program
     from placeopt.programs.torch_program import is_torch_program, torch_program
     from placeopt.runtime.onnx_sessions import feeds_of

@@ -403,7 +403,7 @@ def model_runtime(
 
     names = _devices(devices, count)
     if is_torch_program(source):
-        from placeopt.exports.job import alias_of
+        from placeopt.exports.export import alias_of
         from placeopt.runtime.module_runtime import ModuleRuntime
 
         if inputs is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from placeopt.exports.export import TARGETS, Target, export
-from placeopt.exports.job import Exported, Job
+from placeopt.exports.export import TARGETS, Exported, Job, Target, export
 
 __all__ = ["TARGETS", "Exported", "Job", "Target", "export"]

@@ -26,7 +26,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.job import Exported, text_file
+from placeopt.exports.export import Exported, text_file
 from placeopt.model.errors import InputError
 from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
@@ -35,7 +35,7 @@ from placeopt.programs.torch_program import is_torch_program
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from placeopt.exports.job import Job
+    from placeopt.exports.export import Job
 
 
 SHOWN = 4

@@ -1,4 +1,5 @@
-"""`export`: a placement in the form that a framework loads.
+"""`export`: a placement in the form that a framework loads; what a target is given (`Job`), and
+what it gives back (`Exported`).
 
 To add a target: a function of a job that returns what is exported, and a line in `TARGETS`.
 """
@@ -6,19 +7,249 @@ To add a target: a function of a job that returns what is exported, and a line i
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.job import Exported, Job, framework_devices
+from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
+from placeopt.model.shown import Shown
+from placeopt.programs.calls import constants, homes
+from placeopt.programs.onnx_program import is_onnx_program, onnx_program
+from placeopt.programs.torch_program import is_torch_program, torch_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from placeopt.model.arrays import Ints
+    from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
+    from placeopt.programs.calls import Program
+    from placeopt.programs.onnx_program import OnnxProgram
+    from placeopt.programs.torch_program import TorchProgram
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exported(Shown):
+    """What an export made.
+
+    Attributes
+    ----------
+    artifact : for a script: a dict, a module, a runner.
+    files : how to write each file, by its name.
+    notes : lines that a person should read.
+    """
+
+    artifact: Any
+    files: dict[str, Callable[[Path], None]]
+    notes: tuple[str, ...] = ()
+
+    def shown(self) -> dict[str, str]:
+        """Return the files and the notes."""
+        return {
+            "of": type(self.artifact).__name__,
+            "files": ", ".join(self.files),
+            "notes": "; ".join(self.notes),
+        }
+
+    def write(self, out: Path) -> list[Path]:
+        """Write to `out`: the file itself where there is one file and `out` has a suffix, else into
+        the folder.
+        """
+        if len(self.files) == 1 and out.suffix:
+            folder, names = out.parent, {next(iter(self.files)): out.name}
+        else:
+            folder, names = out, {name: name for name in self.files}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, write in self.files.items():
+                write(folder / names[name])
+        except OSError as error:
+            raise InputError(
+                f"--out '{out}': cannot write there: {error.strerror or error}"
+            ) from error
+        return [folder / name for name in names.values()]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A placement to export.
+
+    Attributes
+    ----------
+    model : the user's model: a file, `torch:FILE.py:NAME` or a module; None where only the graph is
+    there.
+    devices : name in the framework of every device of the problem ("cuda:0").
+    inputs : example inputs of a module.
+    options : of the target.
+    """
+
+    problem: PlacementProblem
+    placement: Placement
+    model: Any = None
+    devices: tuple[str, ...] = ()
+    inputs: Any = None
+    queue: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def placed(self) -> dict[str, int]:
+        """Device of every op by name."""
+        return dict(zip(self.problem.op_names, self.placement.device.tolist(), strict=True))
+
+    @cached_property
+    def torch(self) -> TorchProgram:
+        """The model as a torch program."""
+        if not is_torch_program(self.model):
+            raise InputError(
+                f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 "
+                "archive of torch.export); an ONNX file is exported --to onnxruntime"
+            )
+        return torch_program(self.model, inputs=self.inputs)
+
+    @cached_property
+    def onnx(self) -> OnnxProgram:
+        """The model as an ONNX program."""
+        if not is_onnx_program(self.model):
+            raise InputError(
+                f"model '{self.model}': expected an ONNX file, as torch.onnx.export writes one; a "
+                "torch module is exported --to torch or torch-pipeline"
+            )
+        return onnx_program(self.model)
+
+    @property
+    def program(self) -> Program:
+        """The model as calls."""
+        return self.torch.program if is_torch_program(self.model) else self.onnx.program
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of parameters given beside the model, which may hold them or not."""
+        given = self.options.get("parameters", ())
+        return tuple(parameter_names(given) if isinstance(given, str | Path) else map(str, given))
+
+    @cached_property
+    def graph(self) -> OpGraph:
+        """The graph of the model, read anew: its ops are those of the problem."""
+        return load_graph(self.model, **({} if self.inputs is None else {"inputs": self.inputs}))[0]
+
+    @cached_property
+    def home(self) -> Ints:
+        """Device of every call of the program, shape (num_calls,)."""
+        return homes(self.program, self._placed_calls)
+
+    @cached_property
+    def constants(self) -> set[int]:
+        """Calls of the program that are constants, made wherever they are read."""
+        return constants(self.program, self._placed_calls)
+
+    @cached_property
+    def _placed_calls(self) -> dict[str, int]:
+        """Device of every op by the name of its call."""
+        alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
+        return {alias.get(name, name): device for name, device in self.placed.items()}
+
+
+def parameter_names(path: str | Path) -> list[str]:
+    """Return the names of parameters that a file holds: a `.safetensors` file, its index, or JSON
+    with a list of names.
+
+    Raises
+    ------
+    InputError
+        If it is none of these.
+    """
+    path = regular_file(path, "--parameters")
+    if path.suffix == ".safetensors":
+        with path.open("rb") as file:  # the length of the header, then the header
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(min(length, MAX_BYTES)).decode("utf-8", "replace")
+    else:
+        text = read_text(path, what="--parameters")
+    data = parse_json(text, f"--parameters '{path}'")
+    if isinstance(data, dict):
+        data = [name for name in data.get("weight_map", data) if name != "__metadata__"]
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise InputError(
+            f"--parameters '{path}': expected a .safetensors file, its index, or a JSON list of "
+            "names"
+        )
+    return data
+
+
+def text_file(text: str) -> Callable[[Path], None]:
+    """Return how to write a text."""
+
+    def write(path: Path) -> None:
+        write_text(path, text)
+
+    return write
+
+
+def is_archive(model: Any) -> bool:
+    """Whether a model is an archive of torch.export."""
+    return isinstance(model, str | Path) and Path(model).suffix == ".pt2"
+
+
+def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
+    """Return the loaded program's names of ops: an archive does not keep the names of calls with
+    several results.
+    """
+    from placeopt.instances.readers.torch_export import from_exported
+
+    if not is_archive(model):
+        return {}
+    live = from_exported(program.exported).op_names
+    return dict(zip(graph.op_names, live, strict=True)) if len(live) == graph.num_ops else {}
+
+
+def framework_devices(
+    problem: PlacementProblem, devices: Sequence[str] | dict[str, str] | None
+) -> tuple[str, ...]:
+    """Return the framework's name of every device of a problem.
+
+    Parameters
+    ----------
+    devices : names by index or by name; by default CPUs and workers are "cpu", and the others
+    "cuda:0", "cuda:1", ...
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer than devices.
+    """
+    names = problem.device_names
+    if devices is None:
+        numbers = itertools.count()
+        return tuple(
+            "cpu" if name.startswith(("cpu", "worker", "host")) else f"cuda:{next(numbers)}"
+            for name in names
+        )
+    if isinstance(devices, dict):
+        _check_named(names, devices)
+        return tuple(str(devices[name]) for name in names)
+    given = tuple(map(str, devices))
+    if len(given) != len(names):
+        raise InputError(
+            f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}"
+        )
+    return given
+
+
+def _check_named(names: Sequence[str], devices: Collection[str]) -> None:
+    """Refuse a mapping that names another device, or not every one."""
+    unknown = [name for name in devices if name not in names]
+    if unknown or len(devices) < len(names):
+        missing = [name for name in names if name not in devices]
+        raise InputError(
+            f"devices: expected a name for each of {', '.join(names)}, received "
+            f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}"
+        )
 
 
 def export(

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.exports.job import Exported, text_file
+from placeopt.exports.export import Exported, text_file
 from placeopt.io.placement_file import placement_csv
 from placeopt.programs.calls import segments
 from placeopt.programs.onnx_program import parts_of
 
 if TYPE_CHECKING:
-    from placeopt.exports.job import Job
+    from placeopt.exports.export import Job
 
 
 def csv_table(job: Job) -> Exported:

@@ -15,7 +15,7 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.job import Exported, text_file
+from placeopt.exports.export import Exported, text_file
 from placeopt.model.errors import InputError
 from placeopt.programs.torch_program import attribute, is_here, known_devices, with_devices
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from placeopt.exports.job import Job
+    from placeopt.exports.export import Job
     from placeopt.programs.torch_program import TorchProgram
 
 

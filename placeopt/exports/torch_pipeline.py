@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.exports.job import Exported, text_file
+from placeopt.exports.export import Exported, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
@@ -46,7 +46,7 @@ from placeopt.schedules.solve import schedule as search
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.exports.job import Job
+    from placeopt.exports.export import Job
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.torch_program import Stage

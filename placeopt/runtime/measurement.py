@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
     Run = tuple[Floats, Floats, float]
     """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
     the wall time."""
-    from placeopt.model.problem import PlacementProblem
 
 
 @runtime_checkable

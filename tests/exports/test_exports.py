@@ -15,8 +15,7 @@ import pytest
 from gloo_ranks import run_ranks
 
 import placeopt as po
-from placeopt.exports.export import export, make
-from placeopt.exports.job import Job, framework_devices
+from placeopt.exports.export import Job, export, framework_devices, make
 from placeopt.instances.module_groups import block_of, group_ops
 from placeopt.programs.onnx_program import open_runner, providers
 
@@ -316,7 +315,7 @@ def test_parameters_that_the_program_does_not_hold_join_the_nearest_module(small
 )
 def test_what_holds_no_names_is_refused(name, content, tmp_path):
     """A missing file, other JSON and other bytes are one line that names the option."""
-    from placeopt.exports.job import parameter_names
+    from placeopt.exports.export import parameter_names
 
     if content is not None:
         (tmp_path / name).write_bytes(content)

@@ -31,7 +31,7 @@ PLAIN_VALUES = ("Budget", "Device", "Link", "TracePoint", "SearchSolver")
 @pytest.fixture(scope="module")
 def answers(problem, result):
     """Return something of every kind that a call returns, by the name of its class."""
-    from placeopt.exports.job import Exported
+    from placeopt.exports.export import Exported
     from placeopt.plans.plan import PlanStage, ReplicaGroup
     from placeopt.splits.problem import Split, SplitProblem, SplitStage
     from placeopt.streams import DegreePolicy, offline_bound, simulate
