@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
+from placeopt.model.threads import start_thread
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.stages import SLOW, Stages, hot_kernels, in_turn, is_vast
@@ -19,12 +20,16 @@ from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
-from placeopt.solving.scheduler import load
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
+
+
+def _import_tactics() -> None:
+    """Import the tactics, on another thread: CP-SAT takes a part of a second."""
+    import placeopt.solvers.portfolio_tactics  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Portfolio(MeasuringSearch):
             run_part(tracker, own, initial=tracker.solution)
             return
         timed = tracker.budget.evaluations is None and tracker.seconds_left >= LEAST_SECONDS
-        loading = load("placeopt.solvers.portfolio_tactics") if timed else None
+        loading = start_thread(_import_tactics) if timed else None
         stages = self.begin(tracker)
         if loading is not None and self.measure is None and stages.registered("lns"):
             self._use_tactics(stages, loading)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from placeopt.model.threads import start_thread
+from placeopt.model.threads import left_behind, start_thread
 
 if TYPE_CHECKING:
     from io import RawIOBase
@@ -158,8 +158,7 @@ def _other_threads_run() -> bool:
 
 def _threads_left_behind() -> bool:
     """Whether a signal or the end of the time may have left a thread inside a library."""
-    deadline = sys.modules.get("placeopt.solving.deadline")
-    return received() or (deadline is not None and deadline.left_behind())
+    return received() or left_behind()
 
 
 def leave(code: int) -> NoReturn:

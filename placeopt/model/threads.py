@@ -102,6 +102,20 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
     return call.result()
 
 
+_left_behind: list[BackgroundCall[Any]] = []
+
+
+def leave_behind(call: BackgroundCall[Any]) -> None:
+    """Note that a call goes on for which nobody waits any longer."""
+    _left_behind.append(call)
+
+
+def left_behind() -> bool:
+    """Whether a call that was left behind still runs."""
+    _left_behind[:] = [call for call in _left_behind if not call.ended()]
+    return bool(_left_behind)
+
+
 def call_together(calls: Iterable[Callable[[], object]], daemon: bool = True) -> None:
     """Make all calls at the same time, each on a thread of its own, and wait for all.
 

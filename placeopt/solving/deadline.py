@@ -13,15 +13,13 @@ import atexit
 import time
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.threads import BackgroundCall
+from placeopt.model.threads import BackgroundCall, leave_behind, left_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
-
-_left_behind: list[BackgroundCall[object]] = []
 
 
 def is_large(problem: Any, least: int = LARGE) -> bool:
@@ -79,15 +77,9 @@ def search_within(
         if not call.ended():
             tracker.stop()
             tracker.close()
-            _left_behind.append(call)
+            leave_behind(call)
     if call.ended():
         call.result()
-
-
-def left_behind() -> bool:
-    """Whether a search that was left behind still runs."""
-    _left_behind[:] = [call for call in _left_behind if not call.ended()]
-    return bool(_left_behind)
 
 
 def wait_for_left_behind(most_seconds: float = 30.0) -> None:

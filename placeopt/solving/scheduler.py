@@ -48,7 +48,6 @@ are the limit the clock counts evaluations, and the same seed gives the same ans
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -62,7 +61,6 @@ from placeopt.solving.tactic import VALUE, WAITING, State
 from placeopt.solving.tracker import Exchange
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.solving.tactic import Tactic
@@ -74,11 +72,6 @@ WAIT = 0.02
 LEAST = 1e-3
 """Seconds that a piece costs at least: one that returns at once is not asked for again and
 again."""
-
-
-def load(module: str) -> threading.Thread:
-    """Begin to import a module on another thread: CP-SAT takes a part of a second."""
-    return start_thread(importlib.import_module, module)
 
 
 class Turn:

@@ -14,8 +14,9 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
+from placeopt.model.threads import left_behind
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.deadline import LARGE, is_large, left_behind, reserve
+from placeopt.solving.deadline import LARGE, is_large, reserve
 from placeopt.solving.run import run, run_part
 
 
