@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.solving.registry import SolverSpec
 
 
@@ -24,6 +26,13 @@ def all_specs() -> tuple[SolverSpec, ...]:
     from placeopt.solvers.splits import SPECS as SPLITS
 
     return (*HEURISTICS, *EXACT, *SPLITS, *SEARCH, *POLICY, *DEGREE, *SHARDING, *PLANNING)
+
+
+def first_run(group: str) -> Callable[[], None] | None:
+    """Return what calls every kernel of a group, None for a group of another room."""
+    from placeopt.solvers import first_runs
+
+    return getattr(first_runs, group.replace("-", "_"), None)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
 """Something small for every group of kernels to do, so that they are compiled before they are
 needed.
 
-`placeopt.solving.compilation` names these functions; each calls every kernel of its group that
-Python calls, with the very types of a real run, and as few kernels of other groups as it can.
+A group of `placeopt.solving.compilation` is run by the function of its name, which calls every
+kernel of the group that Python calls, with the very types of a real run, and as few kernels of
+other groups as it can.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ def small_problem(objective: str = "makespan") -> PlacementProblem:
     return PlacementProblem.from_edges(
         [[v + 2] * 2 for v in range(7)], fork, name="warm-up", objective=objective
     )
+
+
+def evaluator() -> None:
+    """Evaluate a placement."""
+    from placeopt.makespan.evaluate import warm_up
+
+    warm_up()
 
 
 def bounds() -> None:

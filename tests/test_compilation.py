@@ -262,7 +262,7 @@ def test_entries_are_the_kernels_that_python_calls():
 @compiled_only
 def test_other_processes_compile(monkeypatch):
     """Groups go to other processes one by one; a first run that fails ends none of the others."""
-    groups = [GROUPS["ranks"], KernelGroup("broken", (), "placeopt.no_such_module:function", 1.0)]
+    groups = [GROUPS["ranks"], KernelGroup("broken", (), 1.0)]
     monkeypatch.setitem(GROUPS, "broken", groups[1])
     told = []
     compilation.compile_cold(groups, lambda name, seconds: told.append(name))
@@ -395,14 +395,13 @@ def test_the_first_table_needs_no_kernels(capsys):
 def test_a_first_run_calls_every_kernel_of_its_group(group):
     """What is not called is not compiled beforehand, and `warm-up` says that it could not."""
     modules = [importlib.import_module(f"placeopt.{name}") for name in group.modules]
-    path, _, name = group.first_run.partition(":")
     called = set()
 
     def note(frame, event, _):
         if event == "call":
             called.add((frame.f_code.co_filename, frame.f_code.co_name))
 
-    run_first = getattr(importlib.import_module(path), name)
+    run_first = compilation.first_run_of(group)
     before = sys.getprofile()
     threading.setprofile(note)
     sys.setprofile(note)

@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 from placeopt.model import interpreted
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.threads import num_threads, start_thread
+from placeopt.solving.registry import ROOMS_ABOVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,25 +37,15 @@ class KernelGroup:
 
     Attributes
     ----------
-    modules : where they are, below `placeopt`. first_run : "module:function" that calls each once,
-    on something small.
+    modules : where they are, below `placeopt`.
     seconds : processor seconds that compiling takes, about (results/start measures them).
     objectives : names of the objectives whose problems need them; none for any.
     """
 
     name: str
     modules: tuple[str, ...]
-    first_run: str
     seconds: float
     objectives: tuple[str, ...] = ()
-
-
-def _kernels(
-    name: str, modules: tuple[str, ...], seconds: float, objectives: tuple[str, ...] = ()
-) -> KernelGroup:
-    """Return a group of kernels whose first run is the function of its name."""
-    first_run = f"placeopt.solvers.first_runs:{name.replace('-', '_')}"
-    return KernelGroup(name, modules, first_run, seconds, objectives)
 
 
 _MAKESPAN, _PERIOD, _LATENCY = ("makespan",), ("period",), ("latency",)
@@ -62,18 +53,16 @@ _MAKESPAN, _PERIOD, _LATENCY = ("makespan",), ("period",), ("latency",)
 GROUPS = {
     group.name: group
     for group in (
+        KernelGroup("evaluator", ("makespan.simulator",), 12.0),
+        KernelGroup("ranks", ("solvers.heuristics.ranks",), 4.0),
+        KernelGroup("lists", ("solvers.heuristics.insertion_kernels",), 6.0, _MAKESPAN),
+        KernelGroup("lists-by-time", ("solvers.heuristics.time_kernels",), 8.0, _MAKESPAN),
+        KernelGroup("clusterings", ("solvers.heuristics.clustering_kernels",), 7.0, _MAKESPAN),
+        KernelGroup("walks", ("solvers.search.walk_kernels",), 9.0, _MAKESPAN),
         KernelGroup(
-            "evaluator", ("makespan.simulator",), "placeopt.makespan.evaluate:warm_up", 12.0
-        ),
-        _kernels("ranks", ("solvers.heuristics.ranks",), 4.0),
-        _kernels("lists", ("solvers.heuristics.insertion_kernels",), 6.0, _MAKESPAN),
-        _kernels("lists-by-time", ("solvers.heuristics.time_kernels",), 8.0, _MAKESPAN),
-        _kernels("clusterings", ("solvers.heuristics.clustering_kernels",), 7.0, _MAKESPAN),
-        _kernels("walks", ("solvers.search.walk_kernels",), 9.0, _MAKESPAN),
-        _kernels(
             "populations", ("solvers.search.population_kernels", "solvers.search.search_space"), 7.0
         ),
-        _kernels(
+        KernelGroup(
             "bounds",
             (
                 "makespan.bounds.communication",
@@ -83,7 +72,7 @@ GROUPS = {
             7.0,
             _MAKESPAN,
         ),
-        _kernels(
+        KernelGroup(
             "policies",
             (
                 "solvers.policy.group_and_place",
@@ -94,18 +83,18 @@ GROUPS = {
             30.0,
             _MAKESPAN,
         ),
-        _kernels("learned-lists", ("solvers.policy.list_kernels",), 6.0, _MAKESPAN),
-        _kernels("period", ("period.evaluate",), 5.0, _PERIOD),
-        _kernels("period-dp", ("solvers.exact.ideal_program", "model.ideals"), 6.0, _PERIOD),
-        _kernels("period-search", ("solvers.exact.period_local_search",), 6.0, _PERIOD),
-        _kernels(
+        KernelGroup("learned-lists", ("solvers.policy.list_kernels",), 6.0, _MAKESPAN),
+        KernelGroup("period", ("period.evaluate",), 5.0, _PERIOD),
+        KernelGroup("period-dp", ("solvers.exact.ideal_program", "model.ideals"), 6.0, _PERIOD),
+        KernelGroup("period-search", ("solvers.exact.period_local_search",), 6.0, _PERIOD),
+        KernelGroup(
             "period-columns",
             ("period.bounds.set_prices", "period.bounds.set_tables", "period.bounds.closing"),
             12.0,
             _PERIOD,
         ),
-        _kernels("latency", ("latency.evaluate", "latency.bounds.slot_program"), 10.0, _LATENCY),
-        _kernels(
+        KernelGroup("latency", ("latency.evaluate", "latency.bounds.slot_program"), 10.0, _LATENCY),
+        KernelGroup(
             "sharding",
             (
                 "solvers.sharding.tree_moves",
@@ -118,16 +107,11 @@ GROUPS = {
             ),
             20.0,
         ),
-        _kernels("plan-ideals", ("solvers.planning.ideal_planner",), 9.0),
-        _kernels("plan-stages", ("solvers.planning.step_search",), 4.0),
-        _kernels("replicas", ("solvers.exact.split_ideals",), 4.0, _PERIOD),
-        _kernels("streams", ("streams.episode_loop",), 9.0),
-        KernelGroup(
-            "pipelines",
-            ("schedules.evaluate", "schedules.device_tree"),
-            "placeopt.schedules.solve:warm_up",
-            8.0,
-        ),
+        KernelGroup("plan-ideals", ("solvers.planning.ideal_planner",), 9.0),
+        KernelGroup("plan-stages", ("solvers.planning.step_search",), 4.0),
+        KernelGroup("replicas", ("solvers.exact.split_ideals",), 4.0, _PERIOD),
+        KernelGroup("streams", ("streams.episode_loop",), 9.0),
+        KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), 8.0),
     )
 }
 """In the order in which they are compiled: first what takes longest, or what another one's first
@@ -320,13 +304,20 @@ def run_first(group: KernelGroup) -> None:
     """Load the kernels of a group in this process, compiling those that are not in the cache."""
     if group.name in _ready:
         return
-    module, _, function = group.first_run.partition(":")
     _first_run.active = True
     try:
-        getattr(importlib.import_module(module), function)()
+        first_run_of(group)()
     finally:
         _first_run.active = False
     _ready.add(group.name)
+
+
+def first_run_of(group: KernelGroup) -> Callable[[], None]:
+    """Return what calls each kernel of a group once, on something small, as the rooms above this
+    one know it.
+    """
+    found = (importlib.import_module(room).first_run(group.name) for room in ROOMS_ABOVE)
+    return next(run for run in found if run is not None)
 
 
 def cached(group: KernelGroup) -> bool:
