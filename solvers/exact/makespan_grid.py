@@ -31,8 +31,8 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.threads import start_thread
-from placeopt.solvers.exact.cp_sat import configured, ended_by_others, evaluations_of
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.placement_cp_sat import configured, ended_by_others, evaluations_of
 from placeopt.solvers.search.cp_sat_start import offer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Schedule
-    from placeopt.solvers.exact.cp_sat import CpSat
+    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
 
@@ -61,7 +61,7 @@ class GridRun(NamedTuple):
 
 
 def lift(
-    settings: CpSat,
+    settings: CpSatSettings,
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
@@ -92,7 +92,7 @@ def lift(
 
 
 def _restarts(
-    settings: CpSat, tracker: Tracker[Placement], built: MakespanModel, end: float
+    settings: CpSatSettings, tracker: Tracker[Placement], built: MakespanModel, end: float
 ) -> int:
     """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return
     CP-SAT's status.
@@ -106,7 +106,7 @@ def _restarts(
 
 
 def solve_on_grid(
-    settings: CpSat,
+    settings: CpSatSettings,
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,

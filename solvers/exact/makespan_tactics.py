@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.exact.cp_sat import CpSat
+    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
@@ -75,7 +75,9 @@ class MakespanFacts:
 
     parts_seconds: ClassVar[float] = 1.0
 
-    def __init__(self, settings: CpSat, analysis: Analysis, tracker: Tracker[Placement]) -> None:
+    def __init__(
+        self, settings: CpSatSettings, analysis: Analysis, tracker: Tracker[Placement]
+    ) -> None:
         self.settings, self.analysis = settings, analysis
         self.timed = tracker.budget.evaluations is None
         self.grid: int | None = None  # of `grids`, None before an incumbent is known
@@ -130,7 +132,7 @@ class MakespanFacts:
         evidence = self.analysis.evidence(self.analysis.best()[0])
         return FrontSearch(evidence, self.settings.num_workers)
 
-    def with_threads(self, state: State, *, small: int = 2000) -> CpSat:
+    def with_threads(self, state: State, *, small: int = 2000) -> CpSatSettings:
         """Return the settings with the cores that the lane has; with all of theirs on small
         problems, of so many ops times devices, since another of CP-SAT's strategies is worth more
         there than an undisturbed core.
@@ -437,7 +439,11 @@ IMPROVERS: tuple[Tactic, ...] = (
 
 
 def solve_coarse(
-    settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int, share: float
+    settings: CpSatSettings,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    unit: int,
+    share: float,
 ) -> bool:
     """Solve the problem on a grid of time, contention left out; raise the bound by it, and offer
     what it leads to.
@@ -475,7 +481,7 @@ def solve_coarse(
 
 
 def _solve(
-    settings: CpSat,
+    settings: CpSatSettings,
     own: Tracker[Placement],
     tracker: Tracker[Placement],
     coarse: Coarse,
@@ -519,7 +525,7 @@ def _take_heads(inner: Analysis, analysis: Analysis, coarse: Coarse) -> None:
 
 
 def search_makespan(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
 ) -> None:
     """Start from the heuristics and the combinatorial bounds; then run the tactics until the budget
     ends.
@@ -537,6 +543,8 @@ def search_makespan(
         run_tactics(known, known, settings, facts, tracker)
 
 
-def prove_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+def prove_makespan(
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
     """Do so without tactics that only improve, from the heuristics."""
     search_makespan(replace(settings, windows=False), problem, tracker)

@@ -8,7 +8,8 @@ bound and its infeasibility hold for the problem, and its solutions are evaluate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,25 +17,91 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import SolverError
 from placeopt.model.threads import num_threads
-from placeopt.solvers.exact.cp_sat import ended_by_others
-from placeopt.solving.options import named
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import named, option
 from placeopt.solving.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
-    from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-    CpSatSettings = CpSat
-    """The solver that runs a model is its settings."""
-
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid."""
+
+
+@dataclass(frozen=True)
+class CpSatSettings(SearchSolver):
+    """The options of the solver `cp-sat`, with which models are run.
+
+    Attributes
+    ----------
+    work_a_conflict : deterministic CP-SAT time (about seconds) that counts as an evaluation, like a
+    conflict: some models have no conflicts for long.
+    """
+
+    num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
+    log: bool = option(False, meaning="print CP-SAT's own log")
+    warm_start: bool = option(
+        True, meaning="start from the best fast heuristic, not only from the initial solution"
+    )
+    windows: bool = option(
+        True,
+        meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the "
+        "proof",
+    )
+
+    tactics: str = option(
+        "all",
+        meaning="tactics to use: all, or some names of the objective's joined by commas",
+    )
+
+    work_a_conflict: ClassVar[float] = 0.05
+
+
+def configured(settings: CpSatSettings, tracker: Tracker[Any], share: float = 1.0) -> Any:
+    """Return a CP-SAT solver with limits, workers and seed from `share` of what is left of the
+    tracker's budget.
+    """
+    limits: dict[str, Any] = {}
+    if tracker.budget.evaluations is not None:
+        conflicts = max(1, int(share * tracker.evaluations_left))
+        limits = {
+            "max_number_of_conflicts": conflicts,
+            "effort": settings.work_a_conflict * conflicts,
+            # the same answer whatever the threads
+            "interleave_search": settings.num_workers > 1,
+        }
+    return cp_solver(
+        workers=settings.num_workers,
+        seconds=share * tracker.seconds_left,
+        seed=tracker.seed,
+        log_search_progress=settings.log,
+        symmetry_level=2,
+        **limits,
+    )
+
+
+def ended_by_others(solver: Any, tracker: Tracker[Any]) -> AbstractContextManager[Any]:
+    """Let those with whom the tracker exchanges end a run of CP-SAT, too."""
+    if tracker.exchange is None:
+        return nullcontext()
+    return tracker.exchange.ending(solver.stop_search)
+
+
+def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:
+    """Return what a run of CP-SAT counts: its conflicts, or its work where evaluations are the
+    limit and that is more.
+    """
+    if tracker.budget.evaluations is None:
+        return max(1, int(solver.num_conflicts))
+    work = int(solver.response_proto.deterministic_time / CpSatSettings.work_a_conflict)
+    return max(1, int(solver.num_conflicts), work)
 
 
 def building_seconds(size: int, choices: int, *, each: float = 2e-5) -> float:

@@ -24,9 +24,10 @@ from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.exact.cp_sat import CpSat, configured
+from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_grid import add_hint, record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.placement_cp_sat import configured
 from placeopt.solving.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).parent))
