@@ -15,17 +15,29 @@ if TYPE_CHECKING:
 
 
 def all_specs() -> tuple[SolverSpec, ...]:
-    """Return the solvers of all folders; each folder's `SPECS` lists its own."""
+    """Return the solvers of all folders, whose `SPECS` list them, and the portfolio of this one."""
     from placeopt.solvers.degree import SPECS as DEGREE
     from placeopt.solvers.exact import SPECS as EXACT
     from placeopt.solvers.heuristics import SPECS as HEURISTICS
     from placeopt.solvers.planning import SPECS as PLANNING
     from placeopt.solvers.policy import SPECS as POLICY
+    from placeopt.solvers.search import SAMPLED
     from placeopt.solvers.search import SPECS as SEARCH
     from placeopt.solvers.sharding import SPECS as SHARDING
     from placeopt.solvers.splits import SPECS as SPLITS
+    from placeopt.solving.registry import SolverSpec
 
-    return (*HEURISTICS, *EXACT, *SPLITS, *SEARCH, *POLICY, *DEGREE, *SHARDING, *PLANNING)
+    portfolio = SolverSpec(
+        "portfolio",
+        f"{__name__}.portfolio:Portfolio",
+        "placement",
+        SAMPLED,
+        "heuristics, annealing and large neighbourhood search, which share the best placement",
+        True,
+        use="the default",
+    )
+    searches = *SEARCH, portfolio
+    return (*HEURISTICS, *EXACT, *SPLITS, *searches, *POLICY, *DEGREE, *SHARDING, *PLANNING)
 
 
 def first_run(group: str) -> Callable[[], None] | None:

@@ -12,14 +12,21 @@ def _spec(
     name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str
 ) -> SolverSpec:
     return SolverSpec(
-        name, f"placeopt.solvers.{target}", "placement", objectives, summary, True, paper, use
+        name,
+        f"placeopt.solvers.search.{target}",
+        "placement",
+        objectives,
+        summary,
+        True,
+        paper,
+        use,
     )
 
 
 SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "cross-entropy",
-        "search.cross_entropy:CrossEntropy",
+        "cross_entropy:CrossEntropy",
         SAMPLED,
         "cross-entropy method on groups of ops, then refined",
         "Rubinstein: The cross-entropy method for combinatorial and continuous optimization, 1999",
@@ -27,7 +34,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "post",
-        "search.cross_entropy:Post",
+        "cross_entropy:Post",
         SAMPLED,
         "cross-entropy method with proximal policy optimisation",
         "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy "
@@ -36,7 +43,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "annealing",
-        "search.annealing:Annealing",
+        "annealing:Annealing",
         SAMPLED,
         "simulated annealing with cluster and critical-path moves",
         "Kirkpatrick, Gelatt, Vecchi: Optimization by simulated annealing, Science 1983",
@@ -44,7 +51,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "genetic",
-        "search.genetic:Genetic",
+        "genetic:Genetic",
         SAMPLED,
         "memetic: group-wise crossover, local search on every child",
         "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 "
@@ -53,19 +60,11 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "lns",
-        "search.lns:Lns",
+        "lns:Lns",
         ("makespan",),
         "re-optimise windows of the best placement with CP-SAT, for large problems",
         "Shaw: Using constraint programming and local search methods to solve vehicle routing "
         "problems, CP 1998 (the idea)",
         "to improve a good placement of a large graph",
-    ),
-    _spec(
-        "portfolio",
-        "portfolio:Portfolio",
-        SAMPLED,
-        "heuristics, annealing and large neighbourhood search, which share the best placement",
-        "",
-        "the default",
     ),
 )
