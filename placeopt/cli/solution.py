@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".png", ".svg", ".pdf", ".json")
+"""Of the files that `placeopt plot` writes."""
 
 
 @takes_problem

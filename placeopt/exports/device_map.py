@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SHOWN = 4
 """Most modules that a refusal names."""
 
-CODE = '''\
+JAX_CODE = '''\
 """Written by placeopt: the device of every module, for jax."""
 
 import jax
@@ -253,7 +253,7 @@ def _natural(path: str) -> list[Any]:
 def jax_shardings(job: Job) -> Exported:
     """Return the number of the device by path of a module; the file makes shardings of them."""
     table = {path.replace(".", "/"): device for path, device in _modules(job).items()}
-    text = CODE.format(devices=table)
+    text = JAX_CODE.format(devices=table)
     return Exported(table, {"shardings.py": text_file(text)})
 
 

@@ -6,8 +6,7 @@ Everything is imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from placeopt.model.lazy import on_first_use
 
 _EXPORTS = {
     "TrainingPlan": "plan",
@@ -19,8 +18,4 @@ _EXPORTS = {
 
 __all__ = list(_EXPORTS)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__getattr__ = on_first_use(__name__, _EXPORTS)

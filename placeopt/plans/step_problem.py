@@ -47,6 +47,7 @@ KNOWN: dict[str, tuple[int, int]] = {
 }
 
 OPTIONS = ("memory", "per_host", "price")
+"""Kinds of devices, and options, of pools that are written as text."""
 
 
 @dataclass(frozen=True)
