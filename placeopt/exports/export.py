@@ -216,7 +216,7 @@ def framework_devices(
     Parameters
     ----------
     devices : names by index or by name; by default CPUs and workers are "cpu", and the others
-    "cuda:0", "cuda:1", ...
+        "cuda:0", "cuda:1", ...
 
     Raises
     ------
