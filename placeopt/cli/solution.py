@@ -189,7 +189,7 @@ def _write_proof(
     problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool
 ) -> None:
     """Write a proof and say what it shows."""
-    from placeopt.certify.proof import prove, write_proof
+    from placeopt.certify.certificate import prove, write_proof
 
     data = prove(problem, solution, certificate, seconds)
     write_proof(path, data)

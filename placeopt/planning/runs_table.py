@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.clusters.gpus import Gpu, find_gpu
+from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.result import Budget
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import OnProgress, Tracker
     from placeopt.streams.problem import JobStreamProblem
 
 TRAINING, VALIDATION = 1_000_000, 2_000_000

@@ -46,8 +46,7 @@ from placeopt.model.placement import Placement
 from placeopt.period.bounds.device_types import area
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import period_batch, period_loads
-from placeopt.period.loads import order_edges
+from placeopt.period.evaluate import order_edges, period_batch, period_loads
 from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import (
     chain_positions,

@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
-from placeopt.model.interruptible import call_interruptibly
 
 from placeopt.model.compiled import entry, inner
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
+from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_prices
 from placeopt.solvers.planning.label_lists import put_first, unlink
