@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inlined
 from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.evaluate import period_loads
@@ -352,6 +352,73 @@ def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
             tables.alive[ideal] = True
 
 
+@inlined
+def _put_back(tensors, j, inside, holds):  # type: ignore[no-untyped-def]
+    """Take node j out of S again."""
+    for e in range(tensors.touch_ptr[j], tensors.touch_ptr[j + 1]):
+        if tensors.touch_role[e] == 1:
+            holds[tensors.touch_tensor[e]] = False
+        else:
+            inside[tensors.touch_tensor[e]] -= 1
+
+
+@inlined
+def _take(a, j, tensors, load, fixed):  # type: ignore[no-untyped-def]
+    """Put node j into S: add to its load, and to what larger S keep of it, the tensors that now
+    cross its edge.
+    """
+    inside, outside, holds, foreign = tensors
+    num_types = a.banned.shape[1]
+    for e in range(a.tensors.touch_ptr[j], a.tensors.touch_ptr[j + 1]):
+        t = a.tensors.touch_tensor[e]
+        base = a.tensors.of_pass[t] * num_types
+        size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
+        if a.tensors.touch_role[e] == 1:
+            before, after = inside[t] > 0, inside[t] < size
+            stays = outside[t] > 0
+            holds[t] = True
+        else:
+            before = inside[t] < size if holds[t] else inside[t] > 0
+            after = inside[t] + 1 < size if holds[t] else True
+            stays = foreign[t] and inside[t] == 0
+            inside[t] += 1
+        if before != after:
+            for g in range(num_types):
+                load[base + g] += a.weight[t, g] if after else -a.weight[t, g]
+        if stays:
+            for g in range(num_types):
+                fixed[base + g] += a.weight[t, g]
+
+
+@inlined
+def _offer(a, tables, limits, ideals, kind, loads):  # type: ignore[no-untyped-def]
+    """Offer S = I - I' as a stage on 1, 2, ... devices of a type, of each state of I.
+
+    `ideals` is (I, I'), `kind` the type and the bytes that its replicas exchange, `loads` those of
+    S in the first pass and in the second, 0 if there is none.
+    """
+    ideal, below = ideals
+    g, sync = kind
+    row, passes = tables.value[ideal], a.compute.shape[1] // a.banned.shape[1]
+    for r in range(1, a.max_replicas[g] + 1):
+        stage, stage2 = loads
+        if r > 1:
+            exchange = (2 * (r - 1) * sync + r - 1) // r
+            stage = (stage + r - 1) // r + (exchange if passes == 1 else 0)
+            stage2 = (stage2 + r - 1) // r + exchange if passes == 2 else 0
+        if stage > limits.load[0] or stage2 > limits.load[-1]:
+            continue
+        step = r * a.stride[g]
+        for s in range(a.digit.shape[0]):
+            if a.digit[s, g] >= r and tables.viable[ideal, s]:
+                value = max(stage, tables.value[below, s - step])
+                if value < row[s]:
+                    row[s] = value
+                    tables.back_ideal[ideal, s] = below
+                    tables.back_type[ideal, s] = g
+                    tables.back_replicas[ideal, s] = r
+
+
 @entry
 def fill_rows(
     a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
@@ -359,12 +426,11 @@ def fill_rows(
     """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs
     visited.
 
-    The way down from I to I' is one function on purpose: numba counts a reference to every array of
-    a record at each call, which made the same steps in functions of their own fifteen times slower.
+    The steps on the way down from I to I' become a part of this function: numba counts a reference
+    to every array of a record at each call, which made them fifteen times slower.
     """
     n, num_types = a.banned.shape
-    width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.tensors.producer)
-    limit, limit2 = limits.load[0], limits.load[-1]
+    width, m = a.compute.shape[1], len(a.tensors.producer)
     second = width - num_types  # where the loads of the second pass begin, 0 if there is none
     inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
     outside = np.zeros(m, np.int64)  # consumers outside I
@@ -390,14 +456,8 @@ def fill_rows(
         at[0], edge[0] = ideal, lattice.child_ptr[ideal]
         while depth >= 0:
             if edge[depth] == lattice.child_ptr[at[depth] + 1]:
-                if depth > 0:  # put the node back
-                    for e in range(
-                        a.tensors.touch_ptr[taken[depth]], a.tensors.touch_ptr[taken[depth] + 1]
-                    ):
-                        if a.tensors.touch_role[e] == 1:
-                            holds[a.tensors.touch_tensor[e]] = False
-                        else:
-                            inside[a.tensors.touch_tensor[e]] -= 1
+                if depth > 0:
+                    _put_back(a.tensors, taken[depth], inside, holds)
                 depth -= 1
                 continue
             j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]
@@ -409,25 +469,7 @@ def fill_rows(
             for x in range(width):
                 load[d, x] = load[depth, x] + a.compute[j, x]
                 fixed[d, x] = fixed[depth, x] + a.compute[j, x]
-            for e in range(a.tensors.touch_ptr[j], a.tensors.touch_ptr[j + 1]):
-                t = a.tensors.touch_tensor[e]
-                base = a.tensors.of_pass[t] * num_types
-                size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
-                if a.tensors.touch_role[e] == 1:
-                    before, after = inside[t] > 0, inside[t] < size
-                    stays = outside[t] > 0
-                    holds[t] = True
-                else:
-                    before = inside[t] < size if holds[t] else inside[t] > 0
-                    after = inside[t] + 1 < size if holds[t] else True
-                    stays = foreign[t] and inside[t] == 0
-                    inside[t] += 1
-                if before != after:
-                    for g in range(num_types):
-                        load[d, base + g] += a.weight[t, g] if after else -a.weight[t, g]
-                if stays:
-                    for g in range(num_types):
-                        fixed[d, base + g] += a.weight[t, g]
+            _take(a, j, (inside, outside, holds, foreign), load[d], fixed[d])
             used[d] = used[depth] + a.resident[j]
             deeper = False
             for g in range(num_types):
@@ -440,24 +482,8 @@ def fill_rows(
                 deeper = True
                 if not tables.alive[below]:
                     continue
-                for r in range(1, a.max_replicas[g] + 1):
-                    stage = load[d, g]
-                    stage2 = load[d, second + g] if second else 0
-                    if r > 1:
-                        exchange = (2 * (r - 1) * sync[d, g] + r - 1) // r
-                        stage = (stage + r - 1) // r + (0 if second else exchange)
-                        stage2 = (stage2 + r - 1) // r + exchange if second else 0
-                    if stage > limit or stage2 > limit2:
-                        continue
-                    step = r * a.stride[g]
-                    for s in range(num_states):
-                        if a.digit[s, g] >= r and tables.viable[ideal, s]:
-                            value = max(stage, tables.value[below, s - step])
-                            if value < row[s]:
-                                row[s] = value
-                                tables.back_ideal[ideal, s] = below
-                                tables.back_type[ideal, s] = g
-                                tables.back_replicas[ideal, s] = r
+                stage2 = load[d, second + g] if second else 0
+                _offer(a, tables, limits, (ideal, below), (g, sync[d, g]), (load[d, g], stage2))
             depth = d
             # where no larger S is a stage all children count as tried
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
