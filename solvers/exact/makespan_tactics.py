@@ -28,10 +28,12 @@ from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.series import (
     heads_in_series,
+    part_looks,
     part_problem,
     placement_in_series,
     restricted,
     series_parts,
+    with_gates,
 )
 from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
@@ -45,10 +47,10 @@ from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from placeopt.makespan.coarsening import Coarse
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -221,28 +223,34 @@ def _probe(state: State, part: Tracker[Placement]) -> bool:
 
 def _series(state: State) -> Iterator[None]:
     """Close the parts of the graph that come wholly one after the other, each by the tactics of the
-    whole: the turn goes to the part with the widest gap for the time that it has had.
+    whole, and parts that look alike once: the turn goes to the one that closes most for the time
+    that it has had.
 
     It counts as many as the tactics at work inside (`breadth`), which are those of the whole on
     smaller problems, as far as it can close the gap: the bound can be raised to the sum of the
     parts' values at most. It ends when that is no more than the bound.
     """
     facts: MakespanFacts = state.facts
-    state.breadth, parts = len(PROVERS), []
-    for ops in facts.parts:
-        parts.append(Part(state, ops))
-        yield
-    _join(state, parts)
+    state.breadth, parts = len(PROVERS), dict[bytes, Part]()
+    for place in with_gates(facts.parts):
+        problem = part_problem(facts.analysis.problem, *place)
+        looks = part_looks(problem, place[1])
+        if looks in parts:
+            parts[looks].places.append(place)
+        else:
+            parts[looks] = Part(state, problem, place)
+            yield
+    _join(state, parts.values())
     yield  # the gap may be closed now
-    while left := [part for part in parts if part.gap > 0]:
-        most = sum(part.most for part in parts) - state.lower_bound
+    while left := [part for part in parts.values() if part.gap > 0]:
+        most = sum(part.most * len(part.places) for part in parts.values()) - state.lower_bound
         if most <= 0:
             return
         share = 1.0 if state.value is None else min(1.0, most / (state.value - state.lower_bound))
         state.breadth = max(1.0, share * sum(part.breadth for part in left))
-        part = max(left, key=lambda part: part.gap / part.seconds)
+        part = max(left, key=lambda part: len(part.places) * part.gap / part.seconds)
         if part.go_on(state):
-            _join(state, parts)
+            _join(state, parts.values())
         yield
 
 
@@ -251,14 +259,14 @@ class Part:
 
     Attributes
     ----------
-    tracker : of its problem. seconds : that it has had. over : whether nothing is left to do.
+    places : where it is in the graph, as `with_gates` says it. tracker : of its problem.
+    seconds : that it has had. over : whether nothing is left to do.
     """
 
-    def __init__(self, state: State, ops: Ints) -> None:
+    def __init__(self, state: State, problem: PlacementProblem, place: tuple[Ints, Flags]) -> None:
         facts: MakespanFacts = state.facts
-        self.ops, whole = ops, state.tracker
+        self.places, whole = [place], state.tracker
         begin = whole.elapsed
-        problem = part_problem(facts.analysis.problem, ops)
         self.analysis = Analysis(problem, seconds=min(1.0, whole.seconds_left / 4))
         self.analysis.run_all(COMBINATORIAL, optional=True)
         seconds = whole.seconds_left
@@ -300,25 +308,30 @@ class Part:
         before, begin = (own.value, own.lower_bound), whole.elapsed
         if whole.solution is not None and whole.solution is not self._given:
             self._given = whole.solution
-            offer(own.problem, own, restricted(self._given, self.ops))
+            for ops, _ in self.places:
+                offer(own.problem, own, restricted(self._given, ops))
         with own.within(whole):
             self.over = next(self._turns, None) is None
         self.seconds += whole.elapsed - begin
         return (own.value, own.lower_bound) != before
 
 
-def _join(state: State, parts: Sequence[Part]) -> None:
+def _join(state: State, parts: Collection[Part]) -> None:
     """Raise the bound, heads and tails of the whole by those of its parts, and offer their
     schedules, one after the other.
     """
     analysis: Analysis = state.facts.analysis
-    ops, inner = [part.ops for part in parts], [part.analysis for part in parts]
-    least = [part.tracker.lower_bound for part in parts]
-    analysis.heads = heads_in_series(analysis, ops, inner, least)
+    part_at = {int(ops[own][0]): (ops, own, part) for part in parts for ops, own in part.places}
+    placed = [part_at[int(ops[0])] for ops in state.facts.parts]
+    places, inner = [place[:2] for place in placed], [place[2] for place in placed]
+    least = [part.tracker.lower_bound for part in inner]
+    analyses = [part.analysis for part in inner]
+    analysis.heads = heads_in_series(analysis, places, analyses, least)
     state.raise_bound(sum(least), "series")
-    found = [part.tracker.solution for part in parts if part.tracker.solution is not None]
-    if len(found) == len(parts):
-        offer(analysis.problem, state.tracker, placement_in_series(analysis.problem, ops, found))
+    found = [part.tracker.solution for part in inner if part.tracker.solution is not None]
+    if len(found) == len(places):
+        joined = placement_in_series(analysis.problem, places, found)
+        offer(analysis.problem, state.tracker, joined)
 
 
 def _grids(

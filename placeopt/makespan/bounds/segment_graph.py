@@ -126,6 +126,8 @@ class SegmentGraph:
         r, self.end = relaxation, end
         self.order = r.problem.topological_order.tolist()
         self.fastest = r.min_compute.tolist()
+        self.ticks = list(map(tuple, r.compute.tolist()))
+        self.class_size = r.class_size.tolist()
         self.place = [0] * r.num_ops
         for at, v in enumerate(self.order):
             self.place[v] = at
@@ -204,30 +206,30 @@ class SegmentGraph:
 
     def serial(self, segment: Segment) -> int:
         """Return the time of a segment in which nothing runs beside anything."""
-        return sum(self.fastest[v] for v in segment.between)
+        return serial_ticks([self.ticks[v] for v in segment.between])
 
-    def listed(self, segment: Segment, num_devices: int) -> int:
+    def listed(self, segment: Segment) -> int:
         """Return the time of a segment whose ops go one after the other to where they end first, or
         all to one device.
         """
-        end, home, idle = {segment.first: 0}, {segment.first: 0}, [0] * num_devices
+        end, home = {segment.first: 0}, {segment.first: 0}
+        kinds = [c for c, size in enumerate(self.class_size) for _ in range(size)]
+        idle = [0] * len(kinds)
         for v in (*segment.between, segment.last):
             inputs = [
                 (end[u], home[u], free, max(free, pay))
                 for u, free, pay in self.before[v]
                 if u in end
             ]
-            starts = [
-                max((t + (free if d == e else pay) for t, e, free, pay in inputs), default=0)
-                for d in range(num_devices)
-            ]
-            run, starts = (
-                (0, starts)
-                if v == segment.last
-                else (self.fastest[v], list(map(max, starts, idle)))
-            )
-            home[v] = starts.index(min(starts))
-            end[v] = idle[home[v]] = starts[home[v]] + run
+            ends = []
+            for d, c in enumerate(kinds):
+                there = (t + (free if d == e else pay) for t, e, free, pay in inputs)
+                start = max(there, default=0)
+                if v != segment.last:
+                    start = max(start, idle[d]) + self.ticks[v][c]
+                ends.append(MOST_TICKS if self.ticks[v][c] < 0 else start)
+            home[v] = ends.index(min(ends))
+            end[v] = idle[home[v]] = ends[home[v]]
         return min(end[segment.last], self.serial(segment))
 
     def worthwhile(
@@ -274,6 +276,18 @@ class SegmentGraph:
             for u, free, _ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
         return head, tail
+
+
+def serial_ticks(ticks: Sequence[tuple[int, ...]]) -> int:
+    """Return the time of ops one after the other on the best device for all of them; where none can
+    run them all, each on its slowest.
+
+    Parameters
+    ----------
+    ticks : of each op on each class of devices, negative where it cannot run.
+    """
+    able = [sum(column) for column in zip(*ticks, strict=True) if min(column) >= 0]
+    return min(able, default=sum(map(max, ticks)))
 
 
 def bits(mask: int) -> Iterator[int]:

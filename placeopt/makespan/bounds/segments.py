@@ -26,9 +26,8 @@ Segments. Proof. Let B be all ops that come after u and before v. In any schedul
 between the end of u and the start of v, one at a time on each device, each after those before it
 and after their results have come where they are on another device; so do u's results and those that
 v needs. Let d(u, v) be the least time from end to start in which that is possible for these ops
-alone: on as many devices, each op as fast as anywhere, each transfer over the cheapest link. Every
-schedule gives such a schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u
-and v are on. CP-SAT solves the small problem, its lower bound is enough; segments that look alike
+alone: on the same devices, each transfer over the cheapest link. Every schedule gives such a
+schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u and v are on. CP-SAT solves the small problem, its lower bound is enough; segments that look alike
 are solved once. Small segments are taken between every fork and every join nearby, wider ones where
 all branches of a fork have met.
 
@@ -46,6 +45,7 @@ ops).
 from __future__ import annotations
 
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,7 +53,13 @@ import numpy as np
 from placeopt.makespan.bounds.communication import communication_bound
 from placeopt.makespan.bounds.energy import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE, sample
-from placeopt.makespan.bounds.segment_graph import MOST_TICKS, Delay, SegmentGraph, too_large
+from placeopt.makespan.bounds.segment_graph import (
+    MOST_TICKS,
+    Delay,
+    SegmentGraph,
+    serial_ticks,
+    too_large,
+)
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -227,13 +233,13 @@ def segment_delays(
     """
     if too_large(evidence.relaxation):
         return []
-    graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
+    graph = SegmentGraph(evidence.relaxation, end)
     known = {} if solved is None else solved
     found: dict[int, list[Delay]] = {}  # by their last op
-    for segment in _chosen(graph, evidence, k, None if everything else most_wide):
+    for segment in _chosen(graph, evidence, None if everything else most_wide):
         if time.perf_counter() >= end:
             break
-        model = _model(graph, segment, min(k, len(segment.between) + 1), found)
+        model = _model(graph, segment, found)
         if model.longest_path >= model.serial:
             continue
         ticks = known.get(model.key)
@@ -246,9 +252,7 @@ def segment_delays(
     return [delay for delays in found.values() for delay in delays]
 
 
-def _chosen(
-    graph: SegmentGraph, evidence: Evidence, num_devices: int, most_wide: int | None
-) -> list[Segment]:
+def _chosen(graph: SegmentGraph, evidence: Evidence, most_wide: int | None) -> list[Segment]:
     """Return the segments whose delays are looked for: all small ones that are worth it, or, where
     `most_wide` is given, those of them and of wide ones that could help at once.
     """
@@ -257,14 +261,10 @@ def _chosen(
     small = graph.limits.small
     wide = (s for s in graph.nearest(most_wide) if len(s.between) > small)
     some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
-    return graph.worthwhile(
-        some, evidence.heads, evidence.known, lambda s: graph.listed(s, num_devices)
-    )
+    return graph.worthwhile(some, evidence.heads, evidence.known, graph.listed)
 
 
-def _model(
-    graph: SegmentGraph, segment: Segment, num_devices: int, known: dict[int, list[Delay]]
-) -> _Model:
+def _model(graph: SegmentGraph, segment: Segment, known: dict[int, list[Delay]]) -> _Model:
     """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
     ops = (segment.first, *segment.between, segment.last)
     number = {v: i for i, v in enumerate(ops)}
@@ -280,33 +280,43 @@ def _model(
         for x in known.get(v, ())
         if x.segment.first in number
     ]
-    return _Model(
-        [0, *(graph.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner
-    )
+    ticks = [graph.ticks[v] for v in ops]
+    for end in (0, -1):  # of the first op the end counts, of the last one the start
+        ticks[end] = tuple(min(run, 0) for run in ticks[end])
+    devices = tuple(min(size, len(ops) - 1) for size in graph.class_size)
+    return _Model(ticks, sorted(edges), devices, inner)
 
 
 class _Model:
-    """Ops between the first and the last one, which take no time, on devices that are alike."""
+    """Ops between the first and the last one, which take no time, on devices of some classes.
+
+    Parameters
+    ----------
+    ticks : of each op on a device of each class, negative where it cannot run.
+    edges : (op, op, ticks in any case, ticks between two devices). devices : of each class.
+    inner : (op, op, least ticks between them).
+    """
 
     def __init__(
         self,
-        ticks: list[int],
+        ticks: list[tuple[int, ...]],
         edges: list[tuple[int, int, int, int]],
-        num_devices: int,
+        devices: tuple[int, ...],
         inner: list[tuple[int, int, int]],
     ) -> None:
-        self.ticks, self.edges, self.num_devices = ticks, edges, num_devices
-        self.serial = sum(ticks)
+        self.ticks, self.edges, self.devices = ticks, edges, devices
+        self.serial = serial_ticks(ticks)
+        fastest = [min(run for run in row if run >= 0) for row in ticks]
         start = [0] * len(ticks)
         least = [(v, u, free) for u, v, free, _ in edges] + [(v, u, delay) for u, v, delay in inner]
         for v, u, delay in sorted(least):
-            start[v] = max(start[v], start[u] + ticks[u] + delay)
+            start[v] = max(start[v], start[u] + fastest[u] + delay)
         self.longest_path = start[-1]
 
     @property
     def key(self) -> tuple[int, ...]:
         """What makes two segments alike."""
-        return (self.num_devices, *self.ticks, *(x for edge in self.edges for x in edge))
+        return (*self.devices, *chain(*self.ticks), *chain(*self.edges))
 
     def least(self, end: float, *, effort: float = 0.5) -> int:
         """Return the least time from the first op to the last one, or a bound on it.
@@ -318,39 +328,51 @@ class _Model:
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
-        most = self.serial  # on one device, unless some ops cannot share one
-        if any(free for _, _, free, _ in self.edges):
+        most = self.serial  # one after the other, on one device if it can hold all of them
+        if most == sum(map(max, self.ticks)) or any(free for _, _, free, _ in self.edges):
             most += sum(pay for _, _, _, pay in self.edges if pay < INFINITE)
         start = [
             model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))
         ]
+        devices = [(c, i) for c, size in enumerate(self.devices) for i in range(size)]
         runs = [
-            [model.new_bool_var(f"x{v}.{d}") for d in range(min(v + 1, self.num_devices))]
-            for v in range(len(self.ticks))
+            {
+                (c, i): model.new_bool_var(f"x{v}.{c}.{i}")
+                for c, i in devices
+                if i <= v and row[c] >= 0
+            }
+            for v, row in enumerate(self.ticks)
         ]
         for literals in runs:
-            model.add_exactly_one(literals)
-        for d in range(self.num_devices):
+            model.add_exactly_one(literals.values())
+        for c, i in devices:
             model.add_no_overlap(
                 [
                     model.new_optional_fixed_size_interval_var(
-                        start[v], length, runs[v][d], f"i{v}.{d}"
+                        start[v], row[c], runs[v][c, i], f"i{v}.{c}.{i}"
                     )
-                    for v, length in enumerate(self.ticks)
-                    if length and d < len(runs[v])
+                    for v, row in enumerate(self.ticks)
+                    if row[c] > 0 and (c, i) in runs[v]
                 ]
             )
+        after = [
+            start[v] + sum(run * x for (c, _), x in runs[v].items() if (run := row[c]))
+            if len(set(row)) > 1
+            else start[v] + row[0]
+            for v, row in enumerate(self.ticks)
+        ]
         for u, v, free, pay in self.edges:
-            model.add(start[v] >= start[u] + self.ticks[u] + free)
+            model.add(start[v] >= after[u] + free)
             if pay <= free:
                 continue
             same = model.new_bool_var(f"same{u}.{v}")
-            for d, there in enumerate(runs[v]):
-                model.add_bool_or([~same, ~there, *runs[u][d : d + 1]])
+            for device, there in runs[v].items():
+                here = [runs[u][device]] if device in runs[u] else []
+                model.add_bool_or([~same, ~there, *here])
             if pay >= INFINITE:
                 model.add(same == 1)
             else:
-                model.add(start[v] >= start[u] + self.ticks[u] + pay).only_enforce_if(~same)
+                model.add(start[v] >= after[u] + pay).only_enforce_if(~same)
         model.minimize(start[-1])
         solver = cp_solver(workers=1, effort=effort, seconds=end - time.perf_counter())
         status = solve_interruptibly(solver, model)

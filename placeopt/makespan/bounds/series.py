@@ -4,10 +4,13 @@ the other.
 Proof. Let every op of a part P come before every op of the next part Q in the graph. In any
 schedule no op of Q starts before all of P has ended. So the parts run one after the other, and
 each, looked at alone, is a schedule of the problem that keeps its ops and the tensors between them:
-it needs at least what that problem needs. (Transfers between parts, contention and lives of tensors
-are left out, which shortens.) Hence the sum over the parts is a bound on the makespan; an op of a
-part starts no earlier than the sum over the parts before plus its head in its own part, and
-likewise for tails.
+it needs at least what that problem needs. A part of a single op is a gate: all that comes after it
+waits for its end, and all before it ends before its start. What passes from one gate to the next is
+therefore at least what the ops between them need together with both gates, which take no time
+there: transfers from the first and to the second count as well. (Other transfers between parts,
+contention and lives of tensors are left out, which shortens.) Hence the sum over the parts is a
+bound on the makespan; an op of a part starts no earlier than the sum over the parts before plus its
+head in its own part, and likewise for tails.
 
 Where the parts are: number the ops by how many ops come before each. If op number i, from 0, and
 all later ones have at least i ops before them, the first i are one side of a cut: an op with no
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags, Ints
 
 
 def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> list[Ints]:
@@ -57,9 +60,21 @@ def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> lis
     return parts if sum(len(part) >= fewest_ops for part in parts) > 1 else []
 
 
-def part_problem(problem: PlacementProblem, ops: Ints) -> PlacementProblem:
+def with_gates(parts: Sequence[Ints]) -> list[tuple[Ints, Flags]]:
+    """Return, for each part, its ops with the gates beside it, and which of them are its own: a
+    part of several ops has the single op of the part before, and of the part after, if they are.
+    """
+    found = []
+    for i, part in enumerate(parts):
+        beside = [x for x in (*parts[max(0, i - 1) : i], *parts[i + 1 : i + 2]) if len(x) == 1]
+        ops = np.sort(np.concatenate((part, *beside))) if len(part) > 1 else part
+        found.append((ops, np.isin(ops, part)))
+    return found
+
+
+def part_problem(problem: PlacementProblem, ops: Ints, own: Flags) -> PlacementProblem:
     """Return the problem of some ops and the tensors between them, without contention and lives of
-    tensors.
+    tensors; those that are not its own take no time.
     """
     number = np.full(problem.num_ops, -1, np.int64)
     number[ops] = np.arange(len(ops))
@@ -67,7 +82,7 @@ def part_problem(problem: PlacementProblem, ops: Ints) -> PlacementProblem:
     tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
     return PlacementProblem(
         name=f"part of {problem.name}",
-        compute=problem.compute[ops],
+        compute=np.where(own[:, None], problem.compute[ops], np.minimum(problem.compute[ops], 0)),
         producer=number[problem.producer[tensors]],
         consumer_ptr=np.concatenate([[0], np.cumsum(counts)]),
         consumer=number[problem.consumer[inside]],
@@ -80,9 +95,20 @@ def part_problem(problem: PlacementProblem, ops: Ints) -> PlacementProblem:
     )
 
 
+def part_looks(problem: PlacementProblem, own: Flags) -> bytes:
+    """Return what makes two parts alike: their ops have the same costs, tensors and gates in the
+    same order.
+    """
+    groups = np.unique(problem.colocation, return_inverse=True)[1]
+    groups = np.where(problem.colocation < 0, -1, groups)
+    arrays = (problem.compute, problem.producer, problem.consumer_ptr, problem.consumer)
+    more = (problem.transfer, problem.resident, groups, own)
+    return b"".join(np.ascontiguousarray(array).tobytes() for array in (*arrays, *more))
+
+
 def heads_in_series(
     whole: Analysis,
-    parts: Sequence[Ints],
+    parts: Sequence[tuple[Ints, Flags]],
     inner: Sequence[Analysis],
     least: Sequence[int],
 ) -> HeadsTails:
@@ -90,35 +116,41 @@ def heads_in_series(
 
     Parameters
     ----------
+    parts : see `with_gates`.
     inner, least : what is known of the problem of each part, and the ticks that it needs at least.
     """
     some = np.unique(whole.relaxation.class_of, return_index=True)[1]  # a device of each class
     head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
     before, after = 0, sum(least)
-    for ops, part, ticks in zip(parts, inner, least, strict=True):
+    for (ops, own), part, ticks in zip(parts, inner, least, strict=True):
         after -= ticks
-        for found, own, beyond in zip(
+        members = ops[own]
+        for found, inside, beyond in zip(
             (head, tail), part.device_heads_tails(part.heads), (before, after), strict=True
         ):
-            raised = np.where(own[:, some] < 0, -1, own[:, some] + beyond)
-            found[ops] = np.where(found[ops] < 0, -1, np.maximum(found[ops], raised))
+            there = inside[own][:, some]
+            raised = np.where(there < 0, -1, there + beyond)
+            found[members] = np.where(found[members] < 0, -1, np.maximum(found[members], raised))
         before += ticks
     return whole.heads._replace(head=head, tail=tail)
 
 
 def placement_in_series(
-    problem: PlacementProblem, parts: Sequence[Ints], placements: Sequence[Placement]
+    problem: PlacementProblem,
+    parts: Sequence[tuple[Ints, Flags]],
+    placements: Sequence[Placement],
 ) -> Placement:
     """Return the placement that runs each part as its own placement does, one part after the
-    other.
+    other; gates go where their own part has them.
     """
     position = np.empty(problem.num_ops, np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)
     device, sequence = np.empty(problem.num_ops, np.int64), []
-    for ops, placement in zip(parts, placements, strict=True):
-        device[ops] = placement.device
+    for (ops, own), placement in zip(parts, placements, strict=True):
+        device[ops[own]] = placement.device[own]
         rank = position[ops] if placement.priority is None else placement.priority
-        sequence.append(ops[np.argsort(rank, kind="stable")])
+        order = np.argsort(rank, kind="stable")
+        sequence.append(ops[order][own[order]])
     priority = np.empty(problem.num_ops, np.int64)
     priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
     return Placement(device, priority)
