@@ -33,7 +33,6 @@ from placeopt.makespan.bounds.series import (
     placement_in_series,
     restricted,
     series_parts,
-    with_gates,
 )
 from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
@@ -49,8 +48,8 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from placeopt.makespan.bounds.series import Place
     from placeopt.makespan.coarsening import Coarse
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -119,7 +118,7 @@ class MakespanFacts:
         return not is_large(self.analysis.problem)
 
     @cached_property
-    def parts(self) -> list[Ints]:
+    def parts(self) -> list[Place]:
         """Parts of the graph that come wholly one after the other."""
         return series_parts(self.analysis.relaxation, time.perf_counter() + self.parts_seconds)
 
@@ -232,9 +231,9 @@ def _series(state: State) -> Iterator[None]:
     """
     facts: MakespanFacts = state.facts
     state.breadth, parts = len(PROVERS), dict[bytes, Part]()
-    for place in with_gates(facts.parts):
-        problem = part_problem(facts.analysis.problem, *place)
-        looks = part_looks(problem, place[1])
+    for place in facts.parts:
+        problem = part_problem(facts.analysis.problem, place)
+        looks = part_looks(problem, place)
         if looks in parts:
             parts[looks].places.append(place)
         else:
@@ -259,11 +258,11 @@ class Part:
 
     Attributes
     ----------
-    places : where it is in the graph, as `with_gates` says it. tracker : of its problem.
+    places : where it is in the graph. tracker : of its problem.
     seconds : that it has had. over : whether nothing is left to do.
     """
 
-    def __init__(self, state: State, problem: PlacementProblem, place: tuple[Ints, Flags]) -> None:
+    def __init__(self, state: State, problem: PlacementProblem, place: Place) -> None:
         facts: MakespanFacts = state.facts
         self.places, whole = [place], state.tracker
         begin = whole.elapsed
@@ -308,8 +307,8 @@ class Part:
         before, begin = (own.value, own.lower_bound), whole.elapsed
         if whole.solution is not None and whole.solution is not self._given:
             self._given = whole.solution
-            for ops, _ in self.places:
-                offer(own.problem, own, restricted(self._given, ops))
+            for place in self.places:
+                offer(own.problem, own, restricted(self._given, place.ops))
         with own.within(whole):
             self.over = next(self._turns, None) is None
         self.seconds += whole.elapsed - begin
@@ -321,9 +320,9 @@ def _join(state: State, parts: Collection[Part]) -> None:
     schedules, one after the other.
     """
     analysis: Analysis = state.facts.analysis
-    part_at = {int(ops[own][0]): (ops, own, part) for part in parts for ops, own in part.places}
-    placed = [part_at[int(ops[0])] for ops in state.facts.parts]
-    places, inner = [place[:2] for place in placed], [place[2] for place in placed]
+    places: list[Place] = state.facts.parts
+    part_at = {id(place): part for part in parts for place in part.places}
+    inner = [part_at[id(place)] for place in places]
     least = [part.tracker.lower_bound for part in inner]
     analyses = [part.analysis for part in inner]
     analysis.heads = heads_in_series(analysis, places, analyses, least)

@@ -171,13 +171,13 @@ def _makespan(problem, best, rng):
 
 def in_series(problem, whole, parts):
     """Return the bound of parts one after the other, each with heads and tails of its own."""
-    inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
+    inner = [Analysis(part_problem(problem, place), seconds=3600.0) for place in parts]
     least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
     heads = heads_in_series(whole, parts, inner, least)
-    alone = [Placement(np.full(len(ops), i % problem.num_devices)) for i, ops in enumerate(parts)]
+    alone = [Placement(np.full(len(x.ops), i % problem.num_devices)) for i, x in enumerate(parts)]
     together = placement_in_series(problem, parts, alone)
-    for ops, placement in zip(parts, alone, strict=True):
-        if not np.array_equal(together.device[ops], placement.device):
+    for place, placement in zip(parts, alone, strict=True):
+        if not np.array_equal(together.device[place.members], placement.device[place.own]):
             return 2**62
     return max(sum(least), int(heads.through().max()))
 

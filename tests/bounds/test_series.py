@@ -16,7 +16,7 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.series import heads_in_series, part_problem, series_parts
+from placeopt.makespan.bounds.series import Place, heads_in_series, part_problem, series_parts
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact import makespan_tactics
@@ -68,7 +68,7 @@ def test_parts_are_those_of_the_definition():
     rng, several = np.random.default_rng(3), 0
     for turn in range(120):
         problem = (
-            in_series(rng, rng.integers(3, 6, 3).tolist(), 2)
+            in_series(rng, rng.integers(1, 6, 5).tolist(), 2)
             if turn % 2
             else random_problem(rng, max_devices=3)
         )
@@ -76,9 +76,14 @@ def test_parts_are_those_of_the_definition():
         if not parts:
             continue
         several += 1
-        assert sorted(np.concatenate(parts).tolist()) == list(range(problem.num_ops))
-        ends = np.cumsum([len(part) for part in parts])[:-1]
-        order = np.concatenate(parts).tolist()
+        own = [place.members for place in parts]
+        order = np.concatenate(own).tolist()
+        assert sorted(order) == list(range(problem.num_ops))
+        ends = np.cumsum([len(part) for part in own])[:-1]
+        for i, place in enumerate(parts):
+            beside = own[max(0, i - 1) : i] + own[i + 1 : i + 2] if len(own[i]) > 1 else []
+            gates = [int(part[0]) for part in beside if len(part) == 1]
+            assert set(place.ops.tolist()) == {*own[i].tolist(), *gates}
         assert {frozenset(order[:end]) for end in ends} == cuts_by_definition(problem)
     assert several > 40
 
@@ -87,17 +92,19 @@ def test_below_brute_force_and_heads_keep_the_optimum():
     """With what its parts need, by brute force, a problem is not longer than it is, and its heads
     cut off no optimum.
     """
-    rng, seen, met = np.random.default_rng(8), 0, 0
-    while seen < 12:
-        problem = in_series(rng, [3, 3], 2)
+    rng, seen, met, gates = np.random.default_rng(8), 0, 0, 0
+    while seen < 24:
+        problem = in_series(rng, [3, 3] if seen % 2 else [2, 1, 3, 1], 2)
         analysis = Analysis(problem, seconds=3600.0)
         parts = series_parts(analysis.relaxation, np.inf)
         if not parts:
             continue
         seen, optimum = seen + 1, brute_force(problem)
-        inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
+        inner = [Analysis(part_problem(problem, place), seconds=3600.0) for place in parts]
         least = [brute_force(part.problem) for part in inner]
         assert sum(least) <= optimum
+        bare = [Place(x.members, np.ones(len(x.members), np.bool_)) for x in parts]
+        gates += sum(brute_force(part_problem(problem, x)) for x in bare) < sum(least)
         met += sum(least) == optimum
         before = analysis.heads
         analysis.heads = heads_in_series(analysis, parts, inner, least)
@@ -109,7 +116,7 @@ def test_below_brute_force_and_heads_keep_the_optimum():
         solver.parameters.num_workers = 1
         assert solver.solve(model.model) == cp_model.OPTIMAL
         assert solver.objective_value == optimum
-    assert met > 0
+    assert min(met, gates) > 0
 
 
 def test_a_device_that_a_part_could_use_stays_closed():
@@ -124,7 +131,7 @@ def test_a_device_that_a_part_could_use_stays_closed():
     )
     analysis = Analysis(problem)
     parts = series_parts(analysis.relaxation, np.inf)
-    inner = [Analysis(part_problem(problem, ops)) for ops in parts]
+    inner = [Analysis(part_problem(problem, place)) for place in parts]
     heads = heads_in_series(analysis, parts, inner, [2, 2])
     assert (heads.head[0] < 0).any()
     assert ((heads.head < 0) == (analysis.heads.head < 0)).all()
@@ -137,7 +144,7 @@ def test_a_block_with_its_two_halves(data):
     """
     problem = doppler(data, "llama_block_8gpu", 8)
     parts = series_parts(Analysis(problem).relaxation, np.inf)
-    assert [len(part) for part in parts] == [252, 50]
+    assert [len(place.members) for place in parts] == [252, 50]
     result = po.solve(problem, "cp-sat", seconds=90, num_workers=1)
     assert result.bound_method == "series"
     assert result.lower_bound >= 1_658_000_000_000
@@ -160,8 +167,8 @@ def test_parts_are_gone_on_with():
     lane, tracker = series_lane(problem, 300.0)
     parts = series_parts(Analysis(problem).relaxation, np.inf)
     optima = []
-    for ops in parts:
-        result = po.solve(part_problem(problem, ops), "cp-sat", seconds=60, num_workers=1)
+    for place in parts:
+        result = po.solve(part_problem(problem, place), "cp-sat", seconds=60, num_workers=1)
         assert result.status == "optimal"
         optima.append(result.value)
     begun = []
@@ -176,13 +183,53 @@ def test_parts_are_gone_on_with():
     assert tracker.lower_bound == sum(optima) or tracker.stop_reason == "proved"
 
 
+def stack(modules, branches=5, transfer=3):
+    """Return modules of parallel branches of two ops each, on a fast device and a slow one."""
+    edges, run, gate = [], [[2, 4]], 0
+    for _ in range(modules):
+        first = len(run)
+        for i in range(branches):
+            u = first + 2 * i
+            run += [[2 + i, 6], [3, 5 + i]]
+            edges += [(gate, u, transfer), (u, u + 1, 1), (u + 1, first + 2 * branches, transfer)]
+        gate = len(run)
+        run.append([1, 3])
+    return PlacementProblem.from_edges(run, edges)
+
+
+def test_parts_that_look_alike_are_solved_once():
+    """A stack of equal modules is proved as fast as one, with what passes at the gates: each module
+    needs as much as alone between the same two ops.
+    """
+    one, many = stack(1), stack(6)
+    least = po.solve(one, "cp-sat", seconds=60, num_workers=1)
+    assert least.status == "optimal"
+    first, last = (int(one.compute[v].min()) for v in (0, -1))
+    begun = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            makespan_tactics.Part,
+            "__init__",
+            lambda self, *x, begin=makespan_tactics.Part.__init__: (
+                begun.append(1),
+                begin(self, *x),
+            )[1],
+        )
+        lane, tracker = series_lane(many, 300.0)
+        lane.run()
+    assert len(begun) <= 3  # the first op, the gates and the modules
+    middle = least.value - first - last
+    assert tracker.lower_bound >= first + 6 * (middle + last)
+    assert tracker.lower_bound <= tracker.value
+
+
 def test_series_end_where_their_values_are_no_more_than_the_bound():
     """What passes between the parts is free in them: where the bound is above their values, which
     are open yet, they are left.
     """
     small = in_series(np.random.default_rng(4), [60, 60], 4)
     apart = series_parts(Analysis(small).relaxation, np.inf)
-    first = np.isin(np.arange(small.num_ops), apart[0])
+    first = np.isin(np.arange(small.num_ops), apart[0].members)
     between = first[small.producer[small.edge_tensor]] & ~first[small.consumer]
     transfer = small.transfer.copy()
     transfer[small.edge_tensor[between]] *= 1000

@@ -294,15 +294,17 @@ def check_fronts():
 
 
 def check_segments():
-    """Ops between two others that take no time, on devices that are alike."""
+    """Ops between two others that take no time, on devices of one or two classes."""
     for seed in range(25):
         rng = random.Random(seed)
         n, k = rng.choice([3, 4]), rng.choice([2, 3])
-        ticks = [0, *(rng.randint(1, 5) for _ in range(n - 2)), 0]
+        kinds = rng.choice([(k,), (1, k - 1)])
+        ticks = [tuple(rng.randint(1, 5) for _ in kinds) for _ in range(n)]
+        ticks[0] = ticks[-1] = (0,) * len(kinds)
         pairs = sorted({(0, v) for v in range(1, n)} | {(v, n - 1) for v in range(n - 1)})
         edges = [(u, v, 0, rng.randint(0, 4)) for u, v in pairs]
         case = Case(
-            [[t] * k for t in ticks],
+            [[t for t, size in zip(row, kinds, strict=True) for _ in range(size)] for row in ticks],
             [u for u, *_ in edges],
             [[v] for _, v, *_ in edges],
             [[pay] for *_, pay in edges],
@@ -315,7 +317,7 @@ def check_segments():
             backward=[False] * n,
             io_class=[0] * k,
         )
-        assert SegmentModel(ticks, edges, k, []).least(
+        assert SegmentModel(ticks, edges, kinds, []).least(
             time.perf_counter() + 20
         ) == brute_force.best_makespan(case), seed
 

@@ -27,9 +27,10 @@ between the end of u and the start of v, one at a time on each device, each afte
 and after their results have come where they are on another device; so do u's results and those that
 v needs. Let d(u, v) be the least time from end to start in which that is possible for these ops
 alone: on the same devices, each transfer over the cheapest link. Every schedule gives such a
-schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u and v are on. CP-SAT solves the small problem, its lower bound is enough; segments that look alike
-are solved once. Small segments are taken between every fork and every join nearby, wider ones where
-all branches of a fork have met.
+schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u and v are on. CP-SAT
+solves the small problem, its lower bound is enough; segments that look alike are solved once. Small
+segments are taken between every fork and every join nearby, wider ones where all branches of a fork
+have met.
 
 What it adds: heads weigh one device against many for every op by itself, and lose a little wherever
 branches part and meet again. Along a recurrent network or a stack of modules that little is lost

@@ -23,7 +23,7 @@ for it; other bounds lose a little at every cut, where all devices wait for the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,25 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
 
 
-def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> list[Ints]:
-    """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have
-    something to find.
+class Place(NamedTuple):
+    """A part of a graph, with the gates beside it.
+
+    Attributes
+    ----------
+    own : which of the ops are the part's own.
+    """
+
+    ops: Ints
+    own: Flags
+
+    @property
+    def members(self) -> Ints:
+        """The ops of the part."""
+        return self.ops[self.own]
+
+
+def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> list[Place]:
+    """Return the parts in their order; nothing if fewer than two have something to find.
 
     Parameters
     ----------
@@ -55,27 +71,27 @@ def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> lis
     before = np.array([mask.bit_count() for mask in above], np.int64)
     order = np.argsort(before, kind="stable").astype(np.int64)
     places = np.arange(1, len(order))
-    cuts = places[before[order[1:]] >= places]
-    parts = [np.sort(part) for part in np.split(order, cuts)]
-    return parts if sum(len(part) >= fewest_ops for part in parts) > 1 else []
+    parts = np.split(order, places[before[order[1:]] >= places])
+    return _with_gates(parts) if sum(len(part) >= fewest_ops for part in parts) > 1 else []
 
 
-def with_gates(parts: Sequence[Ints]) -> list[tuple[Ints, Flags]]:
-    """Return, for each part, its ops with the gates beside it, and which of them are its own: a
-    part of several ops has the single op of the part before, and of the part after, if they are.
+def _with_gates(parts: Sequence[Ints]) -> list[Place]:
+    """Return the parts with their gates: the single op of the part before, and of the part after,
+    where they are single and the part is not.
     """
     found = []
     for i, part in enumerate(parts):
         beside = [x for x in (*parts[max(0, i - 1) : i], *parts[i + 1 : i + 2]) if len(x) == 1]
-        ops = np.sort(np.concatenate((part, *beside))) if len(part) > 1 else part
-        found.append((ops, np.isin(ops, part)))
+        ops = np.sort(np.concatenate((part, *beside) if len(part) > 1 else (part,)))
+        found.append(Place(ops, np.isin(ops, part)))
     return found
 
 
-def part_problem(problem: PlacementProblem, ops: Ints, own: Flags) -> PlacementProblem:
-    """Return the problem of some ops and the tensors between them, without contention and lives of
-    tensors; those that are not its own take no time.
+def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
+    """Return the problem of a part and the tensors between its ops and gates, without contention
+    and lives of tensors; gates take no time.
     """
+    ops, own = place
     number = np.full(problem.num_ops, -1, np.int64)
     number[ops] = np.arange(len(ops))
     inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
@@ -95,20 +111,20 @@ def part_problem(problem: PlacementProblem, ops: Ints, own: Flags) -> PlacementP
     )
 
 
-def part_looks(problem: PlacementProblem, own: Flags) -> bytes:
-    """Return what makes two parts alike: their ops have the same costs, tensors and gates in the
-    same order.
+def part_looks(problem: PlacementProblem, place: Place) -> bytes:
+    """Return what makes two parts alike, from the problem of a part: their ops have the same costs,
+    tensors and gates in the same order.
     """
     groups = np.unique(problem.colocation, return_inverse=True)[1]
     groups = np.where(problem.colocation < 0, -1, groups)
     arrays = (problem.compute, problem.producer, problem.consumer_ptr, problem.consumer)
-    more = (problem.transfer, problem.resident, groups, own)
+    more = (problem.transfer, problem.resident, groups, place.own)
     return b"".join(np.ascontiguousarray(array).tobytes() for array in (*arrays, *more))
 
 
 def heads_in_series(
     whole: Analysis,
-    parts: Sequence[tuple[Ints, Flags]],
+    parts: Sequence[Place],
     inner: Sequence[Analysis],
     least: Sequence[int],
 ) -> HeadsTails:
@@ -116,19 +132,18 @@ def heads_in_series(
 
     Parameters
     ----------
-    parts : see `with_gates`.
     inner, least : what is known of the problem of each part, and the ticks that it needs at least.
     """
     some = np.unique(whole.relaxation.class_of, return_index=True)[1]  # a device of each class
     head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
     before, after = 0, sum(least)
-    for (ops, own), part, ticks in zip(parts, inner, least, strict=True):
+    for place, part, ticks in zip(parts, inner, least, strict=True):
         after -= ticks
-        members = ops[own]
+        members = place.members
         for found, inside, beyond in zip(
             (head, tail), part.device_heads_tails(part.heads), (before, after), strict=True
         ):
-            there = inside[own][:, some]
+            there = inside[place.own][:, some]
             raised = np.where(there < 0, -1, there + beyond)
             found[members] = np.where(found[members] < 0, -1, np.maximum(found[members], raised))
         before += ticks
@@ -137,7 +152,7 @@ def heads_in_series(
 
 def placement_in_series(
     problem: PlacementProblem,
-    parts: Sequence[tuple[Ints, Flags]],
+    parts: Sequence[Place],
     placements: Sequence[Placement],
 ) -> Placement:
     """Return the placement that runs each part as its own placement does, one part after the
