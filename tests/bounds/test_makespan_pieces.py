@@ -413,8 +413,11 @@ def listed_by_definition(graph, segment, problem):
     """Return when the last op of a segment can start if each op goes, in order, to the device on
     which it ends first, but no later than all of them in turn on one device.
     """
-    allowed = relax(problem).allowed
-    run = np.where(allowed, problem.compute, 10**9)
+    allowed = relax(problem).allowed.tolist()
+    run = [
+        [x if able else INFINITE for x, able in zip(*row, strict=True)]
+        for row in zip(problem.compute.tolist(), allowed, strict=True)
+    ]
     kinds = sorted(range(problem.num_devices), key=relax(problem).class_of.tolist().__getitem__)
     end, home = {segment.first: 0}, {segment.first: kinds[0]}
     for v in (*segment.between, segment.last):
@@ -425,15 +428,15 @@ def listed_by_definition(graph, segment, problem):
             for u, free, pay in graph.before[v]:
                 if u in end:
                     start = max(start, end[u] + (free if home[u] == d else max(free, pay)))
-            last = v == segment.last
-            ends = start + (0 if last and run[v, d] < 10**9 else int(run[v, d]))
+            ends = start if v == segment.last else start + run[v][d]
+            ends = min(ends, INFINITE) if run[v][d] < INFINITE else INFINITE
             if best is None or ends < best[0]:
                 best = ends, d
         end[v], home[v] = best
-    inside = run[list(segment.between)].sum(axis=0)
-    slowest = np.where(allowed, problem.compute, 0)[list(segment.between)].max(axis=1).sum()
-    serial = inside.min() if inside.min() < 10**9 else slowest
-    return min(end[segment.last], int(serial))
+    inside = [run[v] for v in segment.between]
+    able = [sum(times) for times in zip(*inside, strict=True) if max(times) < INFINITE]
+    slowest = sum(max(x for x in row if x < INFINITE) for row in inside)
+    return min(end[segment.last], min(able, default=slowest))
 
 
 def test_segments_that_are_worth_while_could_pass_what_is_known():

@@ -94,9 +94,9 @@ def test_below_brute_force_and_heads_keep_the_optimum():
     """
     rng, seen, met, gates = np.random.default_rng(8), 0, 0, 0
     while seen < 24:
-        problem = in_series(rng, [3, 3] if seen % 2 else [2, 1, 3, 1], 2)
+        problem = in_series(rng, [3, 3] if seen % 2 else [2, 1, 2], 2)
         analysis = Analysis(problem, seconds=3600.0)
-        parts = series_parts(analysis.relaxation, np.inf)
+        parts = series_parts(analysis.relaxation, np.inf, fewest_ops=2)
         if not parts:
             continue
         seen, optimum = seen + 1, brute_force(problem)

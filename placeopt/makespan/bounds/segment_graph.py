@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.model.arrays import frozen
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class SegmentGraph:
                 start = max(there, default=0)
                 if v != segment.last:
                     start = max(start, idle[d]) + self.ticks[v][c]
-                ends.append(MOST_TICKS if self.ticks[v][c] < 0 else start)
+                ends.append(INFINITE if self.ticks[v][c] < 0 else start)
             home[v] = ends.index(min(ends))
             end[v] = idle[home[v]] = ends[home[v]]
         return min(end[segment.last], self.serial(segment))
