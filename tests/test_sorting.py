@@ -27,7 +27,7 @@ def compiled_functions():
                 if isinstance(node, ast.FunctionDef) and any(
                     word in ast.unparse(d)
                     for d in node.decorator_list
-                    for word in ("jit", "inlined", "entry", "inner", "uncounted")
+                    for word in ("jit", "inlined", "entry", "inner_kernel", "uncounted_kernel")
                 ):
                     yield path, node
 

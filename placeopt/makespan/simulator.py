@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Ints, frozen
-from placeopt.model.compiled import entry, inlined, inner, uncounted
+from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
 from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
 
@@ -169,7 +169,7 @@ class Workspace(NamedTuple):
     plan: PlannedOrder
 
 
-@inner
+@inner_kernel
 def _empty_queues(n: int, k: int) -> Queues:
     return Queues(
         first=np.empty(k + 1, np.int64),
@@ -182,7 +182,7 @@ def _empty_queues(n: int, k: int) -> Queues:
     )
 
 
-@inner
+@inner_kernel
 def _empty_channels(channels: int) -> Channels:
     return Channels(
         root=np.empty(channels, np.int64),
@@ -194,7 +194,7 @@ def _empty_channels(channels: int) -> Channels:
     )
 
 
-@inner
+@inner_kernel
 def _empty_requests(edges: int) -> Requests:
     return Requests(
         key=np.empty(edges, np.int64),
@@ -207,7 +207,7 @@ def _empty_requests(edges: int) -> Requests:
     )
 
 
-@inner
+@inner_kernel
 def _empty_plan(k: int, tensors: int, channels: int, edges: int) -> PlannedOrder:
     return PlannedOrder(
         op_at=np.empty(k, np.int64),
@@ -219,7 +219,7 @@ def _empty_plan(k: int, tensors: int, channels: int, edges: int) -> PlannedOrder
     )
 
 
-@inner
+@inner_kernel
 def make_workspace(arrays: ProblemArrays) -> Workspace:
     """Allocate the scratch memory of one thread."""
     n, k = arrays.compute.shape
@@ -253,7 +253,7 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     )
 
 
-@uncounted
+@uncounted_kernel
 def order_ops(arrays: ProblemArrays, w: Workspace) -> None:
     """Sort every device's ops by rank, for planned execution."""
     n, k = arrays.compute.shape
@@ -271,7 +271,7 @@ def order_ops(arrays: ProblemArrays, w: Workspace) -> None:
         w.plan.op_at[d] = w.queues.first[d]
 
 
-@uncounted
+@uncounted_kernel
 def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     """Number every channel's requests and sort them by rank, for planned execution."""
     k, m = arrays.compute.shape[1], arrays.producer.shape[0]
@@ -383,7 +383,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
-@uncounted
+@uncounted_kernel
 def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
     n, k = arrays.compute.shape
@@ -663,7 +663,7 @@ def _complete_ops(
             _complete_op(arrays, w, mode, u, source, time)
 
 
-@uncounted
+@uncounted_kernel
 def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, np.int64]:
     """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of
     contended requests).
@@ -695,7 +695,7 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, 
 # ---------------------------------------------------------------------
 
 
-@uncounted
+@uncounted_kernel
 def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, np.int64]:
     """Prepare the workspace and simulate the placement in it."""
     _reset(arrays, w, mode)
@@ -731,7 +731,7 @@ def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
     return True
 
 
-@uncounted
+@uncounted_kernel
 def _load(w: Workspace, devices: NDArray[np.int32], ranks: Ints, row: int) -> None:
     """Copy one row of placements into the workspace; one row of ranks for all is copied once."""
     for op in range(devices.shape[1]):
@@ -755,7 +755,7 @@ class Trace(NamedTuple):
     peak: Ints  # (k,) bytes
 
 
-@inner
+@inner_kernel
 def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) -> None:
     """Copy the execution in `w`."""
     for op in range(len(trace.start)):
@@ -800,7 +800,7 @@ def batch(
             out[row] = makespan
 
 
-@inner
+@inner_kernel
 def _sorted(values: Ints) -> Ints:
     """Indices of `values` by value, ties by index."""
     count = len(values)
@@ -817,7 +817,7 @@ def _sorted(values: Ints) -> Ints:
     return order
 
 
-@inner
+@inner_kernel
 def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[Ints, Ints]:
     """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
     first = np.zeros(num_tensors + 1, np.int64)
@@ -833,7 +833,7 @@ def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> t
     return first, request
 
 
-@inner
+@inner_kernel
 def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
     m = arrays.producer.shape[0]
@@ -878,7 +878,7 @@ def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints
     return begin[:count], end[:count], where[:count], size[:count]
 
 
-@inner
+@inner_kernel
 def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> Ints:
     """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
 
@@ -907,7 +907,7 @@ def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> Ints:
     return peak
 
 
-@inner
+@inner_kernel
 def too_full(arrays: ProblemArrays, w: Workspace, num_requests: int) -> bool:
     """Whether some device ever holds more than its capacity in the schedule in `w`."""
     peak = peak_memory(arrays, w, num_requests)

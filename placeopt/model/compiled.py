@@ -90,10 +90,10 @@ def _readable_index(file: Any) -> Any:
 
 IndexDataCacheFile._load_index = _readable_index
 
-inner = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner_kernel = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""
 
-uncounted = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+uncounted_kernel = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 """The same where it makes no array and returns none."""
 
 inlined = partial(

@@ -14,7 +14,7 @@ heaps).
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from placeopt.model.compiled import inlined, uncounted
+from placeopt.model.compiled import inlined, uncounted_kernel
 
 
 @inlined
@@ -72,7 +72,7 @@ def _earlier(key, tensor, destination, a, b):
     return destination[a] < destination[b]
 
 
-@uncounted
+@uncounted_kernel
 def merge(key, tensor, destination, left, right, a, b):
     """Merge two skew heaps with the roots a and b (-1 is the empty heap), top down; return the
     root.
@@ -97,7 +97,7 @@ def merge(key, tensor, destination, left, right, a, b):
         a = child
 
 
-@uncounted
+@uncounted_kernel
 def argsort(values, count, sign, key, order):
     """Fill `order` with the places of values[:count]: falling for sign 1, rising for -1, equal ones
     by place.

@@ -13,10 +13,10 @@ R. E. Tarjan, J. van Leeuwen, "Worst-case analysis of set union algorithms", Jou
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from placeopt.model.compiled import uncounted
+from placeopt.model.compiled import uncounted_kernel
 
 
-@uncounted
+@uncounted_kernel
 def root(parent, member):
     """Return the root of the set of a member, halving the path to it."""
     while parent[member] != member:
@@ -25,7 +25,7 @@ def root(parent, member):
     return member
 
 
-@uncounted
+@uncounted_kernel
 def number_sets(parent, label):
     """Write to `label` the number of every member's set, counted from 0 by first members; return
     how many sets there are.

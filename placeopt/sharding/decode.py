@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 
 NO_LIMIT = 2**62
 
@@ -33,7 +33,7 @@ def room_of(capacity):
     return least, added
 
 
-@inner
+@inner_kernel
 def take(least, added, first, last, amount):
     """Take an amount (give, if negative) at the time points first .. last - 1."""
     if first >= last or amount == 0:
@@ -58,7 +58,7 @@ def take(least, added, first, last, amount):
             i >>= 1
 
 
-@inner
+@inner_kernel
 def least_room(least, added, first, last):
     """Return the smallest room at the time points first .. last - 1."""
     if first >= last:
@@ -90,7 +90,7 @@ def take_all(least, added, first, last, amounts):
         take(least, added, first[v], last[v], amounts[v])
 
 
-@inner
+@inner_kernel
 def add_fixed(f, choice, v, i, belief):
     """Add to `belief` of v the costs of its i-th edge, whose other node has its choice."""
     e, w = f.adj_edge[i], f.adj_node[i]
@@ -147,7 +147,7 @@ def decode(f, c, width):
     return choice
 
 
-@inner
+@inner_kernel
 def cheapest(b, usage, start, size, room):
     """Return the strategy of the smallest b among those that fit into the room."""
     best, value = -1, np.inf

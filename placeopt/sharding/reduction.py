@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def least_of_spans(capacity: Ints) -> Ints:
     return np.stack(rows)
 
 
-@inner
+@inner_kernel
 def _least_between(spans, first, last):
     """Return the smallest capacity of the time points first .. last - 1, of which there is one."""
     k = 0
@@ -208,7 +208,7 @@ def without_room(c, alive, most, spans):
         _star(c, alive, most, spans, v)
 
 
-@inner
+@inner_kernel
 def _star(c, alive, most, spans, v):
     """Remove the strategies of v that, with the least that each neighbour then uses, pass the
     capacity.
@@ -239,7 +239,7 @@ def _star(c, alive, most, spans, v):
                 alive[x] = False
 
 
-@inner
+@inner_kernel
 def _least_with(c, alive, most, v, x, i):
     """Return the least that the i-th neighbour uses where v has its strategy x; 0 if no strategy
     goes with it.
@@ -281,7 +281,7 @@ def replaced(c, alive, most, work):
                     alive[x] = not _replaces(c, alive, most, v, other - start, x - start)
 
 
-@inner
+@inner_kernel
 def _replaces(c, alive, most, v, other, x):
     """Whether a strategy of v costs no more than x whatever the neighbours choose."""
     start = c.node_ptr[v]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner, uncounted
+from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -158,7 +158,7 @@ CAUSES = ("completed", "refused", "no space", "deadline", "unfinished")
 MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, VALUE = range(7)
 
 
-@uncounted
+@uncounted_kernel
 def _uniform(state):  # type: ignore[no-untyped-def]
     """Return a number in [0, 1) and advance the xorshift128+ state (uint64[2])."""
     x = state[0]
@@ -171,14 +171,14 @@ def _uniform(state):  # type: ignore[no-untyped-def]
     return np.float64((x + y) >> np.uint64(11)) / 9007199254740992.0
 
 
-@uncounted
+@uncounted_kernel
 def _copy(source, target):  # type: ignore[no-untyped-def]
     """Copy an array by hand: an assignment of slices would allocate."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@uncounted
+@uncounted_kernel
 def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     """Mark the servers that are free now and return how many they are."""
     count = 0
@@ -188,7 +188,7 @@ def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     return count
 
 
-@uncounted
+@uncounted_kernel
 def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether every server of a block is marked."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
@@ -197,7 +197,7 @@ def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     return True
 
 
-@uncounted
+@uncounted_kernel
 def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     """Return the first block of `size` free servers with `need` bytes each, or -1."""
     if size + 1 >= len(jobs.size_ptr):
@@ -213,14 +213,14 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     return -1
 
 
-@uncounted
+@uncounted_kernel
 def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def]
     """Mark, or unmark, the servers of a block."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
         marks[server[k]] = value
 
 
-@uncounted
+@uncounted_kernel
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it
     fits.
@@ -262,7 +262,7 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     return True
 
 
-@uncounted
+@uncounted_kernel
 def _roomy_parent(jobs, begin, op, d, work):  # type: ignore[no-untyped-def]
     """Return the first parent with as many servers as the op has sub-ops and the memory together,
     -1 for none.
@@ -278,7 +278,7 @@ def _roomy_parent(jobs, begin, op, d, work):  # type: ignore[no-untyped-def]
     return -1
 
 
-@uncounted
+@uncounted_kernel
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil
     (0 to 1).
@@ -295,7 +295,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     return lost / total if total > 0 else 0.0
 
 
-@uncounted
+@uncounted_kernel
 def _any_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether a server of a block is marked."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
@@ -304,7 +304,7 @@ def _any_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     return False
 
 
-@uncounted
+@uncounted_kernel
 def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     """Feasible-first: return the degree's index or -1; `work.held` marks the servers.
 
@@ -329,13 +329,13 @@ def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
     """Whether a job split with degree `d` fits an empty cluster and meets its deadline."""
     return 0 <= jct[job.model, d] <= job.deadline
 
 
-@uncounted
+@uncounted_kernel
 def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     """The published heuristics: return an index among the degrees that do not exceed the free
     servers, or -1.
@@ -356,7 +356,7 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     return valid - 1
 
 
-@uncounted
+@uncounted_kernel
 def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-untyped-def]
     """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost
     and work left.
@@ -384,7 +384,7 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
     return lost + policy.terminal * left
 
 
-@inner
+@inner_kernel
 def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
@@ -419,7 +419,7 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     """Return the servers in blocks of `size` that first fit packs side by side into `work.open`
     (kept).
@@ -438,7 +438,7 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     return packed
 
 
-@uncounted
+@uncounted_kernel
 def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
     """Mark the servers that are free at a time in `work.open`; return whether they are those in
     `work.before`.
@@ -453,7 +453,7 @@ def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
     return same
 
 
-@uncounted
+@uncounted_kernel
 def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[no-untyped-def]
     """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers,
     packable blocks.
@@ -484,7 +484,7 @@ def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[n
         at += width
 
 
-@uncounted
+@uncounted_kernel
 def _value(policy, row, unit):  # type: ignore[no-untyped-def]
     """Return the network's estimate of the jobs that a cluster so described will still complete, up
     to a constant.
@@ -501,7 +501,7 @@ def _value(policy, row, unit):  # type: ignore[no-untyped-def]
     return value
 
 
-@uncounted
+@uncounted_kernel
 def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped-def]
     """Whether a job can start with degree `d` and end in time and before the horizon; `work.trial`
     marks its servers.
@@ -514,7 +514,7 @@ def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped
     return _place(jobs, job.model, d, work)
 
 
-@uncounted
+@uncounted_kernel
 def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, after which this job and the value of the cluster left
     are most.
@@ -533,7 +533,7 @@ def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
     """Return one of the degrees with which the job can start, or -1, each as likely."""
     chosen, count = -1, 1
@@ -571,7 +571,7 @@ def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type
             _describe(jobs, policy, now, stream.horizon, free_at, afterwards[j], work)
 
 
-@uncounted
+@uncounted_kernel
 def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no-untyped-def]
     """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what
     becomes of it.
@@ -599,7 +599,7 @@ def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no
                 outcome.servers[j, s] = True
 
 
-@uncounted
+@uncounted_kernel
 def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the
     policy refused.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Flags, Floats, Ints, frozen
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
@@ -212,7 +212,7 @@ def _adding_time(data: float, devices: int, topology: RampTopology) -> float:
     return operations / min(topology.memory_frequency * intensity, topology.peak_flops)
 
 
-@inner
+@inner_kernel
 def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
     """Return the op of a list with the smallest compute cost, then index; -1 if it is empty."""
     best, op = -1, head
@@ -223,7 +223,7 @@ def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
     return best
 
 
-@inner
+@inner_kernel
 def _drop(op, s, head, following):  # type: ignore[no-untyped-def]
     """Take an op out of the list of server `s`."""
     previous, at = -1, head[s]
@@ -235,7 +235,7 @@ def _drop(op, s, head, following):  # type: ignore[no-untyped-def]
         following[previous] = following[op]
 
 
-@inner
+@inner_kernel
 def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
     """Put a ready op into the list of its server."""
     s = job.server[op]
@@ -244,7 +244,7 @@ def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
     changed[s] = True
 
 
-@inner
+@inner_kernel
 def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
     """Complete an edge; note its target if nothing else is missing there. Return how many ops have
     landed.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import uncounted, uncounted_entry
+from placeopt.model.compiled import uncounted_entry, uncounted_kernel
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
@@ -171,7 +171,7 @@ def make_walk(a: SearchArrays) -> Walk:
     )
 
 
-@uncounted
+@uncounted_kernel
 def _move(a, w, v, b):
     """Move node v to device b; the counts, loads and bytes follow."""
     device, count, load = w.device, w.readers, w.load
@@ -219,7 +219,7 @@ def _move(a, w, v, b):
     _count(a.paths, w, v, b, 1)
 
 
-@uncounted
+@uncounted_kernel
 def _count(paths, w, v, d, by):
     """Add `by` to the counts of what comes after and before the nodes of device d, for node v."""
     for side in range(2):
@@ -235,7 +235,7 @@ def _count(paths, w, v, d, by):
                 w.between[0] += by
 
 
-@uncounted
+@uncounted_kernel
 def _settle(a, w, start):
     """Put every node where `start` has it."""
     # Everything begins on device 0 and is moved from there, so that the bookkeeping exists once.
@@ -263,7 +263,7 @@ def _settle(a, w, start):
             _move(a, w, v, start[v])
 
 
-@uncounted
+@uncounted_kernel
 def _energy(a, w, cycle):
     """Return the excess of loads over the targets and of bytes over the capacities, ticks."""
     total = w.between[0] * cycle.op_price
@@ -276,7 +276,7 @@ def _energy(a, w, cycle):
     return total
 
 
-@uncounted
+@uncounted_kernel
 def _grow(a, w):
     """Grow a connected block around `w.block[0]` on its device; return its size."""
     wanted = 1 + np.random.randint(_BLOCK)
@@ -294,7 +294,7 @@ def _grow(a, w):
     return size
 
 
-@uncounted
+@uncounted_kernel
 def _is_among(block, size, x):
     """Whether a node is among the first ones of a block."""
     for i in range(size):
@@ -303,7 +303,7 @@ def _is_among(block, size, x):
     return False
 
 
-@uncounted
+@uncounted_kernel
 def _partner(w, b):
     """Put a random node of device b, if one is met soon, into the proposal; return its size."""
     for _ in range(8):
@@ -314,7 +314,7 @@ def _partner(w, b):
     return 1
 
 
-@uncounted
+@uncounted_kernel
 def _propose(a, w):
     """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing
     would change.
@@ -340,7 +340,7 @@ def _propose(a, w):
     return size, b
 
 
-@uncounted
+@uncounted_kernel
 def _apply(a, w, size, b):
     """Move the proposal's nodes to device b, and a node of b to where the first one was."""
     home = w.device[w.block[0]]
@@ -349,14 +349,14 @@ def _apply(a, w, size, b):
         _move(a, w, w.block[i], b if w.came[i] == home else home)
 
 
-@uncounted
+@uncounted_kernel
 def _undo(a, w, size):
     """Take the proposal's nodes back."""
     for i in range(size - 1, -1, -1):
         _move(a, w, w.block[i], w.came[i])
 
 
-@uncounted
+@uncounted_kernel
 def _largest(row):
     """Return the largest load of a pass."""
     largest = row[0]
@@ -365,7 +365,7 @@ def _largest(row):
     return largest
 
 
-@uncounted
+@uncounted_kernel
 def _keep_best(a, w, best_value):
     """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best
     value.
@@ -383,7 +383,7 @@ def _keep_best(a, w, best_value):
     return value
 
 
-@uncounted
+@uncounted_kernel
 def _lower_target(w, cycle, value):
     """Aim below the loads if `value` reaches the target; return whether it does."""
     total = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner, uncounted
+from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
 from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
 
@@ -53,7 +53,7 @@ class OpEdges(NamedTuple):
     work: Floats  # (num_ops,)
 
 
-@inner
+@inner_kernel
 def _numbered(parent: Ints) -> Ints:
     """Cluster of each unit, numbered from 0 by first unit."""
     cluster = np.empty(len(parent), np.int64)
@@ -61,7 +61,7 @@ def _numbered(parent: Ints) -> Ints:
     return cluster
 
 
-@uncounted
+@uncounted_kernel
 def _mergeable(graph: UnitGraph, work: Floats, size: Ints, a: int, b: int) -> bool:
     """Whether some device can hold both clusters."""
     for device in range(len(graph.capacity)):
@@ -96,7 +96,7 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
     return _numbered(parent)
 
 
-@uncounted
+@uncounted_kernel
 def _parallel_time(
     edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats, best: float
 ) -> float:
@@ -152,7 +152,7 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     return _numbered(parent)
 
 
-@uncounted
+@uncounted_kernel
 def _choose(
     graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
 ) -> int:
@@ -179,7 +179,7 @@ def _choose(
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) -> None:
     """Add to near[device] what `unit` exchanges with the units placed there."""
     for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
@@ -242,7 +242,7 @@ class Clusters(NamedTuple):
     dominant: Ints  # (num_ops,) predecessor that attains it, -1 for none
 
 
-@inner
+@inner_kernel
 def _join(
     edges: OpEdges, state: Clusters, kept: int, op: int, target: int, commit: int
 ) -> tuple[float, int]:
@@ -285,7 +285,7 @@ def _join(
     return best, pulls
 
 
-@inner
+@inner_kernel
 def _b_levels(edges: OpEdges) -> Floats:
     """Longest path from the start of each op to the end of the graph."""
     level = np.zeros(len(edges.order))
@@ -297,7 +297,7 @@ def _b_levels(edges: OpEdges) -> Floats:
     return level
 
 
-@inner
+@inner_kernel
 def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, float]:
     """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are
     moved.

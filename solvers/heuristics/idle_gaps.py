@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import inlined, inner, uncounted
+from placeopt.model.compiled import inlined, inner_kernel, uncounted_kernel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -57,7 +57,7 @@ class Gaps(NamedTuple):
     used: Ints  # (2,) leaves and nodes in use
 
 
-@inner
+@inner_kernel
 def empty_gaps(n: int, k: int) -> Gaps:
     """Return the gaps of k devices without ops, with room for n of them."""
     leaves = (
@@ -108,7 +108,7 @@ def _first_from(ends: Ints, count: int, due: int) -> int:
     return low
 
 
-@uncounted
+@uncounted_kernel
 def first_fit(gaps: Gaps, device: int, due: int, length: int, limit: int) -> int:
     """First gap that ends no sooner than `due` and is as long as `length`, as (node * BRANCHES +
     slot of the leaf) * WIDTH + place.
@@ -154,7 +154,7 @@ def gap_start(gaps: Gaps, gap: int) -> int:
     return gaps.start[gaps.leaf[gap // (BRANCHES * WIDTH), gap // WIDTH % BRANCHES], gap % WIDTH]
 
 
-@uncounted
+@uncounted_kernel
 def _measure(gaps: Gaps, node: int, slot: int) -> None:
     """Write the end of a leaf and the longest gap of the leaf and of its node."""
     leaf, longest = gaps.leaf[node, slot], np.int64(0)
@@ -175,7 +175,7 @@ def _measure(gaps: Gaps, node: int, slot: int) -> None:
     gaps.longest[node] = longest
 
 
-@uncounted
+@uncounted_kernel
 def _divide_node(gaps: Gaps, device: int, node: int) -> None:
     """Move the later half of a full node's leaves to a node behind it."""
     half, rest, behind = BRANCHES // 2, gaps.used[1], gaps.later[node]
@@ -196,7 +196,7 @@ def _divide_node(gaps: Gaps, device: int, node: int) -> None:
     _measure(gaps, rest, np.int64(0))
 
 
-@uncounted
+@uncounted_kernel
 def _divide_leaf(gaps: Gaps, device: int, node: int, slot: int) -> None:
     """Move the later half of a full leaf's gaps to a leaf behind it; the node has room for that."""
     half, leaf, rest = WIDTH // 2, gaps.leaf[node, slot], gaps.used[0]
@@ -220,7 +220,7 @@ def _divide_leaf(gaps: Gaps, device: int, node: int, slot: int) -> None:
     _measure(gaps, node, slot + 1)
 
 
-@uncounted
+@uncounted_kernel
 def _add_gap(gaps: Gaps, device: int, gap: int, begin: int, end: int, op: int) -> None:
     """Add a gap behind `op` and right after another one."""
     node, slot, place = gap // (BRANCHES * WIDTH), gap // WIDTH % BRANCHES, gap % WIDTH + 1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, inner, uncounted
+from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
 from placeopt.solvers.heuristics.idle_gaps import (
     FAR,
     NONE,
@@ -68,7 +68,7 @@ def _data_ready(
 # ---------------------------------------------------
 
 
-@uncounted
+@uncounted_kernel
 def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
     """Write the in-edges of `op` to `entries` by finish of the producer; return how many there
     are.
@@ -102,7 +102,7 @@ class Queues(NamedTuple):
     entries: Ints  # in-edges of the op at hand, by finish of the producer
 
 
-@inner
+@inner_kernel
 def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Queues:
     channels = costs.channel.max() + 1 if contention else 0
     arrived = np.full(
@@ -119,7 +119,7 @@ def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Qu
     )
 
 
-@uncounted
+@uncounted_kernel
 def _data_ready_on_channels(
     graph: GraphArrays,
     costs: CostArrays,
@@ -174,7 +174,7 @@ class Timeline(NamedTuple):
     gaps: Gaps
 
 
-@inner
+@inner_kernel
 def _empty_timeline(n: int, k: int) -> Timeline:
     return Timeline(
         np.zeros(n, np.int64),
@@ -187,7 +187,7 @@ def _empty_timeline(n: int, k: int) -> Timeline:
     )
 
 
-@uncounted
+@uncounted_kernel
 def _earliest_gap(
     timeline: Timeline, device: int, ready: int, duration: int, limit: int
 ) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def _earliest_gap(
     return best, best_gap
 
 
-@uncounted
+@uncounted_kernel
 def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
     """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
     end = begin + duration
@@ -244,7 +244,7 @@ class Partial(NamedTuple):
     queues: Queues
 
 
-@uncounted
+@uncounted_kernel
 def _schedule_ops(
     graph: GraphArrays,
     costs: CostArrays,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted
+from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.heaps import pop, push
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -57,7 +57,7 @@ class TimeSchedule(NamedTuple):
     waiting: Waiting
 
 
-@uncounted
+@uncounted_kernel
 def _earliest_pair(units: Units, order: Ints, s: TimeSchedule) -> tuple[int, int, int]:
     """Return (op, device, start) of the earliest start, ties by list position, then device; op -1
     for none.
@@ -103,7 +103,7 @@ def _may_start(units: Units, s: TimeSchedule, op: int, device: int) -> bool:
     return bool(s.device[op] < 0 and fits(units, s.home, s.free, units.unit[op], device))
 
 
-@uncounted
+@uncounted_kernel
 def _await(graph: GraphArrays, costs: CostArrays, position: Ints, s: TimeSchedule, op: int) -> None:
     """Put an op whose producers are all scheduled into the heaps of the devices that can run it."""
     for device in range(len(s.open_at)):
@@ -121,7 +121,7 @@ def _await(graph: GraphArrays, costs: CostArrays, position: Ints, s: TimeSchedul
             w.later[device] += 1
 
 
-@uncounted
+@uncounted_kernel
 def _schedule_ops_by_time(
     graph: GraphArrays,
     costs: CostArrays,
@@ -153,7 +153,7 @@ def _schedule_ops_by_time(
     return overflow
 
 
-@uncounted
+@uncounted_kernel
 def _first_ready(order: Ints, s: TimeSchedule) -> int:
     """Return the first op of the order that waits for nothing, -1 for none."""
     for op in order:
@@ -211,7 +211,7 @@ class Favourites(NamedTuple):
     latest: Ints  # (num_ops,) data is on every device from here on
 
 
-@uncounted
+@uncounted_kernel
 def _earliest_wakeful_pair(
     graph: GraphArrays,
     costs: CostArrays,
@@ -246,7 +246,7 @@ def _earliest_wakeful_pair(
     return best_slot, best_device, best_start
 
 
-@uncounted
+@uncounted_kernel
 def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, device: int) -> int:
     """Longest time of a tensor from `op` on `device` to `child` on another device."""
     slowest = np.int64(0)

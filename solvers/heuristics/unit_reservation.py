@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.compiled import inlined, inner, uncounted
+from placeopt.model.compiled import inlined, inner_kernel, uncounted_kernel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.projection import Units
 
 
-@inner
+@inner_kernel
 def reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units
     charged.
@@ -42,7 +42,7 @@ def fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
 
 
-@uncounted
+@uncounted_kernel
 def roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired
     later.

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
@@ -257,7 +257,7 @@ class Work(NamedTuple):
     unknown: Ints  # (1,) knapsacks that met the limit of nodes
 
 
-@inner
+@inner_kernel
 def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     """Order the layers by extra work per unit saved when y micro-batches are kept."""
     n = arrays.work.shape[2]
@@ -273,12 +273,12 @@ def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     scratch.ordered[t, y] = True
 
 
-@inner
+@inner_kernel
 def _contains(arrays, ideal, v):  # type: ignore[no-untyped-def]
     return arrays.bits[ideal, v >> 6] >> np.uint64(v & 63) & ONE
 
 
-@inner
+@inner_kernel
 def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
     """Decide exactly whether items 0..count-1, sorted by ratio, can save `need` for `allowed`: 1,
     0, or -1 unknown.
@@ -324,7 +324,7 @@ def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
         saved -= scratch.saved[depth - 1]
 
 
-@inner
+@inner_kernel
 def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
     """Take the faster choice of every layer of a stage, marked in `taken`; list the slower but
     smaller ones as items.
@@ -364,7 +364,7 @@ def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
     return work, memory, count
 
 
-@inner
+@inner_kernel
 def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Whether the layers of a stage (inner, outer, t) fit with y micro-batches for at most
     `allowed` ticks of work.
@@ -406,7 +406,7 @@ def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-un
     return answer == 1
 
 
-@inner
+@inner_kernel
 def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
     """Whether as many items as the largest savings need are possible at all: the cheapest of them
     must be allowed.
@@ -423,7 +423,7 @@ def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def
     return False
 
 
-@inner
+@inner_kernel
 def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
     """Return 1 if the stage fits without recomputation, 0 if it does not even fit with all of it,
     else -1.
@@ -442,14 +442,14 @@ def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
     return -1
 
 
-@inner
+@inner_kernel
 def _possible(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Whether a stage fits; see `_fits`, which is asked only where sums do not tell."""
     quick = _quick(arrays, stage, y, allowed)
     return quick == 1 if quick >= 0 else _fits(arrays, scratch, stage, y, allowed, optimistic)
 
 
-@inner
+@inner_kernel
 def _sort_items(scratch, count):  # type: ignore[no-untyped-def]
     """Sort the items by extra work per unit saved: nearly done, since layers come in that order."""
     for i in range(1, count):
@@ -462,7 +462,7 @@ def _sort_items(scratch, count):  # type: ignore[no-untyped-def]
         scratch.extra[j], scratch.saved[j], scratch.members[j] = extra, saved, v
 
 
-@inner
+@inner_kernel
 def _traffic(arrays, inner, outer, t):  # type: ignore[no-untyped-def]
     """Ticks of the edges that enter and leave the stage outer - inner."""
     total = arrays.sent_out[t, outer]
@@ -475,7 +475,7 @@ def _traffic(arrays, inner, outer, t):  # type: ignore[no-untyped-def]
     return total
 
 
-@inner
+@inner_kernel
 def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
     for w in range(arrays.bits.shape[1]):
         if arrays.bits[inner, w] & ~arrays.bits[outer, w]:
@@ -483,7 +483,7 @@ def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
     return True
 
 
-@inner
+@inner_kernel
 def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Return the largest number of micro-batches between the ends that fit, 0 if none does."""
     low, high = ends
@@ -500,7 +500,7 @@ def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type:
     return low
 
 
-@inner
+@inner_kernel
 def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
     """Return the ticks of work that a stage may take on d replicas, -1 if even its least work is
     too much.
@@ -516,7 +516,7 @@ def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
     return allowed if least <= allowed else -1
 
 
-@inner
+@inner_kernel
 def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
     """Add a label to an ideal unless another dominates it; those that it dominates are unlinked."""
     previous, at = -1, head[ideal]
@@ -532,7 +532,7 @@ def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
     return put_first(labels, LABEL_NEXT, head, ideal, used, row)
 
 
-@inner
+@inner_kernel
 def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
     """Put the stage of `step` before every label of its outer ideal that leaves it enough memory
     and devices.
@@ -560,7 +560,7 @@ def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
     return labels, head, used
 
 
-@inner
+@inner_kernel
 def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
     """Return the fewest devices and the least and largest sum of data degrees of an ideal's
     labels.

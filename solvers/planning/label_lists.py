@@ -4,10 +4,10 @@ follows.
 
 from __future__ import annotations
 
-from placeopt.model.compiled import inner
+from placeopt.model.compiled import inner_kernel
 
 
-@inner
+@inner_kernel
 def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-def]
     """Take label `at` out of the list that begins at head[where]; it follows `previous`, -1 if it
     is the first.
@@ -22,7 +22,7 @@ def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-
         labels[previous, link] = labels[at, link]
 
 
-@inner
+@inner_kernel
 def put_first(labels, link, head, where, used, row):  # type: ignore[no-untyped-def]
     """Write a row to labels[used] and put it in front of the list that begins at head[where];
     return `used` + 1.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.solvers.planning.label_lists import put_first, unlink
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class StepArrays(NamedTuple):
     rounds: int
 
 
-@inner
+@inner_kernel
 def _total(counts, start, price):  # type: ignore[no-untyped-def]
     """Return the price of counts[start:]."""
     total = 0
@@ -99,7 +99,7 @@ def _total(counts, start, price):  # type: ignore[no-untyped-def]
     return total
 
 
-@inner
+@inner_kernel
 def _too_many(pool, row):  # type: ignore[no-untyped-def]
     """Whether a label uses more devices than there are."""
     for kind in range(len(pool)):
@@ -108,7 +108,7 @@ def _too_many(pool, row):  # type: ignore[no-untyped-def]
     return False
 
 
-@inner
+@inner_kernel
 def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
     """Return the least priced devices for the layers before each cut, per price, with stages of
     compute <= limit.
@@ -157,7 +157,7 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
         middle = (low + high) // 2
 
 
-@inner
+@inner_kernel
 def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
     """Whether a label cannot become a plan below `cutoff`; `left`: what it may spend at each price
     before each cut.
@@ -174,7 +174,7 @@ def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
     return False
 
 
-@inner
+@inner_kernel
 def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
     """Add a label to the list of its cut and class unless one there is as good; drop those that it
     beats.
@@ -200,7 +200,7 @@ def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
     return put_first(labels, NEXT, head, (cut, c), used, row)
 
 
-@inner
+@inner_kernel
 def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped-def]
     """Lay every possible last stage."""
     labels, head, used = table
@@ -224,7 +224,7 @@ def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped
     return labels, head, used
 
 
-@inner
+@inner_kernel
 def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
     """Return the fill of a label whose first stage has a period, waits of a repetend included;
     NONE: too many in flight.
@@ -237,7 +237,7 @@ def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
     return max(label[FILL], between * low) + label[PASS]
 
 
-@inner
+@inner_kernel
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
     """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`:
     left, low, limit, cutoff.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted, uncounted_entry
+from placeopt.model.compiled import entry, inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Guide
 
@@ -80,7 +80,7 @@ def no_guide(num_ops: int) -> Guide:
     )
 
 
-@uncounted
+@uncounted_kernel
 def _run(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats) -> float:
     """Let the ops run in `order`, each as early as it can behind what its device runs before it;
     return the makespan.
@@ -114,7 +114,7 @@ def _delay(graph: Graph, device: Ints, u: int, v: int, e: int) -> float:
     return graph.transfer[graph.predecessors.tensor[e], graph.link_class[device[u], device[v]]]
 
 
-@uncounted
+@uncounted_kernel
 def _mark(
     graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats, critical: Flags
 ) -> None:

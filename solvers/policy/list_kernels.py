@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted
+from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reserve, roomiest, settle
@@ -222,7 +222,7 @@ def shares_of_work(graph, work):
     return above, below
 
 
-@uncounted
+@uncounted_kernel
 def _scored(said, known, linear, hidden, out, seen):
     """Return a score; fills the hidden layer `seen`, to which the op adds `known`."""
     total = 0.0
@@ -240,7 +240,7 @@ def _scored(said, known, linear, hidden, out, seen):
     return total
 
 
-@uncounted
+@uncounted_kernel
 def _learn_score(x, said, out, seen, linear, hidden, out_grad, embedding):
     """Add x times the gradient of a score to those of its weights and of the op's embedding."""
     for j in range(seen.shape[0]):
@@ -255,13 +255,13 @@ def _learn_score(x, said, out, seen, linear, hidden, out_grad, embedding):
                 hidden[i, j] += y * seen[j]
 
 
-@uncounted
+@uncounted_kernel
 def _last_end(s, d):
     """When device d has done all it holds."""
     return s.finish[s.table[d, s.held[d] - 1]] if s.held[d] > 0 else 0
 
 
-@uncounted
+@uncounted_kernel
 def _earliest(s, d, ready, ticks):
     """Return the earliest start on a device, in a gap if one is long enough."""
     at = s.held[d]
@@ -274,7 +274,7 @@ def _earliest(s, d, ready, ticks):
     return time
 
 
-@uncounted
+@uncounted_kernel
 def _releases(graph, s, v):
     """Return the share of the consumers of a ready op that wait for it alone."""
     begin, stop = graph.successors.pointer[v], graph.successors.pointer[v + 1]
@@ -285,7 +285,7 @@ def _releases(graph, s, v):
     return alone / max(1, stop - begin)
 
 
-@uncounted
+@uncounted_kernel
 def _say_of_turns(task, s, ready, count, progress):
     """Fill TURN of the ready ops."""
     costs, units, facts = task.costs, task.units, task.facts
@@ -325,7 +325,7 @@ def _say_of_turns(task, s, ready, count, progress):
         said[SOONEST] = _soft((said[SOONEST] - soonest) / tau)
 
 
-@uncounted
+@uncounted_kernel
 def _choose_op(task, s, ready, count, progress, heat, random):
     """Return the place of the next op among the ready ones; fills `s.turn` and `s.odds`."""
     w, embedding = task.weights, task.embedding
@@ -344,7 +344,7 @@ def _choose_op(task, s, ready, count, progress, heat, random):
     return chosen
 
 
-@uncounted
+@uncounted_kernel
 def _to_surprise(odds, count, heat, chosen):
     """Turn log-odds times `heat` into what the gradient of the chosen one's log-probability is in
     each; -inf stays out.
@@ -359,7 +359,7 @@ def _to_surprise(odds, count, heat, chosen):
         odds[i] = ((1.0 if i == chosen else 0.0) - odds[i] / mass) / heat
 
 
-@uncounted
+@uncounted_kernel
 def _learn_op(task, s, lesson, ready, count, chosen, heat):
     """Add the gradient of the choice of an op."""
     w, grad, embedding = task.weights, lesson.grad, lesson.embedding
@@ -380,7 +380,7 @@ def _learn_op(task, s, lesson, ready, count, chosen, heat):
         )
 
 
-@uncounted
+@uncounted_kernel
 def _learn_device(task, s, lesson, v, chosen, heat):
     """Add the gradient of the choice of a device, whose log-odds are in `s.odds`."""
     w, grad = task.weights, lesson.grad
@@ -400,7 +400,7 @@ def _learn_device(task, s, lesson, v, chosen, heat):
             )
 
 
-@uncounted
+@uncounted_kernel
 def _say_of_neighbours(task, s, v):
     """Say where the inputs of an op and its consumers' other inputs are."""
     g, facts, said = task.graph, task.facts, s.said
@@ -425,7 +425,7 @@ def _say_of_neighbours(task, s, v):
         said[d, LATEST] = 1.0 if d == latest else 0.0
 
 
-@uncounted
+@uncounted_kernel
 def _say_of_next(task, s, v):
     """Say when the next op on the longest path could let all end, for each device of op v.
 
@@ -466,7 +466,7 @@ def _say_of_next(task, s, v):
             s.said[d, NEXT], s.said[d, NEXT_LONG] = _soft(x), _soft(x / LONG)
 
 
-@uncounted
+@uncounted_kernel
 def _say(task, s, v, progress):
     """Fill what is said of every device for op v; return how many devices may take it."""
     costs, units, facts, said = task.costs, task.units, task.facts, s.said
@@ -513,7 +513,7 @@ def _say(task, s, v, progress):
     return count
 
 
-@uncounted
+@uncounted_kernel
 def _choose_device(task, s, v, heat, random):
     """Return the device of the highest score, of those that may take op v; fills `s.odds` and
     `s.seen`.
@@ -535,7 +535,7 @@ def _choose_device(task, s, v, heat, random):
     return chosen
 
 
-@uncounted
+@uncounted_kernel
 def _put(s, v, d, begin, ticks, rest):
     """Put op v on device d."""
     at = s.held[d]
@@ -550,7 +550,7 @@ def _put(s, v, d, begin, ticks, rest):
     s.ends[1] = max(s.ends[1], begin + ticks + rest)
 
 
-@uncounted
+@uncounted_kernel
 def _grow(task, s, ready, heats, random, lesson):
     """Schedule all ops; return whether a unit found no device with space."""
     g, costs, units = task.graph, task.costs, task.units

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry, pasted, uncounted
+from placeopt.model.compiled import entry, pasted, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 
@@ -453,7 +453,7 @@ def _release(graph: Graph, state: State, window: Flags, v: int, d: int, count: i
 # Without reference counting: reading an array out of a tuple would count twice, which was most of
 # the time. An
 # episode allocates nothing, and its caller keeps all arrays alive.
-@uncounted
+@uncounted_kernel
 def episode(
     graph: Graph,
     guide: Guide,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, uncounted
+from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.search.walk_state import random_neighbour
 
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
     seen: Flags  # (num_ops,)
 
 
-@uncounted
+@uncounted_kernel
 def _count_bytes(g, home, used):
     """Count the bytes on every device."""
     for d in range(used.shape[0]):
@@ -45,7 +45,7 @@ def _count_bytes(g, home, used):
         used[home[unit]] += g.units.bytes[unit]
 
 
-@uncounted
+@uncounted_kernel
 def _try(g, home, used, unit, d):
     """Move a unit to device d if it may run there and fits; return whether it moved."""
     old = home[unit]
@@ -61,7 +61,7 @@ def _try(g, home, used, unit, d):
     return True
 
 
-@uncounted
+@uncounted_kernel
 def _weight_between(g, op, other):
     """Return the ticks of the last tensor that two ops share, incoming ones last."""
     weight = 0
@@ -73,7 +73,7 @@ def _weight_between(g, op, other):
     return weight
 
 
-@uncounted
+@uncounted_kernel
 def _spread(g, c, op, d, room, together):
     """Move a connected cluster of up to `room` ops around `op` to device d; return the number of
     units moved.
@@ -111,7 +111,7 @@ def _spread(g, c, op, d, room, together):
     return moved
 
 
-@uncounted
+@uncounted_kernel
 def _exchange(g, c, unit, other):
     """Let two units change places if both may and fit; return whether they did."""
     origin, to = c.home[unit], c.home[other]
@@ -127,7 +127,7 @@ def _exchange(g, c, unit, other):
     return True
 
 
-@uncounted
+@uncounted_kernel
 def _rank_beside(g, c, rank, op):
     """Put an op right before or behind another one in rank, one of its own device if it is met
     soon.
@@ -141,7 +141,7 @@ def _rank_beside(g, c, rank, op):
     rank[op] = rank[other] + (1 if uniform(s) < 0.5 else -1)
 
 
-@uncounted
+@uncounted_kernel
 def _move(g, c, op, pick):
     """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return
     whether it moved.

@@ -20,7 +20,7 @@ import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import Flags, Floats, Ints, frozen
-from placeopt.model.compiled import entry, uncounted
+from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
@@ -220,7 +220,7 @@ class Groups(NamedTuple):
     allowed: np.ndarray  # (u, k) devices that can run every member
 
 
-@uncounted
+@uncounted_kernel
 def _merge(groups, capacity, most, first, second):  # type: ignore[no-untyped-def]
     """Merge the groups of two units, unless that is too much work or no device can hold it; return
     whether it was done.

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.model.compiled import uncounted, uncounted_entry
+from placeopt.model.compiled import uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
 from placeopt.solvers.search.walk_state import NEVER, random_neighbour
@@ -92,7 +92,7 @@ def settle(g, w):
 # -----------------------------------------------------------------------------------------------
 
 
-@uncounted
+@uncounted_kernel
 def _add(g, w, count, unit, d):
     """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the
     new count.
@@ -105,7 +105,7 @@ def _add(g, w, count, unit, d):
     return count + 1
 
 
-@uncounted
+@uncounted_kernel
 def _grow(g, w, count, op, together, room, d):
     """Add to the proposal a connected cluster around `op`, which goes to device d; return the new
     count.
@@ -156,20 +156,20 @@ def _grow(g, w, count, op, together, room, d):
     return count
 
 
-@uncounted
+@uncounted_kernel
 def _room(g, w):
     """Return a cluster size, log-uniform between 2 and twice a device's share of the ops."""
     n, k = g.compute.shape
     return int(2.0 * np.exp(uniform(w.random) * np.log(max(1.5, n / k))))
 
 
-@uncounted
+@uncounted_kernel
 def _other_device(g, w, d):
     """Return a random device that is not d (k > 1)."""
     return (d + 1 + below(w.random, g.compute.shape[1] - 1)) % g.compute.shape[1]
 
 
-@uncounted
+@uncounted_kernel
 def _shift(w, op, to):
     """Put `op` at position `to` of the sequence; those between move by one."""
     at = w.position[op]
@@ -182,7 +182,7 @@ def _shift(w, op, to):
     w.position[op] = to
 
 
-@uncounted
+@uncounted_kernel
 def _clip(g, w, op, to):
     """Return the position nearest to `to` where `op` comes after its producers and before its
     consumers.
@@ -195,7 +195,7 @@ def _clip(g, w, op, to):
     return min(max(to, low), high)
 
 
-@uncounted
+@uncounted_kernel
 def _critical(g, w):
     """Choose a step of the critical path; return (reader, source, whether data binds them), -1 for
     none.
@@ -241,7 +241,7 @@ def _critical(g, w):
     return chosen, source, by_data
 
 
-@uncounted
+@uncounted_kernel
 def _window(g, w):
     """Propose that two devices swap what they start within a window of time (often: from some time
     on).
@@ -262,7 +262,7 @@ def _window(g, w):
     return count
 
 
-@uncounted
+@uncounted_kernel
 def _overtake(g, w, op):
     """Return (op to shift, its position): an op ahead of the one just before it on its device, or
     the other behind.
@@ -279,7 +279,7 @@ def _overtake(g, w, op):
     return previous, w.position[op]
 
 
-@uncounted
+@uncounted_kernel
 def _choose_cluster(g, w, move, op):
     """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that
     goes back or -1).
@@ -307,7 +307,7 @@ def _choose_cluster(g, w, move, op):
     return op, to, room, together, back
 
 
-@uncounted
+@uncounted_kernel
 def _propose(g, w, move):
     """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1,
     its position).
@@ -357,7 +357,7 @@ def _propose(g, w, move):
     return count, -1, 0
 
 
-@uncounted
+@uncounted_kernel
 def _move_units(g, w, count):
     """Exchange the devices of the proposal's units with `unit_to`; doing it twice undoes it."""
     for i in range(count):
@@ -374,7 +374,7 @@ def _move_units(g, w, count):
         w.unit_to[i] = old
 
 
-@uncounted
+@uncounted_kernel
 def _extent(g, w, units):
     """First and last place in the sequence of the ops of the first `units` of `w.unit_list`."""
     first, last = g.compute.shape[0], -1
@@ -385,7 +385,7 @@ def _extent(g, w, units):
     return first, last
 
 
-@uncounted
+@uncounted_kernel
 def _limit(acceptance, value, best, temperature, draw):
     """Return the largest value that a proposal may have; `cooling.limits` says the same of rows."""
     if temperature <= 0.0:
@@ -463,7 +463,7 @@ REJECTED = -1
 """Value of a decoding that was given up because the limit is passed."""
 
 
-@uncounted
+@uncounted_kernel
 def update_tails(g, w, last):
     """Longest path from the start of each op to the end, for the ops at positions `last` and
     before.
@@ -481,7 +481,7 @@ def update_tails(g, w, last):
         w.new_tail[op] = longest + g.compute[op, source]
 
 
-@uncounted
+@uncounted_kernel
 def decode(g, w, first, limit):
     """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed
     `limit`.
@@ -528,7 +528,7 @@ def decode(g, w, first, limit):
     return makespan
 
 
-@uncounted
+@uncounted_kernel
 def adopt(g, w, first, value):
     """Make the schedule just decoded the current one."""
     n = w.sequence.shape[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import uncounted
+from placeopt.model.compiled import uncounted_kernel
 from placeopt.model.random_bits import below
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
     )
 
 
-@uncounted
+@uncounted_kernel
 def random_neighbour(g, s, op):  # type: ignore[no-untyped-def]
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
     ins, outs = g.predecessors, g.successors

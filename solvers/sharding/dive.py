@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, unchanged
 from placeopt.sharding.decode import decode, least_room, room_of, take
@@ -121,7 +121,7 @@ def surest(c, nodes, belief, shares):
     return alive
 
 
-@inner
+@inner_kernel
 def _asked(c, best, decided, v):
     """Return the most that an edge to a decided neighbour costs more than with another strategy of
     v.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.sharding.decode import (
     NO_LIMIT,
@@ -121,7 +121,7 @@ def roots_at(f, c, over):
     return np.flatnonzero(marked)
 
 
-@inner
+@inner_kernel
 def _touches_once(f, board, w):
     """Whether a node outside has exactly one neighbour in the tree."""
     touching = 0
@@ -132,7 +132,7 @@ def _touches_once(f, board, w):
     return touching == 1
 
 
-@inner
+@inner_kernel
 def _join(f, board, count, w, parent, edge):
     """Put a node into the tree at position `count`."""
     board.order[count] = w
@@ -141,7 +141,7 @@ def _join(f, board, count, w, parent, edge):
     board.link[count] = edge
 
 
-@inner
+@inner_kernel
 def _grow(f, board, root, most, skip, state):
     """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then
     with what follows.
@@ -173,7 +173,7 @@ def _grow(f, board, root, most, skip, state):
     return count, total
 
 
-@inner
+@inner_kernel
 def _fill_beliefs(f, c, board, cores, count, price):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
@@ -214,7 +214,7 @@ def _fill_beliefs(f, c, board, cores, count, price):
             _pass_on(b, f.table if w < v else f.turned, at, target)
 
 
-@inner
+@inner_kernel
 def _leave_out(b, usage, start, room):
     """Let strategies that have no room cost infinity."""
     for x in range(len(b)):
@@ -222,7 +222,7 @@ def _leave_out(b, usage, start, room):
             b[x] = np.inf
 
 
-@inner
+@inner_kernel
 def _pass_on(b, table, at, target):
     """Add to `target` of each strategy of the parent the least of b with its row of the table."""
     size = len(b)
@@ -234,7 +234,7 @@ def _pass_on(b, table, at, target):
         target[y] += least
 
 
-@inner
+@inner_kernel
 def _value(f, board, count, price):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of
     usage).
@@ -257,7 +257,7 @@ def _value(f, board, count, price):
     return cost, cost + priced
 
 
-@inner
+@inner_kernel
 def _use(f, c, board, count, sign):
     """Take (sign 1) or give back (-1) the usage of the tree."""
     for i in range(count):
@@ -271,7 +271,7 @@ def _use(f, c, board, count, sign):
         )
 
 
-@inner
+@inner_kernel
 def _decide(f, c, board, count):
     """Choose from the root down, within the room; the usage of the tree has been given back."""
     for i in range(count):

@@ -90,7 +90,7 @@ def test_a_kernel_is_compiled_again_when_what_it_calls_in_other_files_changes(tm
     were.
     """
     (tmp_path / "far.py").write_text(
-        "from placeopt.model.compiled import inner\n@inner\ndef step(x):\n    return x + 1\n"
+        "from placeopt.model.compiled import inner_kernel\n@inner_kernel\ndef step(x):\n    return x + 1\n"
     )
     (tmp_path / "near.py").write_text(
         "from placeopt.model.compiled import inlined\nfrom far import step\n@inlined\ndef "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry, inlined, uncounted
+from placeopt.model.compiled import entry, inlined, uncounted_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -425,7 +425,7 @@ def _slot_steps(
         way.edge[depth] = lattice.child_ptr[below]
 
 
-@uncounted
+@uncounted_kernel
 def _fill(
     a: FlowArrays,
     lattice: LatticeArrays,

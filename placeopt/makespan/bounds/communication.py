@@ -55,7 +55,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE, fits
 from placeopt.model.arrays import Ints, frozen
-from placeopt.model.compiled import entry, uncounted, uncounted_entry
+from placeopt.model.compiled import entry, uncounted_entry, uncounted_kernel
 from placeopt.model.heaps import argsort, pop, push
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def jackson(count, jobs):  # type: ignore[no-untyped-def]
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
     """Least start that one of the three cases of the second part allows; 0 if none does.
 
@@ -273,7 +273,7 @@ def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@uncounted
+@uncounted_kernel
 def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch):  # type: ignore[no-untyped-def]
     """Earliest start on class c that the work of all ancestors allows: the second part of the
     module's proof.
@@ -334,7 +334,7 @@ def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch): 
     return best
 
 
-@uncounted
+@uncounted_kernel
 def _delays(graph, position, window, ends, mark, ancestors, delays):  # type: ignore[no-untyped-def]
     """Fill d0, d1 and d2 of the ancestors of the op at `position` within the window, the latest
     ancestor first.
@@ -384,7 +384,7 @@ def _delays(graph, position, window, ends, mark, ancestors, delays):  # type: ig
     return count, base
 
 
-@uncounted
+@uncounted_kernel
 def _keys(graph, c, ancestors, count, heads, delays, keys, floor):  # type: ignore[no-untyped-def]
     """Fill the keys of the ancestors if they are on another device than v, which is of class c;
     return the new floor.
@@ -409,7 +409,7 @@ def _keys(graph, c, ancestors, count, heads, delays, keys, floor):  # type: igno
     return floor
 
 
-@uncounted
+@uncounted_kernel
 def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: ignore[no-untyped-def]
     """Return min over j of max(jackson(first j), key(j + 1)) for the first `size` ancestors of
     jobs[PICKED], at least one, whose keys are above 0.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -141,7 +141,7 @@ def carry_over(c, messages, node, strategy, f):
                     f.to_high[f.high_ptr[e] + x] = value
 
 
-@inner
+@inner_kernel
 def _gather(f, v, b):
     """Write b_v of a node of the core and return its number of entries and of earlier neighbours in
     the core.
@@ -165,7 +165,7 @@ def _gather(f, v, b):
     return size, before
 
 
-@inner
+@inner_kernel
 def _send(source, message, target, table, rows, columns, share, b):
     """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is
     returned.
@@ -316,7 +316,7 @@ def chain_choices(f, width):
     return Chains(weight, _followed(f, weight), low_label, label)
 
 
-@inner
+@inner_kernel
 def _cheapest(f, start, at, size):
     """Return the cheapest of `size` strategies from `start` with the row of a table at `at`."""
     best, least = 0, np.inf
@@ -327,7 +327,7 @@ def _cheapest(f, start, at, size):
     return best
 
 
-@inner
+@inner_kernel
 def _followed(f, weight):
     """Return usages by weights of strategies; write those of trees, by the weights of their
     parents' strategies.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner
+from placeopt.model.compiled import entry, inner_kernel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -101,7 +101,7 @@ def _stars_at(c, times, most, below, pairs):
     return found[:, :count]
 
 
-@inner
+@inner_kernel
 def _most_around(c, v, x, t, below):
     """Return the most that the neighbours of v use at t together with its strategy x, and the
     number of their strategies.
@@ -121,7 +121,7 @@ def _most_around(c, v, x, t, below):
     return used, size
 
 
-@inner
+@inner_kernel
 def _row(c, v, w, e, x):
     """Return where the table of an edge from v to w has the row of x, the distance between its
     entries, and their number.
@@ -196,7 +196,7 @@ def excess(f, c, stars, chains):
     return found
 
 
-@inner
+@inner_kernel
 def _following(f, w, e, x):
     """Return the strategy of a node of a tree where its parent has x."""
     size = f.node_ptr[w + 1] - f.node_ptr[w]
@@ -208,7 +208,7 @@ def _following(f, w, e, x):
     return best
 
 
-@inner
+@inner_kernel
 def _above(f, v, w, e, x, weight):
     """Return the usage of the parent w of v over the choices in which v has x."""
     total = 0.0
