@@ -283,7 +283,9 @@ def test_a_part_ends_with_the_whole(data):
     lane, whole = series_lane(problem, 600.0)
     thread = threading.Thread(target=lane.run)
     thread.start()
-    time.sleep(1.0)
+    until = time.monotonic() + 60.0
+    while whole.lower_bound == 0 and time.monotonic() < until:
+        time.sleep(0.1)
     whole.interrupt()
     thread.join(60.0)
     assert not thread.is_alive()
