@@ -237,7 +237,8 @@ def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
     """Groups of kernels without which a solver cannot begin, None where it does not say: all of its
     groups.
     """
-    return getattr(solver, "kernels_at_once", lambda _: None)(problem)  # type: ignore[no-any-return]
+    at_once = getattr(solver, "kernels_at_once", lambda _: None)
+    return at_once(problem)  # type: ignore[no-any-return]
 
 
 def _run_one(

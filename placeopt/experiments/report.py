@@ -241,10 +241,14 @@ def _figures(table: analysis.SolverTable, rows: Sequence[Row]) -> dict[str, Any]
 
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; margin: .5rem 0 2rem; display: block; overflow-x: auto; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
-th { background: #f4f4f4; position: sticky; top: 0; } figure { margin: 1rem 0 2rem; } svg { max-width: 100%; height: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
+  color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: .5rem 0 2rem; display: block;
+  overflow-x: auto; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: left;
+  white-space: nowrap; }
+th { background: #f4f4f4; position: sticky; top: 0; }
+figure { margin: 1rem 0 2rem; } svg { max-width: 100%; height: auto; }
 """
 
 
@@ -262,7 +266,8 @@ def page(title: str, tables: dict[str, Table], drawings: dict[str, bytes]) -> st
                 for row in rows
             )
             parts.append(
-                f"<h2>{html.escape(name)}</h2><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+                f"<h2>{html.escape(name)}</h2>"
+                f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
             )
     name = html.escape(title)
     icon = '<link rel="icon" href="data:,">'  # no request for a favicon

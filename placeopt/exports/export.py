@@ -277,10 +277,10 @@ def export(
     inputs : example inputs of a torch module.
     devices : the framework's name of every device ("cuda:0", "cpu"), by index or by name.
     out : file or folder.
-    options : of the target; `device-map` and `jax` take parameters (names that an ONNX file may have
-        folded away: a list, a .safetensors file or its index); `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or
-        micro_batches, solver and
-        seconds to search for one, and stage (of every op, where a device holds several).
+    options : of the target; `device-map` and `jax` take parameters (names that an ONNX file may
+        have folded away: a list, a .safetensors file or its index); `torch-pipeline` takes schedule
+        (a schedule, its JSON or its CSV), or micro_batches, solver and seconds to search for one,
+        and stage (of every op, where a device holds several).
 
     Raises
     ------
@@ -313,10 +313,12 @@ def make(
                 "to export"
             )
         placement = placement.solution
-    if not isinstance(placement, Placement) or len(placement.device) != problem.num_ops:
+    placed = isinstance(placement, Placement)
+    received = len(placement.device) if placed else type(placement).__name__
+    if received != problem.num_ops:
         raise InputError(
             f"placement: expected the {problem.num_ops} ops of problem '{problem.name}', received "
-            f"{len(placement.device) if isinstance(placement, Placement) else type(placement).__name__}"
+            f"{received}"
         )
     own = {key: given.pop(key, None) for key in ("model", "inputs")}
     options = {key: value for key, value in given.items() if value is not None}

@@ -318,8 +318,8 @@ def registering(modules: Iterable[Any]) -> Iterator[str]:
             continue
         if definition is None:
             raise InputError(
-                f"op '{node.name}' calls the custom op '{target._schema.name}', whose Python module "
-                "torch does not tell; register it with torch.library.custom_op, or use po.export "
+                f"op '{node.name}' calls the custom op '{target._schema.name}', whose Python "
+                "module torch does not tell; register it with torch.library.custom_op, or use po.export "
                 "in Python"
             )
         yield f"import {definition._init_fn.__module__}  # {target._schema.name}"

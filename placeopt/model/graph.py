@@ -170,7 +170,11 @@ class OpGraph(SharedTensors):
             raise InputError(f"graph '{self.name}': expected at least one op, received none")
         if len(set(self.op_names)) != n:
             seen: set[str] = set()
-            twice = next(x for x in self.op_names if x in seen or seen.add(x))  # type: ignore[func-returns-value]
+            twice = next(
+                x
+                for x in self.op_names
+                if x in seen or seen.add(x)  # type: ignore[func-returns-value]
+            )
             raise InputError(
                 f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
             )

@@ -46,7 +46,9 @@ class Placement(ArrayHolder):
         if (self.priority is None) != (other.priority is None):
             return False
         same = np.array_equal(self.device, other.device)
-        return same and (self.priority is None or np.array_equal(self.priority, other.priority))  # type: ignore[arg-type]
+        if self.priority is None:
+            return same
+        return same and np.array_equal(self.priority, other.priority)  # type: ignore[arg-type]
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -415,7 +415,8 @@ class _Tasks:
         self.priority: dict[str, int] = {}
         self.key_of: dict[int, str] = {}  # tensor to key
         self.wanted: list[str] = []
-        device, rank = placement.device.tolist(), placement.priority.tolist()  # type: ignore[union-attr]
+        device = placement.device.tolist()
+        rank = placement.priority.tolist()  # type: ignore[union-attr]
 
         def add(key: str, home: int, priority: int, *task: Any) -> None:
             self.tasks[key], self.address[key], self.priority[key] = task, addresses[home], priority

@@ -94,7 +94,8 @@ def _windows(
     right = max(0, (out[1] - 1) * stride + kw - x.shape[3] - pw)
     if ph or pw or below or right:
         x = np.pad(x, ((0, 0), (0, 0), (ph, below), (pw, right)), constant_values=fill)
-    view = np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(2, 3))  # type: ignore[call-overload]
+    windows = np.lib.stride_tricks.sliding_window_view
+    view = windows(x, (kh, kw), axis=(2, 3))  # type: ignore[call-overload]
     return view[:, :, ::stride, ::stride][:, :, : out[0], : out[1]]
 
 

@@ -75,7 +75,9 @@ class PluginTracker(Generic[SolutionT]):
     @staticmethod
     def whole_of(tracker: Any) -> Tracker[Any]:
         """Return the tracker behind a face, and any other as it is."""
-        return tracker.__whole if type(tracker) is PluginTracker else tracker  # type: ignore[no-any-return]
+        if type(tracker) is not PluginTracker:
+            return tracker  # type: ignore[no-any-return]
+        return tracker.__whole
 
     def __enter__(self) -> PluginTracker[SolutionT]:
         return self

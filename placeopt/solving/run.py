@@ -208,7 +208,8 @@ def run_part(
         return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
     objective = objective_of(whole.problem)
     start = restated(initial, whole.problem, objective)
-    return lent(_run_part(whole, solver, seconds, evaluations, start, target, adopt))  # type: ignore[no-any-return]
+    result = _run_part(whole, solver, seconds, evaluations, start, target, adopt)
+    return lent(result)  # type: ignore[no-any-return]
 
 
 def _run_part(
@@ -293,7 +294,8 @@ def best_so_far() -> Result[Any] | None:
     for tracker in trackers:
         copy.adopt_claims(tracker)
     try:
-        return lent(_conclude(copy, objective_of(outer.problem), measured=False))  # type: ignore[no-any-return]
+        result = _conclude(copy, objective_of(outer.problem), measured=False)
+        return lent(result)  # type: ignore[no-any-return]
     except SolverError:
         return None
 

@@ -228,7 +228,8 @@ class Lane:
             now = self._clock()
             turn.spend(max(now - begin, LEAST), self._closed(*tracker.gained))
             turn.seconds += tracker.elapsed - second
-            turn.gained = tuple(map(sum, zip(turn.gained, tracker.gained, strict=True)))  # type: ignore[assignment]
+            gained = zip(turn.gained, tracker.gained, strict=True)
+            turn.gained = tuple(map(sum, gained))  # type: ignore[assignment]
         if waits and not self.idle:
             turn.passed += max(turn.cost, turn.state.first)
         return waits

@@ -70,8 +70,10 @@ class SplitProblem(ArrayHolder):
     max_replicas: int = 1
     groups: int = 1
     overlap: bool = False
-    sync: Ints = None  # type: ignore[assignment]  # (num_ops,) ticks to send an op's weights once; default 0
-    uplink: Ints = None  # type: ignore[assignment]  # (num_tensors,) ticks on an uplink; default: between devices
+    # (num_ops,) ticks to send an op's weights once; default 0
+    sync: Ints = None  # type: ignore[assignment]
+    # (num_tensors,) ticks on an uplink; default: between devices
+    uplink: Ints = None  # type: ignore[assignment]
     objective: str = "period"
     name: str = ""
 

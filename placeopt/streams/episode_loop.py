@@ -385,7 +385,15 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
 
 
 @inner_kernel
-def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
+def _choose_rollout(  # type: ignore[no-untyped-def]
+    jobs,
+    policy,
+    job,
+    free_at,
+    horizon,
+    work,
+    state,
+):
     """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
     Each way to place this job, and refusing it, is followed by the same `samples` futures of
@@ -546,7 +554,15 @@ def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-un
 
 
 @entry
-def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type: ignore[no-untyped-def]
+def run_episode(  # type: ignore[no-untyped-def]
+    jobs,
+    stream,
+    policy,
+    state,
+    work,
+    outcome,
+    afterwards,
+):
     """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves)
     if that has rows.
     """

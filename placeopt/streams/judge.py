@@ -194,7 +194,9 @@ class _Layout:
                 next(self._idle_blocks(size, idle), None)
                 for size in self.fresh_sizes(model, degree)
             ]
-            return None if None in found else functools.reduce(operator.or_, found)  # type: ignore[arg-type]
+            if None in found:
+                return None
+            return functools.reduce(operator.or_, found)  # type: ignore[arg-type]
         return self._place_by_memory(model, degree, idle)
 
     def _place_by_memory(self, model: int, degree: int, idle: int) -> int | None:

@@ -484,7 +484,14 @@ def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type: ignore[no-untyped-def]
+def _most_in_flight(  # type: ignore[no-untyped-def]
+    arrays,
+    scratch,
+    stage,
+    ends,
+    allowed,
+    optimistic,
+):
     """Return the largest number of micro-batches between the ends that fit, 0 if none does."""
     low, high = ends
     if not _possible(arrays, scratch, stage, low, allowed, optimistic):

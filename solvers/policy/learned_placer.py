@@ -187,7 +187,8 @@ def fill_samples(
     seeds = draw_seeds(rng, len(samples[0]))
 
     def run(part: slice) -> None:
-        draw(seeds[part], samples._make(array[part] for array in samples))  # type: ignore[attr-defined]
+        rows = (array[part] for array in samples)
+        draw(seeds[part], samples._make(rows))  # type: ignore[attr-defined]
 
     parallel_slices(run, len(seeds), steps)
     return samples
