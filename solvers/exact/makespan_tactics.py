@@ -238,7 +238,7 @@ def _series(state: State) -> Iterator[None]:
             parts[looks].places.append(place)
         else:
             parts[looks] = Part(state, problem, place)
-            yield
+        yield
     _join(state, parts.values())
     yield  # the gap may be closed now
     while left := [part for part in parts.values() if part.gap > 0]:

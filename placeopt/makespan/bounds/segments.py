@@ -317,7 +317,7 @@ class _Model:
     @property
     def key(self) -> tuple[int, ...]:
         """What makes two segments alike."""
-        return (*self.devices, *chain(*self.ticks), *chain(*self.edges))
+        return len(self.ticks), *self.devices, *chain(*self.ticks), *chain(*self.edges)
 
     def least(self, end: float, *, effort: float = 0.5) -> int:
         """Return the least time from the first op to the last one, or a bound on it.
