@@ -66,6 +66,8 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ortools.sat.python import cp_model
+
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.segment_graph import Evidence, Neighbours, Segment
     from placeopt.model.arrays import Floats
@@ -329,8 +331,18 @@ class _Model:
         from ortools.sat.python import cp_model
 
         model = cp_model.CpModel()
-        most = self.serial  # one after the other, on one device if it can hold all of them
-        if most == sum(map(max, self.ticks)) or any(free for _, _, free, _ in self.edges):
+        model.minimize(self._add_to(model))
+        solver = cp_solver(workers=1, effort=effort, seconds=end - time.perf_counter())
+        status = solve_interruptibly(solver, model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return self.longest_path
+        return max(self.longest_path, int(solver.response_proto.inner_objective_lower_bound))
+
+    def _add_to(self, model: cp_model.CpModel) -> cp_model.IntVar:
+        """Add the schedules of the segment to a model; return the start of the last op."""
+        most = self.serial  # on one device, unless some ops cannot share one
+        one = any(min(column) >= 0 for column in zip(*self.ticks, strict=True))
+        if not one or any(free for _, _, free, _ in self.edges):
             most += sum(pay for _, _, _, pay in self.edges if pay < INFINITE)
         start = [
             model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))
@@ -374,9 +386,4 @@ class _Model:
                 model.add(same == 1)
             else:
                 model.add(start[v] >= after[u] + pay).only_enforce_if(~same)
-        model.minimize(start[-1])
-        solver = cp_solver(workers=1, effort=effort, seconds=end - time.perf_counter())
-        status = solve_interruptibly(solver, model)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return self.longest_path
-        return max(self.longest_path, int(solver.response_proto.inner_objective_lower_bound))
+        return start[-1]
