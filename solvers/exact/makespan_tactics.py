@@ -46,7 +46,7 @@ from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator, Sequence
 
     from placeopt.makespan.bounds.series import Place
     from placeopt.makespan.coarsening import Coarse
@@ -230,26 +230,27 @@ def _series(state: State) -> Iterator[None]:
     parts' values at most. It ends when that is no more than the bound.
     """
     facts: MakespanFacts = state.facts
-    state.breadth, parts = len(PROVERS), dict[bytes, Part]()
+    state.breadth, unlike, parts = len(PROVERS), dict[bytes, Part](), list[Part]()
     for place in facts.parts:
         problem = part_problem(facts.analysis.problem, place)
         looks = part_looks(problem, place)
-        if looks in parts:
-            parts[looks].places.append(place)
+        if looks in unlike:
+            unlike[looks].places.append(place)
         else:
-            parts[looks] = Part(state, problem, place)
+            unlike[looks] = Part(state, problem, place)
+        parts.append(unlike[looks])
         yield
-    _join(state, parts.values())
+    _join(state, parts)
     yield  # the gap may be closed now
-    while left := [part for part in parts.values() if part.gap > 0]:
-        most = sum(part.most * len(part.places) for part in parts.values()) - state.lower_bound
+    while left := [part for part in unlike.values() if part.gap > 0]:
+        most = sum(part.most for part in parts) - state.lower_bound
         if most <= 0:
             return
         share = 1.0 if state.value is None else min(1.0, most / (state.value - state.lower_bound))
         state.breadth = max(1.0, share * sum(part.breadth for part in left))
         part = max(left, key=lambda part: len(part.places) * part.gap / part.seconds)
         if part.go_on(state):
-            _join(state, parts.values())
+            _join(state, parts)
         yield
 
 
@@ -315,19 +316,16 @@ class Part:
         return (own.value, own.lower_bound) != before
 
 
-def _join(state: State, parts: Collection[Part]) -> None:
+def _join(state: State, parts: Sequence[Part]) -> None:
     """Raise the bound, heads and tails of the whole by those of its parts, and offer their
     schedules, one after the other.
     """
     analysis: Analysis = state.facts.analysis
-    places: list[Place] = state.facts.parts
-    part_at = {id(place): part for part in parts for place in part.places}
-    inner = [part_at[id(place)] for place in places]
-    least = [part.tracker.lower_bound for part in inner]
-    analyses = [part.analysis for part in inner]
-    analysis.heads = heads_in_series(analysis, places, analyses, least)
+    places, inner = state.facts.parts, [part.analysis for part in parts]
+    least = [part.tracker.lower_bound for part in parts]
+    analysis.heads = heads_in_series(analysis, places, inner, least)
     state.raise_bound(sum(least), "series")
-    found = [part.tracker.solution for part in inner if part.tracker.solution is not None]
+    found = [part.tracker.solution for part in parts if part.tracker.solution is not None]
     if len(found) == len(places):
         joined = placement_in_series(analysis.problem, places, found)
         offer(analysis.problem, state.tracker, joined)
