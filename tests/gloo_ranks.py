@@ -1,37 +1,29 @@
-"""Runs gloo_worker.py once per rank, on this machine's loopback, and returns what every rank
-printed.
-"""
+"""Runs gloo_worker.py on this machine's loopback, and returns what every rank printed."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 WORKER = Path(__file__).with_name("gloo_worker.py")
 
 
 def run_ranks(ranks: int, folder: Path, job: str, *arguments: object) -> list[str]:
-    """Start the ranks of a job; fail with a rank's last words if one of them does."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    given = [str(argument) for argument in arguments]
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(ranks), str(folder / "init"), job, *given],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(ranks)
-    ]
-    outputs = []
+    """Start the ranks of a job; fail with the ranks' last words if one of them does."""
+    said = Path(tempfile.mkdtemp(prefix="ranks-", dir=folder))
+    worker = subprocess.Popen(
+        [sys.executable, str(WORKER), str(ranks), str(said), job, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        start_new_session=True,
+    )
     try:
-        outputs = [worker.communicate(timeout=200) for worker in workers]
+        code = worker.wait(timeout=200)
     finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (_, err) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, err[-2000:]
-    return [out for out, _ in outputs]
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+    assert code == 0, "\n".join(file.read_text()[-2000:] for file in said.glob("*.err"))
+    return [(said / f"{rank}.out").read_text() for rank in range(ranks)]

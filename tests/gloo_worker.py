@@ -1,5 +1,7 @@
-"""One rank of a gloo group, started by gloo_ranks.py: gloo_worker.py RANK WORLD INIT_FILE JOB
-ARGUMENT...
+"""The ranks of a gloo group, started by gloo_ranks.py: gloo_worker.py RANKS FOLDER JOB ARGUMENT...
+
+torch is imported once, and every rank is a fork of that process, which ends with the first exit
+code that is not 0. A rank writes what it says to FOLDER/RANK.out and FOLDER/RANK.err.
 
 exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all
 micro-batches, every rank saves the gradients of its stages.
@@ -16,6 +18,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import multiprocessing
+import multiprocessing.connection
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -197,20 +202,49 @@ def scheduled(rank: int, micro_batches: int, path: str) -> None:
     dist.barrier()
 
 
-if __name__ == "__main__":
-    RANK, WORLD, INIT, JOB, *ARGUMENTS = sys.argv[1:]
-    torch.set_num_threads(1)
+def work(rank: int, ranks: int, folder: Path, job: str, arguments: list[str]) -> None:
+    """Do the job of one rank."""
+    for stream, name in ((1, "out"), (2, "err")):
+        with open(folder / f"{rank}.{name}", "wb") as file:
+            os.dup2(file.fileno(), stream)
     dist.init_process_group(
-        "gloo", init_method=f"file://{INIT}", rank=int(RANK), world_size=int(WORLD)
+        "gloo", init_method=f"file://{folder / 'init'}", rank=rank, world_size=ranks
     )
-    if JOB == "exported":
-        exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
-    elif JOB == "sharded":
-        sharded(Path(ARGUMENTS[0]), ARGUMENTS[1], "backward" in ARGUMENTS)
-    elif JOB == "ways":
-        ways(Path(ARGUMENTS[0]))
+    if job == "exported":
+        exported(rank, Path(arguments[0]), Path(arguments[1]))
+    elif job == "sharded":
+        sharded(Path(arguments[0]), arguments[1], "backward" in arguments)
+    elif job == "ways":
+        ways(Path(arguments[0]))
     else:
-        for csv_path in ARGUMENTS[1:]:
-            scheduled(int(RANK), int(ARGUMENTS[0]), csv_path)
+        for csv_path in arguments[1:]:
+            scheduled(rank, int(arguments[0]), csv_path)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Fork the ranks and wait for them; the others end with the first that fails."""
+    ranks, folder, job, *arguments = sys.argv[1:]
+    torch.set_num_threads(1)
+    if job in ("sharded", "ways"):
+        importlib.import_module("torch.distributed.tensor.debug")
+    group = multiprocessing.get_context("fork")
+    members = [
+        group.Process(target=work, args=(rank, int(ranks), Path(folder), job, arguments))
+        for rank in range(int(ranks))
+    ]
+    for member in members:
+        member.start()
+    waiting = {member.sentinel: member for member in members}
+    while waiting:
+        for ended in multiprocessing.connection.wait(list(waiting)):
+            code = waiting.pop(ended).exitcode
+            if code:
+                for member in members:
+                    member.kill()
+                sys.exit(abs(code))
+
+
+if __name__ == "__main__":
+    main()

@@ -199,7 +199,7 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
     """
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
-    deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
+    deeds = ["good", "kill", "exit", "hang", "raise", "good", "full", "interrupt", "good"]
     study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
     summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
     rows = {
