@@ -190,7 +190,7 @@ def test_not_below_a_lower_bound(name, instance):
     """The objective is at least every proven bound, the solver's own and those of
     placeopt.makespan.bounds.
     """
-    problem, result = instances()[instance], solved(name, instance)
+    result = solved(name, instance)
     assert result.lower_bound <= result.objective
     assert proven(instance) <= result.objective
     if result.status == "optimal":
