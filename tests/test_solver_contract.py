@@ -231,6 +231,14 @@ def test_evaluations_kept(name):
         assert result.solution is not None
 
 
+def test_the_shortest_limit_gives_a_placement(name):
+    """A time that is over as the search begins ends with a placement all the same."""
+    problem = instances()["unrelated"]
+    result = run(problem, make(name), Budget(seconds=1e-9), seed=1)
+    assert result.solution is not None
+    assert not placement_violations(problem, result.solution)
+
+
 def test_target_ends_the_search(name):
     """A target that any placement meets ends the search with its first incumbent."""
     problem = instances()["unrelated"]

@@ -277,6 +277,12 @@ class Tracker(Generic[SolutionT]):
             self.stop_reason, self.stopped = reason, True
         return self.stopped
 
+    def stop_with_solution(self) -> bool:
+        """The same, but not before there is a solution if time is all that ran out: the shortest
+        limit ends with what the quickest start gives.
+        """
+        return self.stop() and (self.value is not None or self.closed or self.stop_reason != "time")
+
     def _reason_to_stop(self) -> str | None:
         if self.value is not None:
             if self.value <= self.lower_bound:

@@ -155,7 +155,7 @@ class LearnedPlacer(SearchSolver):
         """Run the teacher on a share of a limit of time; its placement is offered if it is to be
         adopted.
         """
-        if not self.teacher or tracker.stop():
+        if not self.teacher or tracker.stop_with_solution():
             return None
         seconds = None if tracker.budget.seconds is None else share * tracker.seconds_left
         return run_part(tracker, make_solver(self.teacher), seconds=seconds, adopt=adopt)

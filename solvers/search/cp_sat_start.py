@@ -23,9 +23,9 @@ dear."""
 
 
 def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-    """Offer the placements of the heuristics to the tracker until its time is up."""
+    """Offer the placements of the heuristics to the tracker until its time is up, one at least."""
     for name in HEURISTICS:
-        if tracker.stop():
+        if tracker.stop_with_solution():
             return
         seconds = None if tracker.budget.seconds is None else tracker.seconds_left / 4
         result = run_part(tracker, make_solver(name), seconds=seconds, evaluations=50, adopt=False)

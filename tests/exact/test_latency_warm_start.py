@@ -51,3 +51,12 @@ def test_which_cpus_are_one_pool():
             capacity=np.array(capacity), resident=np.array([4, 4]), io_class=np.array(io_class)
         )
         assert pooled(problem).tolist() == expected, name
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_shortest_limit_gives_a_placement(slots):
+    """A time that is over as the search begins ends with everything on one device."""
+    problem = po.load("gen:fork-join", cluster="cpu+gpu", objective="latency", slots=slots)
+    result = po.solve(problem, seconds=1e-9)
+    assert result.solution is not None
+    assert len(set(result.solution.device.tolist())) == 1
