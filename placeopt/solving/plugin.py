@@ -172,6 +172,10 @@ class PluginTracker(Generic[SolutionT]):
             self.__whole.stop() or self.stopped or (value is not None and value <= self.__claimed)
         )
 
+    def stop_with_solution(self) -> bool:
+        """The same, but not before there is a solution if time is all that ran out."""
+        return self.stop() and (self.stopped or self.__whole.stop_with_solution())
+
     # --- what a search tells
     # -----------------------------------------------------------------------------
 

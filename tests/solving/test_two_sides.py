@@ -16,6 +16,7 @@ from placeopt.model.placement import Placement
 from placeopt.model.result import Budget
 from placeopt.solvers import portfolio_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.portfolio import Portfolio
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.tactic import BOUND, Runs
@@ -149,6 +150,16 @@ def test_a_class_derived_from_ours_still_solves(ours, problem):
     )
     assert result.value is not None
     assert 0 < result.lower_bound <= result.value
+
+
+@pytest.mark.parametrize("ours", [CpSat, DualPolicy, Lns])
+def test_a_class_derived_from_ours_ends_the_shortest_limit_with_a_placement(ours, problem):
+    """So does the class itself."""
+
+    class Derived(ours):
+        pass
+
+    assert Derived().solve(problem, Budget(1e-9), seed=1).value is not None
 
 
 def test_unknown_tactics_are_refused(problem):
