@@ -175,8 +175,9 @@ from placeopt.model.objective import objective_of
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
-problem = po.load("gen:inception_v1" if len(sys.argv) < 3 else sys.argv[2], cluster="4xA100")
-solver = make_solver(sys.argv[1])
+name, source, cluster, options = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+problem = po.load(source, cluster=cluster, **options)
+solver = make_solver(name, problem.problem_kind)
 ensure(kernels_of(objective_of(problem), [solver], bounds=True))
 {LISTENER}
 run(problem, solver, Budget(2.0), bound=True)
@@ -186,11 +187,13 @@ print(json.dumps([function.__qualname__ for function in compiled]))
 
 @compiled_only
 @pytest.mark.parametrize(
-    "solver",
+    ("solver", "cluster", "options"),
     [
-        "portfolio",
+        ("portfolio", "4xA100", {}),
+        ("cp-sat", "2xA100+2xV100", {"objective": "period", "contiguity": "none"}),
+        ("split-ideals", "2xA100+2xV100", {"objective": "period", "device_groups": 2}),
         *(
-            pytest.param(name, marks=pytest.mark.slow)
+            pytest.param(name, "4xA100", {}, marks=pytest.mark.slow)
             for name in (
                 "annealing",
                 "cross-entropy",
@@ -206,12 +209,12 @@ print(json.dumps([function.__qualname__ for function in compiled]))
         ),
     ],
 )
-def test_nothing_is_compiled_while_the_clock_runs(solver):
+def test_nothing_is_compiled_while_the_clock_runs(solver, cluster, options):
     """The groups that a solver names are all that it calls: after them nothing is left to
     compile.
     """
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, solver, "gen:ffnn"],
+        [sys.executable, "-c", CHILD, solver, "gen:ffnn", cluster, json.dumps(options)],
         capture_output=True,
         text=True,
         check=True,

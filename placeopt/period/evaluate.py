@@ -161,7 +161,7 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]
     All pairs of forward ops joined by a tensor; for `chain` also the mirrored edges of orphan
     backward classes (see the module docstring). Empty for `none`.
     """
-    empty = np.zeros(0, np.int64)
+    empty = frozen(np.zeros(0, np.int64))
     if contiguity == "none" or problem.num_edges == 0:
         return empty, empty
     source, target = problem.producer[problem.edge_tensor], problem.consumer

@@ -213,17 +213,16 @@ def _best_in_groups(
     members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
     g = model.types.index(problem.usable_devices)
     size = len(problem.usable_devices) // problem.groups
-    inner = np.ascontiguousarray(base.io_ticks[:, problem.usable_devices[0]])
     group_model = GroupModel(
-        np.ascontiguousarray(model.total[:, g]),
-        model.allowed[:, g],
+        model.total[:, g].copy(),
+        model.allowed[:, g].copy(),
         model.resident,
         int(model.capacity[g]),
         _sync_of_nodes(problem, model),
         model.node[base.producer],
         base.consumer_ptr,
         model.node[base.consumer],
-        inner,
+        base.io_ticks[:, problem.usable_devices[0]].copy(),
         problem.uplink,
     )
     work, moved, border, replicated = _segments(group_model, members)

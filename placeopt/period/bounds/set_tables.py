@@ -370,9 +370,8 @@ class SetTables:
         OutOfTimeError
             At the deadline.
         """
-        self._want = Wanted(
-            price, usable, limit, max(least, int(dear * (1 - near)) if near else 0), 0
-        )
+        dearest = max(least, int(dear * (1 - near)) if near else 0)
+        self._want = Wanted(price, np.ascontiguousarray(usable), limit, dearest, 0)
         states, left = (
             np.arange(len(self._rest.first)),
             np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0),
