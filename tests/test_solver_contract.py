@@ -239,6 +239,15 @@ def test_the_shortest_limit_gives_a_placement(name):
     assert not placement_violations(problem, result.solution)
 
 
+@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
+def test_so_does_the_period(contiguity):
+    """The starts have their turn after all."""
+    problem = instances()["unrelated"].replace(objective="period", contiguity=contiguity)
+    result = run(problem, make("cp-sat"), Budget(seconds=1e-9), seed=1)
+    assert result.solution is not None
+    assert not placement_violations(problem, result.solution)
+
+
 def test_target_ends_the_search(name):
     """A target that any placement meets ends the search with its first incumbent."""
     problem = instances()["unrelated"]

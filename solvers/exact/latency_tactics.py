@@ -102,15 +102,10 @@ def prove_latency(
 
 
 def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run tactics after the bounds that take milliseconds; where the time was over before the first
-    turn of the starts, they have it after all.
-    """
+    """Run tactics after the bounds that take milliseconds."""
     for method, ticks in latency_bounds(tracker.problem, 0.0):
         tracker.raise_bound(ticks, method)
     run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
-    begins = any(tactic.name == "starts" for tactic in tactics)
-    if begins and tracker.value is None and not tracker.stop_with_solution():
-        next(starts(tracker))
 
 
 def _starts(state: State) -> Iterator[None]:

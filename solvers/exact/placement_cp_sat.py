@@ -20,6 +20,7 @@ from placeopt.model.threads import num_threads
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import named, option
 from placeopt.solving.scheduler import Scheduler
+from placeopt.solving.tactic import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
-    from placeopt.solving.tactic import State, Tactic
+    from placeopt.solving.tactic import Tactic
     from placeopt.solving.tracker import Tracker
 
 MAX_GRID = 2**40
@@ -122,7 +123,8 @@ def run_tactics(
     facts: Any,
     tracker: Tracker[Placement],
 ) -> None:
-    """Run those of the tactics that the settings name.
+    """Run those of the tactics that the settings name; where the time was over before the starts,
+    if they are among them, had a turn, they have it after all.
 
     Parameters
     ----------
@@ -132,6 +134,9 @@ def run_tactics(
     threads = min(settings.num_workers, num_threads())
     chosen = [tactic for tactic in tactics if tactic.name in names]
     Scheduler(chosen, facts, tracker, threads=threads).run()
+    starts = [tactic for tactic in chosen if tactic.name == "starts"]
+    if starts and not tracker.stop_with_solution() and tracker.value is None:
+        next(starts[0].steps(State(tracker, facts, tracker.rng())), None)
 
 
 def with_threads(state: State) -> CpSatSettings:
