@@ -299,20 +299,22 @@ class PlacementProblem(SharedTensors):
         classes: list[list[int]] = []
         for device in range(self.num_devices):
             for members in classes:
-                if self._interchangeable(members[0], device):
+                if self.interchangeable([members[0]], [device]):
                     members.append(device)
                     break
             else:
                 classes.append([device])
         return tuple(tuple(members) for members in classes)
 
-    def _interchangeable(self, a: int, b: int) -> bool:
-        if self.capacity[a] != self.capacity[b] or self.io_class[a] != self.io_class[b]:
-            return False
-        if (self.compute[:, a] != self.compute[:, b]).any():
+    def interchangeable(self, first: Sequence[int] | Ints, second: Sequence[int] | Ints) -> bool:
+        """Whether swapping these devices with those, in their order, changes nothing."""
+        if len(first) != len(second):
             return False
         swap = np.arange(self.num_devices)
-        swap[[a, b]] = b, a
+        swap[first], swap[second] = second, first
+        columns = self.capacity, self.io_class, self.compute.T
+        if any((column[first] != column[second]).any() for column in columns):
+            return False
         off = ~np.eye(self.num_devices, dtype=np.bool_)
         if (self.link_class[np.ix_(swap, swap)] != self.link_class)[off].any():
             return False

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.confinement import confined
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import FrontSearch
-from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.relaxation import INFINITE, islands
 from placeopt.makespan.bounds.series import (
+    Place,
     heads_in_series,
     part_looks,
     part_problem,
@@ -48,7 +50,6 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.makespan.bounds.series import Place
     from placeopt.makespan.coarsening import Coarse
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -126,6 +127,11 @@ class MakespanFacts:
     def in_series(self) -> bool:
         """Whether the graph has such parts."""
         return self.model and len(self.parts) > 0
+
+    @property
+    def on_islands(self) -> bool:
+        """Whether the devices are on several islands."""
+        return self.model and self.refutable and bool(islands(self.analysis.problem).any())
 
     @cached_property
     def fronts(self) -> FrontSearch:
@@ -254,16 +260,58 @@ def _series(state: State) -> Iterator[None]:
         yield
 
 
+def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
+    """Close the problem on the devices that a schedule better than the incumbent needs, by the
+    tactics of the whole; again whenever a better incumbent leaves fewer of them.
+
+    It is worth a search of its own where some device is of no use at all, or the quick bounds are
+    above the bound. It counts as many as the tactics at work inside, and as those which they make
+    needless, as they do the same on fewer devices.
+
+    Parameters
+    ----------
+    looking : seconds to look for those devices, at most.
+    """
+    facts: MakespanFacts = state.facts
+    part: Part | None = None
+    most = tried = state.problem.compute.size
+    while True:
+        if state.value is not None and state.value != tried:
+            tried = state.value
+            fewer = confined(facts.analysis, tried - 1, looking)
+            if fewer is None:
+                state.raise_bound(tried, "islands")
+                return
+            found = Part.confined(state, fewer, None if part is None else part.tracker.problem)
+            part, most = (part, most) if found is None else (found, tried)
+        if part is None or part.over:
+            yield WAITING
+            continue
+        state.breadth = float(part.breadth + len(PROVERS))
+        part.go_on(state)
+        state.raise_bound(min(part.tracker.lower_bound, most), "islands")
+        if part.tracker.solution is not None:
+            offer(state.problem, state.tracker, part.tracker.solution)
+        yield None
+
+
 class Part:
     """The search of a part of the graph, gone on with each time.
 
     Attributes
     ----------
-    places : where it is in the graph. tracker : of its problem.
+    places : where it is in the graph. tracker : of its problem. without : name of the tactic that
+    it is a part of.
     seconds : that it has had. over : whether nothing is left to do.
     """
 
-    def __init__(self, state: State, problem: PlacementProblem, place: Place) -> None:
+    def __init__(
+        self,
+        state: State,
+        problem: PlacementProblem,
+        place: Place,
+        without: str = "series",
+    ) -> None:
         facts: MakespanFacts = state.facts
         self.places, whole = [place], state.tracker
         begin = whole.elapsed
@@ -277,12 +325,31 @@ class Part:
             warm_start(problem, self.tracker)
         settings = replace(facts.settings, warm_start=False, windows=False)
         own = MakespanFacts(settings, self.analysis, self.tracker)
-        tactics = [tactic for tactic in PROVERS if tactic.name != "series"]
+        tactics = [tactic for tactic in PROVERS if tactic.name != without]
         self._lane = Lane(tactics, own, self.tracker, threads=lambda: state.threads)
         self._turns = self._lane.work()
         self._given: Placement | None = None
         self.over = False
         self.seconds = max(LEAST, whole.elapsed - begin)
+
+    @classmethod
+    def confined(
+        cls, state: State, fewer: PlacementProblem, before: PlacementProblem | None
+    ) -> Part | None:
+        """Return the search of the whole graph on fewer devices; None if it is not worth one of its
+        own, or they are no fewer than before.
+        """
+        analysis, able = state.facts.analysis, fewer.compute >= 0
+        known = analysis.relaxation.allowed if before is None else before.compute >= 0
+        if able.sum() >= known.sum():
+            return None
+        every = np.arange(fewer.num_ops, dtype=np.int64)
+        if (able.any(axis=0) == known.any(axis=0)).all():
+            quick = Analysis(fewer, seconds=min(1.0, state.tracker.seconds_left / 4))
+            quick.run_all(COMBINATORIAL, optional=True)
+            if quick.best()[0] <= state.lower_bound:
+                return None
+        return cls(state, fewer, Place(every, every >= 0), without="islands")
 
     @property
     def most(self) -> int:
@@ -426,6 +493,7 @@ PROVERS: tuple[Tactic, ...] = (
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=2.0),
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
+    Steps("islands", BOTH, _islands, when=lambda facts: facts.timed and facts.on_islands),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
     Runs(
         "fronts",

@@ -13,6 +13,7 @@ import pytest
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.confinement import confined
 from placeopt.makespan.bounds.destructive import propagate
 from placeopt.makespan.bounds.relaxation import islands, relax
 from placeopt.model.feasibility import impossible_reason
@@ -184,3 +185,48 @@ def test_the_destructive_tactic_goes_on_by_bisection():
         assert held is not None or part.lower_bound == analysis.relaxation.serial
         raised += part.lower_bound > known
     assert raised
+
+
+def twins(rng):
+    """Return a problem on two hosts that are alike, of two devices each."""
+    n = int(rng.integers(2, 4))
+    compute = np.tile(rng.integers(1, 9, (n, 2 if rng.random() < 0.5 else 1)), 2)
+    compute = np.repeat(compute, 4 // compute.shape[1], axis=1)
+    if rng.random() < 0.3:
+        compute[:, 1] += rng.integers(0, 2)  # not alike any more, now and then
+    host = np.array([0, 0, 1, 1])
+    edges = [
+        (u, v, np.array([rng.integers(0, 3), rng.integers(5, 30)]))
+        for v in range(n)
+        for u in range(v)
+        if rng.random() < 0.6
+    ]
+    link = (host[:, None] != host).astype(np.int64)
+    room = rng.integers(4, 12, 2)[host] if rng.random() < 0.3 else np.full(4, NEVER)
+    resident = rng.integers(0, 6, n)
+    return problem_of(compute, edges or [(0, 1, [0, 0])], link, resident=resident, capacity=room)
+
+
+@pytest.mark.parametrize("draw", [drawn, twins])
+def test_what_is_left_of_the_devices_has_an_optimal_schedule(draw):
+    """Confined to a horizon that there is a schedule for, the optimum stays; confined to less, it is
+    never below.
+    """
+    rng, fewer, alike, refuted = np.random.default_rng(11), 0, 0, 0
+    for _ in range(120):
+        problem = draw(rng)
+        lengths = [length for _, _, length in schedules(problem)]
+        if not lengths or impossible_reason(problem):
+            continue
+        best = min(lengths)
+        analysis = Analysis(problem, seconds=3600.0)
+        for horizon in (best, best + int(rng.integers(0, 9))):
+            left = confined(analysis, horizon, 3600.0)
+            assert left is not None
+            assert min(length for _, _, length in schedules(left)) == best
+            fewer += bool(((problem.compute >= 0) & (left.compute < 0)).any())
+            alike += bool((left.compute[:, -1] < 0).all())
+        refuted += best > 0 and confined(analysis, best - 1, 3600.0) is None
+    assert fewer > 40
+    assert alike > 20
+    assert refuted > 20
