@@ -265,8 +265,9 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
     tactics of the whole; again whenever a better incumbent leaves fewer of them.
 
     It is worth a search of its own where some device is of no use at all, or the quick bounds are
-    above the bound. It counts as many as the tactics at work inside, and as those which they make
-    needless, as they do the same on fewer devices.
+    above the bound; looking again takes no longer than that search has had. It counts as many as
+    the tactics at work inside, and as those which they make needless: they do the same on fewer
+    devices.
 
     Parameters
     ----------
@@ -274,11 +275,13 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
     """
     facts: MakespanFacts = state.facts
     part: Part | None = None
-    most = tried = state.problem.compute.size
+    most, tried, looked = 0, None, 0.0
     while True:
-        if state.value is not None and state.value != tried:
-            tried = state.value
+        had = math.inf if part is None or part.over else part.seconds
+        if state.value not in (None, tried) and looked <= had:
+            tried, begin = state.value, state.tracker.elapsed
             fewer = confined(facts.analysis, tried - 1, looking)
+            looked += state.tracker.elapsed - begin
             if fewer is None:
                 state.raise_bound(tried, "islands")
                 return

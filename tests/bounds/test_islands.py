@@ -230,3 +230,25 @@ def test_what_is_left_of_the_devices_has_an_optimal_schedule(draw):
     assert fewer > 40
     assert alike > 20
     assert refuted > 20
+
+
+def test_the_tactic_closes_what_the_quick_bounds_leave():
+    """Two hosts that are alike, transfers between them dearer than the whole schedule: on one of
+    them, the problem is closed, and the method has its name.
+    """
+    rng, n = np.random.default_rng(1), 14
+    compute = np.repeat(rng.integers(5, 20, n)[:, None], 4, axis=1)
+    host = np.array([0, 0, 1, 1])
+    edges = [
+        (u, v, np.array([rng.integers(0, 5), 1000]))
+        for v in range(n)
+        for u in range(v)
+        if rng.random() < 0.25
+    ]
+    edges += [(0, v, np.array([1, 1000])) for v in range(1, n)]
+    problem = problem_of(compute.tolist(), edges, (host[:, None] != host).astype(np.int64))
+    analysis = Analysis(problem, seconds=10.0)
+    analysis.run_all((*COMBINATORIAL, "segments"), optional=False)
+    result = po.solve(problem, "cp-sat", tactics="islands", seconds=60, num_workers=1)
+    assert analysis.best()[0] < result.value
+    assert (result.status, result.bound_method) == ("optimal", "islands")
