@@ -264,8 +264,8 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
     """Close the problem on the devices that a schedule better than the incumbent needs, by the
     tactics of the whole; again whenever a better incumbent leaves fewer of them.
 
-    It is worth a search of its own where some device is of no use at all, or the quick bounds are
-    above the bound; looking again takes no longer than that search has had. It counts as many as
+    It is worth a search of its own where some device is of no use at all, at most half of the
+    choices are left, or the quick bounds are above the bound; looking again takes no longer than that search has had. It counts as many as
     the tactics at work inside, and as those which they make needless: they do the same on fewer
     devices.
 
@@ -347,7 +347,7 @@ class Part:
         if able.sum() >= known.sum():
             return None
         every = np.arange(fewer.num_ops, dtype=np.int64)
-        if (able.any(axis=0) == known.any(axis=0)).all():
+        if (able.any(axis=0) == known.any(axis=0)).all() and 2 * able.sum() > known.sum():
             quick = Analysis(fewer, seconds=min(1.0, state.tracker.seconds_left / 4))
             quick.run_all(COMBINATORIAL, optional=True)
             if quick.best()[0] <= state.lower_bound:
