@@ -265,9 +265,9 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
     tactics of the whole; again whenever a better incumbent leaves fewer of them.
 
     It is worth a search of its own where some device is of no use at all, at most half of the
-    choices are left, or the quick bounds are above the bound; looking again takes no longer than that search has had. It counts as many as
-    the tactics at work inside, and as those which they make needless: they do the same on fewer
-    devices.
+    choices are left, or the quick bounds are above the bound; looking again takes no longer than
+    that search has had. It counts as many as the tactics at work inside, and as those which they
+    make needless: they do the same on fewer devices.
 
     Parameters
     ----------
