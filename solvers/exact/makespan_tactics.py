@@ -260,18 +260,14 @@ def _series(state: State) -> Iterator[None]:
         yield
 
 
-def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
+def _islands(state: State) -> Iterator[str | None]:
     """Close the problem on the devices that a schedule better than the incumbent needs, by the
     tactics of the whole; again whenever a better incumbent leaves fewer of them.
 
     It is worth a search of its own where some device is of no use at all, at most half of the
     choices are left, or the quick bounds are above the bound; looking again takes no longer than
-    that search has had. It counts as many as the tactics at work inside, and as those which they
-    make needless: they do the same on fewer devices.
-
-    Parameters
-    ----------
-    looking : seconds to look for those devices, at most.
+    that search has had. As long as its bound is the best, it counts as many as the tactics at work
+    inside, and as those which they make needless: they do the same on fewer devices.
     """
     facts: MakespanFacts = state.facts
     part: Part | None = None
@@ -280,7 +276,7 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
         had = math.inf if part is None or part.over else part.seconds
         if state.value not in (None, tried) and looked <= had:
             tried, begin = state.value, state.tracker.elapsed
-            fewer = confined(facts.analysis, tried - 1, looking)
+            fewer = confined(facts.analysis, tried - 1, state.piece)
             looked += state.tracker.elapsed - begin
             if fewer is None:
                 state.raise_bound(tried, "islands")
@@ -290,7 +286,8 @@ def _islands(state: State, *, looking: float = 1.0) -> Iterator[str | None]:
         if part is None or part.over:
             yield WAITING
             continue
-        state.breadth = float(part.breadth + len(PROVERS))
+        ahead = min(part.tracker.lower_bound, most) >= state.lower_bound
+        state.breadth = float(part.breadth + len(PROVERS)) if ahead else 1.0
         part.go_on(state)
         state.raise_bound(min(part.tracker.lower_bound, most), "islands")
         if part.tracker.solution is not None:
