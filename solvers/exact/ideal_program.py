@@ -36,9 +36,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from itertools import product
-from math import ceil, floor, prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,7 +45,6 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined
 from placeopt.model.placement import Placement
-from placeopt.model.threads import call_interruptibly
 from placeopt.period.evaluate import period_loads
 
 if TYPE_CHECKING:
@@ -155,7 +153,8 @@ class IdealProgram:
         """Find the smallest largest load that is at most `limit` (backward loads at most `limit2`).
 
         `stop` is asked about every so many seconds, after `chunk` ideals for the first time; when
-        it answers True the run ends incomplete.
+        it answers True the run ends incomplete. So short are the calls of the kernel that they need
+        no thread of their own for Ctrl-C, which would take longer than small programs do.
         """
         tables, lattice = self.tables, self.lattice
         if min(limit, limit2) < 0:
@@ -166,8 +165,7 @@ class IdealProgram:
         while row < lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, lattice.num_ideals)
-            fill = partial(fill_rows, self.arrays, lattice.arrays, tables, limits, row, last)
-            call_interruptibly(fill)
+            fill_rows(self.arrays, lattice.arrays, tables, limits, row, last)
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * seconds / max(spent, 1e-9))))
@@ -199,7 +197,9 @@ class IdealProgram:
             room, rest = np.zeros((2, len(digit)), np.int64)
             for g, rate in enumerate(rates):
                 held = [
-                    total if rate is None else min(total, floor(rate * d * limit))
+                    total
+                    if rate is None
+                    else min(total, rate.numerator * d * limit // rate.denominator)
                     for d in range(int(counts[g]) + 1)
                 ]
                 most = np.array(held, np.int64)

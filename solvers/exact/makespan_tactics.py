@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from placeopt.makespan.coarsening import Coarse
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -243,7 +244,9 @@ def _series(state: State) -> Iterator[None]:
         if looks in unlike:
             unlike[looks].places.append(place)
         else:
-            unlike[looks] = Part(state, problem, place)
+            inner = Analysis(problem, seconds=min(1.0, state.tracker.seconds_left / 4))
+            inner.run_all(COMBINATORIAL, optional=True)
+            unlike[looks] = Part(state, inner, place)
         parts.append(unlike[looks])
         yield
     _join(state, parts)
@@ -300,23 +303,17 @@ class Part:
 
     Attributes
     ----------
-    places : where it is in the graph. tracker : of its problem. without : name of the tactic that
-    it is a part of.
+    places : where it is in the graph. tracker, analysis : of its problem.
     seconds : that it has had. over : whether nothing is left to do.
     """
 
     def __init__(
-        self,
-        state: State,
-        problem: PlacementProblem,
-        place: Place,
-        without: str = "series",
+        self, state: State, analysis: Analysis, place: Place, without: str = "series"
     ) -> None:
+        """Start from the quick bounds of `analysis`, by all tactics but the one it is a part of."""
         facts: MakespanFacts = state.facts
-        self.places, whole = [place], state.tracker
-        begin = whole.elapsed
-        self.analysis = Analysis(problem, seconds=min(1.0, whole.seconds_left / 4))
-        self.analysis.run_all(COMBINATORIAL, optional=True)
+        self.places, self.analysis = [place], analysis
+        whole, problem = state.tracker, analysis.problem
         seconds = whole.seconds_left
         budget = Budget(seconds if math.isfinite(seconds) else None)
         self.tracker = whole.beside(problem, budget)
@@ -330,7 +327,7 @@ class Part:
         self._turns = self._lane.work()
         self._given: Placement | None = None
         self.over = False
-        self.seconds = max(LEAST, whole.elapsed - begin)
+        self.seconds = max(LEAST, time.perf_counter() - analysis.started)
 
     @classmethod
     def confined(
@@ -343,13 +340,14 @@ class Part:
         known = analysis.relaxation.allowed if before is None else before.compute >= 0
         if able.sum() >= known.sum():
             return None
-        every = np.arange(fewer.num_ops, dtype=np.int64)
-        if (able.any(axis=0) == known.any(axis=0)).all() and 2 * able.sum() > known.sum():
-            quick = Analysis(fewer, seconds=min(1.0, state.tracker.seconds_left / 4))
-            quick.run_all(COMBINATORIAL, optional=True)
-            if quick.best()[0] <= state.lower_bound:
-                return None
-        return cls(state, fewer, Place(every, every >= 0), without="islands")
+        inner = Analysis(fewer, seconds=min(1.0, state.tracker.seconds_left / 4))
+        _take_heads(inner, analysis)
+        inner.run_all(COMBINATORIAL, optional=True)
+        useless = (able.any(axis=0) < known.any(axis=0)).any()
+        if useless or 2 * able.sum() <= known.sum() or inner.best()[0] > state.lower_bound:
+            every = np.arange(fewer.num_ops, dtype=np.int64)
+            return cls(state, inner, Place(every, every >= 0), without="islands")
+        return None
 
     @property
     def most(self) -> int:
@@ -574,7 +572,7 @@ def _solve(
     inner = Analysis(coarse.problem, seconds=min(1.0, own.seconds_left / 4))
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
-    _take_heads(inner, analysis, coarse)
+    _take_heads(inner, analysis, coarse.unit, coarse.kept)
     unit, timed = (
         common_unit(coarse.problem),
         math.isfinite(own.seconds_left) and own.budget.evaluations is None,
@@ -585,15 +583,22 @@ def _solve(
     return met or own.stop_reason == "proved"
 
 
-def _take_heads(inner: Analysis, analysis: Analysis, coarse: Coarse) -> None:
-    """Raise the heads and tails of a coarse problem by those of the fine one, rounded down.
+def _take_heads(
+    inner: Analysis, analysis: Analysis, unit: int = 1, kept: Ints | slice = slice(None)
+) -> None:
+    """Raise the heads and tails of a coarse or confined problem by those of the whole, rounded
+    down.
 
-    Devices that differ in the fine problem may be of one class in the coarse one: the least of
-    theirs holds for all.
+    Devices that differ in the whole may be of one class in the other: the least of theirs holds for
+    all.
+
+    Parameters
+    ----------
+    unit : ticks of the coarse problem's grid. kept : ops of the whole that it has.
     """
     relaxation, found = inner.relaxation, []
     for own, fine in zip(inner.heads[:2], analysis.device_heads_tails(analysis.heads), strict=True):
-        rounded = np.where(fine < 0, INFINITE, fine // coarse.unit)[coarse.kept]
+        rounded = np.where(fine < 0, INFINITE, fine // unit)[kept]
         classes = range(len(relaxation.class_size))
         least = np.stack(
             [rounded[:, relaxation.class_of == c].min(axis=1) for c in classes], axis=1

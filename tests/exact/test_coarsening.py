@@ -172,7 +172,7 @@ def test_devices_that_differ_only_before_rounding(times):
     analysis, coarse = Analysis(problem), coarsen(problem, 10)
     inner = Analysis(coarse.problem)
     assert len(inner.relaxation.class_size) == 1
-    _take_heads(inner, analysis, coarse)
+    _take_heads(inner, analysis, coarse.unit, coarse.kept)
     assert analysis.heads.head.max() == 57
     assert inner.heads.head[:, 0].tolist() == [0, 1, 2, 3]
     assert inner.heads.tail[:, 0].tolist() == [3, 2, 1, 0]

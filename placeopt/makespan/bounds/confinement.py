@@ -60,7 +60,8 @@ def confined(
         return None
     heads, decided = found
     relaxation = replace(decided.relaxation, free=decided.free, pay=decided.pay)
-    island = islands(problem)
+    label = islands(problem)
+    island = [np.flatnonzero(label == i) for i in np.unique(label)]
     allowed = relaxation.allowed & (heads.compute[:, relaxation.class_of] >= 0)
     cluster = _clusters(relaxation, heads, decided, horizon)
     work = np.bincount(cluster, weights=relaxation.min_compute)
@@ -70,7 +71,7 @@ def confined(
         ops = np.flatnonzero(cluster == c)
         left = [
             devices
-            for devices in map(np.flatnonzero, island == np.unique(island)[:, None])
+            for devices in island
             if _can_hold(relaxation, heads, allowed, ops, devices, horizon, end)
         ]
         if turn == 0:
@@ -108,7 +109,10 @@ def _can_hold(
     horizon: int,
     end: float,
 ) -> bool:
-    """Whether nothing says that a cluster cannot be on an island within the horizon."""
+    """Whether nothing says that a cluster cannot be on an island within the horizon.
+
+    Paths are looked at for several ops alone: what they say of one op, its heads do already.
+    """
     problem = relaxation.problem
     here = allowed[np.ix_(ops, devices)]
     if not here.any(axis=1).all():
@@ -124,7 +128,7 @@ def _can_hold(
     elsewhere = ~np.isin(np.arange(len(relaxation.class_size)), relaxation.class_of[devices])
     compute = relaxation.compute.copy()
     compute[np.ix_(ops, np.flatnonzero(elsewhere))] = INCOMPATIBLE
-    if time.perf_counter() >= end or (compute == relaxation.compute).all():
+    if len(ops) == 1 or time.perf_counter() >= end or (compute == relaxation.compute).all():
         return True
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
     there = replace(relaxation, compute=compute, min_compute=fastest)
