@@ -307,22 +307,26 @@ def test_the_longest_ops_share_devices():
 
 
 def test_turns_go_on_where_the_last_one_ended():
-    """The bound by prices in turns never falls; what closes the gap needs a first turn, and a
-    problem without contiguity.
+    """The bound by prices in turns never falls; what closes the gap needs a first turn, and ends at
+    the best period of every contiguity.
     """
     went_on = 0
-    for _, problem, _ in models(range(5)):
-        best = problems.best_period(problem)
-        if best is None:
-            continue
-        turns = PriceBound(problem)
-        assert turns.goes_on
-        assert turns.closing(lambda best=best: best, lambda _: None) is None
-        first = turns.raise_from(0, None, 60.0)
-        second = turns.raise_from(first, best, 60.0)
-        assert first <= second <= best
-        went_on += turns.closing(lambda best=best: best, lambda _: None) is not None
-        chain = PriceBound(problem.replace(contiguity="chain"))
-        chain.raise_from(0, best, 60.0)
-        assert chain.closing(lambda best=best: best, lambda _: None) is None
-    assert went_on > 0
+    for _, free, _ in models(range(5)):
+        for contiguity in ("none", "convex", "chain"):
+            problem = free.replace(contiguity=contiguity)
+            best = problems.best_period(problem)
+            if best is None:
+                continue
+            turns = PriceBound(problem)
+            assert turns.goes_on
+            assert turns.closing(lambda best=best: best, lambda _: None) is None
+            first = turns.raise_from(0, None, 60.0)
+            second = turns.raise_from(first, best + 1, 60.0)
+            assert first <= second <= best
+            offered = []
+            closing = turns.closing(lambda best=best: best + 1, offered.append)
+            if closing is not None:
+                assert closing.raise_from(second, 60.0) == best
+                assert problems.oracle_period(problem, tuple(offered[-1].tolist())) == best
+                went_on += 1
+    assert went_on > 5

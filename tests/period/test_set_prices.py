@@ -7,12 +7,13 @@ from itertools import product
 
 import numpy as np
 import period_problems as problems
+import pytest
 
 import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.set_prices import Labelling, SetPricer, frontier_graph
+from placeopt.period.bounds.set_prices import Labelling, Paths, SetPricer, frontier_graph
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 
@@ -31,6 +32,62 @@ def covers(seeds, n=5):
 def subsets(model):
     """Every set of nodes."""
     return [np.array(flags, dtype=bool) for flags in product((False, True), repeat=model.num_nodes)]
+
+
+def is_convex(problem, ops):
+    """Whether no path of forward ops leaves a set and comes back."""
+    backward = problem.backward
+    ways = {
+        (u, v)
+        for u, ends, _ in problems.tensors(problem)
+        for v in ends
+        if not backward[u] and not backward[v]
+    }
+    outside = {v for u, v in ways if u in ops and v not in ops}
+    for _ in range(problem.num_ops):
+        outside |= {v for u, v in ways if u in outside and v not in ops}
+    return not any(u in outside and v in ops for u, v in ways)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sets_that_are_not_convex_are_longer_than_any_limit(training):
+    """What contiguity forbids has no path, as far as nodes are ops or one way leads through them;
+    every convex set has one as long as its load.
+    """
+    forbidden, unseen, joined = 0, 0, 0
+    for seed in range(30):
+        problem = problems.random_problem(seed, n=7, contiguity="convex", training=training)
+        model = contract(problem)
+        g = main_type(model)
+        if g is None or model.num_nodes < 2:
+            continue
+        graph = frontier_graph(model, g, time.perf_counter() + SOON)
+        pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
+        paths = Paths.of(model)
+        through = paths is not None and all(paths.conducts)
+        joined += through and model.num_nodes < problem.num_ops
+        for members in subsets(model):
+            ops = set(np.flatnonzero(members[model.node]).tolist())
+            found = pricer.load(members)
+            if is_convex(problem, ops) or (found <= model.largest_load and not through):
+                assert found == plain_load(model, g, members), seed
+                unseen += not is_convex(problem, ops)
+            else:
+                assert found > model.largest_load, seed
+                forbidden += 1
+    assert forbidden > 30
+    assert joined > 0
+    assert unseen > 0 or training
+
+
+def plain_load(model, g, members):
+    """Ticks of a device of type `g` that holds a set of nodes."""
+    ticks = int(model.total[members, g].sum())
+    for t, u in enumerate(model.producer.tolist()):
+        ends = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
+        held = [bool(members[v]) for v in (u, *ends.tolist())]
+        ticks += int(model.weight[t, g]) * (any(held) and not all(held))
+    return ticks
 
 
 def test_joined_labels_lose_no_set(monkeypatch):
@@ -122,12 +179,7 @@ def test_loads_of_paths_count_what_their_type_pays():
             graph = frontier_graph(model, g, time.perf_counter() + SOON)
             pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
             for members in subsets(model):
-                ticks = int(model.total[members, g].sum())
-                for t, u in enumerate(model.producer.tolist()):
-                    ends = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
-                    held = [bool(members[v]) for v in (u, *ends.tolist())]
-                    ticks += int(model.weight[t, g]) * (any(held) and not all(held))
-                assert pricer.load(members) == ticks, (seed, g)
+                assert pricer.load(members) == plain_load(model, g, members), (seed, g)
 
 
 def test_long_lists_are_cut(monkeypatch):

@@ -8,7 +8,9 @@ or there is none. Where they are too many the nearest to the dearest alone may s
 seldom a bad one: the value falls, and with it the next slack.
 
 Sets that exceed a device's memory are left out of the list. At most one device may be of another
-type, and it pays no transfers: what is in no set is its share.
+type, and it pays no transfers: what is in no set is its share. What contiguity asks for beyond sets
+that are convex by themselves (`set_prices`), an order of the devices for chains, answers are judged
+by: one that breaks it is none, and the search goes on.
 
 The best prices are those that say most about the limit, by column generation to the end, with exact
 dearest sets. The linear program is that of `placeopt.period.bounds.covering`. Far from the end sets
@@ -47,9 +49,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.model.objective import INFEASIBLE
 from placeopt.period.bounds.covering import Master, Rounds, ratio
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.evaluate import period_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -293,20 +297,18 @@ class Closing:
         return np.full(model.num_nodes, _NEVER), np.zeros(model.num_nodes, np.int64), -1
 
     def _accept(self, members: Flags, limit: int) -> bool:
-        """Offer the placement with these sets; False if it does not fit."""
+        """Offer the placement with these sets; False if it is none, or exceeds the limit."""
         model, g = self._model, self._cover.g
         others = [d for h, devices in enumerate(model.types) if h != g for d in devices]
         device = np.full(model.num_nodes, others[0] if others else model.types[g][0], np.int64)
         for d, held in zip(model.types[g], members, strict=False):
             device[held] = d
-        for d in range(model.problem.num_devices):
-            if int(model.resident[device == d].sum()) > int(model.capacity[model.type_of[d]]):
-                return False
-        loads = [self._cover.pricer.load(held) for held in members]
-        loads += [int(model.total[device == d, model.type_of[d]].sum()) for d in others]
-        self._best = min(self._best, max(loads))
+        value = int(period_batch(model.problem, model.expand(device)[None, :])[0])
+        if value == INFEASIBLE:
+            return False
+        self._best = min(self._best, value)
         self._offer(device)
-        return max(loads) <= limit
+        return value <= limit
 
 
 @dataclass(frozen=True)

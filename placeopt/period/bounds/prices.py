@@ -87,18 +87,14 @@ class PriceBound:
         offer : called with the device of every op of placements that are better.
         """
         cover, model = self.cover, self._model
-        if (
-            cover is None
-            or model is None
-            or self._problem.contiguity != "none"
-            or not can_close(cover)
-        ):
+        if cover is None or model is None or not can_close(cover):
             return None
         return Closing(cover, value, lambda device: offer(model.expand(device)))
 
     def _contracted(self, upper: int | None) -> ContractedProblem:
         if self._model is None:
-            self._model = contract(self._problem, contiguity="none", limit=upper)
+            contiguity = "none" if self._problem.contiguity == "none" else "convex"
+            self._model = contract(self._problem, contiguity=contiguity, limit=upper)
         return self._model
 
     def _most(self, lower: int, upper: int | None) -> int:

@@ -11,6 +11,13 @@ node out and one for taking it. Every set of nodes is one path from the first st
 its load is the length of the path. Graphs of neural networks are long and thin: their frontier has
 few open tensors and few states.
 
+Where contiguity asks for convex sets, nodes are decided along the order edges, and a state knows of
+every node to come whether a node before it is held, or lies behind a held one without being held
+itself: such a node may not be held any more, and the arc that holds it is longer than any limit.
+(What leads through a node of several ops need not be a path of ops; then nothing is concluded from
+it, and a set that is not convex may be among the others.) There are up to ten times as many states
+as without it; where these are too many, convexity is left out.
+
 A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with
 a larger load and no larger price than another one of its state leads nowhere that the other one
 does not. With multipliers lambda, the most that can still be added to a label is h_lambda(state) +
@@ -31,9 +38,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +52,9 @@ if TYPE_CHECKING:
 
 PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
+_NONE, _HELD, _LEFT = range(3)
+"""What a node to come is behind: nothing that is held, a held node, or one that was left out behind
+a held one."""
 _SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
 
 
@@ -76,9 +88,72 @@ def frontier_graph(model: ContractedProblem, g: int, deadline: float) -> Frontie
     """Return the graph of the sets of device type `g`; None if it has too many states, or at the
     deadline.
     """
-    tensors = _paid_tensors(model, g)
-    order = _thin_order(model.num_nodes, [tensor.pins for tensor in tensors], deadline)
-    return None if order is None else _states(model.total[:, g].tolist(), tensors, order, deadline)
+    tensors, compute = _paid_tensors(model, g), model.total[:, g].tolist()
+    pins = [tensor.pins for tensor in tensors]
+    along = Paths.of(model) if len(model.order_from) else None
+    for paths in (along, Paths.free(model.num_nodes)):
+        order = None if paths is None else _thin_order(pins, paths, deadline)
+        if paths is not None and order is not None:
+            graph = _states(compute, tensors, order, paths, deadline)
+            if graph is not None:
+                return graph
+    return None
+
+
+class Paths(NamedTuple):
+    """What contiguity says of the nodes of one device.
+
+    Attributes
+    ----------
+    before, after : nodes from which order edges lead to a node, and to which they lead from it.
+    conducts : whether every way into a node leads to every way out of it.
+    never : ticks of the arcs that no convex set has.
+    """
+
+    before: list[list[int]]
+    after: list[list[int]]
+    conducts: list[bool]
+    never: int
+
+    @classmethod
+    def free(cls, num_nodes: int) -> Paths:
+        """Return those of nodes without order edges."""
+        none: list[list[int]] = [[] for _ in range(num_nodes)]
+        return cls(none, none, [True] * num_nodes, 0)
+
+    @classmethod
+    def of(cls, model: ContractedProblem) -> Paths | None:
+        """Return those of a model contracted for "convex"; None where order edges lead around."""
+        nodes = range(model.num_nodes)
+        graph = nx.DiGraph(zip(model.order_from.tolist(), model.order_to.tolist(), strict=True))
+        graph.add_nodes_from(nodes)
+        if not nx.is_directed_acyclic_graph(graph):
+            return None
+        before, after = [list(graph.pred[v]) for v in nodes], [list(graph.succ[v]) for v in nodes]
+        return cls(before, after, _conducting(model), model.largest_load + 1)
+
+
+def _conducting(model: ContractedProblem) -> list[bool]:
+    """Return of every node whether all ways into it lead to all ways out, over ops of its own."""
+    entries: list[set[int]] = [set() for _ in range(model.num_nodes)]
+    exits: list[set[int]] = [set() for _ in range(model.num_nodes)]
+    inner: list[list[tuple[int, int]]] = [[] for _ in range(model.num_nodes)]
+    ends = (ops.tolist() for ops in order_edges(model.problem, "convex"))
+    for u, v in zip(*ends, strict=True):  # by topological rank of u
+        if model.node[u] == model.node[v]:
+            inner[model.node[u]].append((u, v))
+        else:
+            exits[model.node[u]].add(u)
+            entries[model.node[v]].add(v)
+
+    def reached(op: int, edges: list[tuple[int, int]]) -> set[int]:
+        found = {op}
+        found.update(v for u, v in edges if u in found)
+        return found
+
+    return [
+        all(exits[v] <= reached(op, inner[v]) for op in entries[v]) for v in range(len(entries))
+    ]
 
 
 def _paid_tensors(model: ContractedProblem, g: int) -> list[_Tensor]:
@@ -100,20 +175,21 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
 
 
 def _thin_order(
-    num_nodes: int, pins: list[list[int]], deadline: float, *, orders: int = 24
+    pins: list[list[int]], paths: Paths, deadline: float, *, orders: int = 24
 ) -> list[int] | None:
-    """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if
-    none is ready in time.
+    """Return the best of some greedy orders of the nodes along the paths, by 2^(open tensors) added
+    up; None if none is ready in time.
 
     Parameters
     ----------
     orders : that are made at most, each from another node, those with few tensors first.
     """
-    touching = _touching(num_nodes, pins)
-    starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:orders]
+    touching = _touching(len(paths.before), pins)
+    first = [v for v, before in enumerate(paths.before) if not before]
+    starts = sorted(first, key=lambda v: (len(touching[v]), v))[:orders]
     best: tuple[int, list[int]] | None = None
     for start in starts:
-        found = _greedy_order(start, touching, pins, deadline)
+        found = _greedy_order(start, touching, pins, paths, deadline)
         if found is None:
             break
         if best is None or found[0] < best[0]:
@@ -122,7 +198,7 @@ def _thin_order(
 
 
 def _greedy_order(
-    start: int, touching: list[list[int]], pins: list[list[int]], deadline: float
+    start: int, touching: list[list[int]], pins: list[list[int]], paths: Paths, deadline: float
 ) -> tuple[int, list[int]] | None:
     """Return (cost, order) of the order that opens least and closes most at every step, oldest
     tensors first; None if late.
@@ -131,7 +207,7 @@ def _greedy_order(
     opened: dict[int, int] = {}  # tensor -> when it was opened
     order: list[int] = []
     waiting, cost = {start}, 0
-    outside = set(range(len(touching)))
+    outside, behind = set(range(len(touching))), list(map(len, paths.before))
 
     def score(v: int) -> tuple[int, int, int, int]:
         closing = sum(left[t] == 1 for t in touching[v])
@@ -146,11 +222,14 @@ def _greedy_order(
     while outside:
         if time.perf_counter() >= deadline:
             return None
+        ready = [u for u in waiting if behind[u] == 0]
         v = (
-            min(waiting, key=score)
-            if waiting
-            else min(outside, key=lambda u: (len(touching[u]), u))
+            min(ready, key=score)
+            if ready
+            else min((u for u in outside if behind[u] == 0), key=lambda u: (len(touching[u]), u))
         )
+        for u in paths.after[v]:
+            behind[u] -= 1
         waiting.discard(v)
         outside.discard(v)
         for t in touching[v]:
@@ -168,6 +247,7 @@ def _states(
     compute: list[int],
     tensors: list[_Tensor],
     order: list[int],
+    paths: Paths,
     deadline: float,
     *,
     most_states: int = 100_000,
@@ -178,7 +258,8 @@ def _states(
     """
     pins = [tensor.pins for tensor in tensors]
     touching, left = _touching(len(order), pins), list(map(len, pins))
-    opened: list[int] = []
+    opened: list[int] = []  # tensors
+    ahead: list[int] = []  # nodes to come that follow decided ones
     states: dict[tuple[int, ...], int] = {(): 0}
     layer = [0, 1]
     target: tuple[list[int], list[int]] = ([], [])
@@ -189,16 +270,23 @@ def _states(
         for t in touching[v]:
             left[t] -= 1
         remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
+        coming = [w for w in dict.fromkeys([*ahead, *paths.after[v]]) if w != v]
         found: dict[tuple[int, ...], int] = {}
         for state, held in itertools.product(states, (0, 1)):
             if held == 0 and len(found) > most_width:
                 return None
-            here = dict(zip(opened, state, strict=True))
+            here = dict(zip(opened, state, strict=False))
+            behind = dict(zip(ahead, state[len(opened) :], strict=True))
+            if held and behind.get(v) == _LEFT:
+                target[1].append(target[0][-1])
+                ticks[1].append(paths.never)
+                continue
             paid = compute[v] * held + _touch(here, tensors, touching[v], held)
-            key = tuple(map(here.__getitem__, remain))
+            _follow(behind, paths, v, held)
+            key = (*map(here.__getitem__, remain), *map(behind.__getitem__, coming))
             target[held].append(layer[-1] + found.setdefault(key, len(found)))
             ticks[held].append(paid)
-        states, opened = found, remain
+        states, opened, ahead = found, remain, coming
         layer.append(layer[-1] + len(found))
     return _graph(order, layer, np.array(target, np.int64), np.array(ticks, np.int64))
 
@@ -212,6 +300,14 @@ def _touch(here: dict[int, int], tensors: list[_Tensor], touching: list[int], he
             paid += tensors[t].ticks
         here[t] = before if before == held else _SOME
     return paid
+
+
+def _follow(behind: dict[int, int], paths: Paths, v: int, held: int) -> None:
+    """Note for the nodes after one whether it is held, or left out behind a held one."""
+    left = behind.get(v, _NONE) != _NONE and paths.conducts[v]
+    said = _HELD if held else _LEFT if left else _NONE
+    for w in paths.after[v]:
+        behind[w] = max(behind.get(w, _NONE), said)
 
 
 def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> FrontierGraph:
