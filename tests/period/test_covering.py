@@ -157,7 +157,7 @@ def test_the_deadline_ends_everything():
             np.ones(model.num_nodes, dtype=np.int64), np.ones(model.num_nodes, dtype=bool), 5, 1
         )
     assert cover_bound(model, 0.0) is None
-    cover = CoverBound(model, main_type(model), pricer)
+    cover = CoverBound(model, {main_type(model): pricer})
     assert cover.raise_from(1, 100) == 1
     assert cover.unfinished
     pricer.deadline = time.perf_counter() + 600

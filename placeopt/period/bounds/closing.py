@@ -177,7 +177,7 @@ class Closing:
         `seconds`.
         """
         deadline = time.perf_counter() + seconds
-        for members in self._cover.sets:
+        for _, members in self._cover.sets:
             self._search.add(members)
         undecided, limit = _NEVER, self._limit  # undecided: the smallest limit with too many sets
         if not lower <= limit < self._upper():
@@ -360,7 +360,7 @@ class PriceSearch:
         self._known = set[bytes]()
         times = cover.model.smallest_times
         self._steady = times / max(1.0, float(times.sum())) * len(cover.model.types[cover.g])
-        for members in cover.sets:
+        for _, members in cover.sets:
             self.add(members)
 
     def add(self, members: Flags) -> None:
@@ -428,9 +428,9 @@ class _Generation:
         self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
         self.rounds = search.rounds
         self.usable, self.steady, self.share = search.usable(limit), steady, self.rounds.steady
-        self.master = Master(self.model, search.cover.g, limit)
+        self.master = Master(self.model, (search.cover.g,), limit)
         for members in search.known(limit):
-            self.master.add(members)
+            self.master.add(search.cover.g, members)
         self.closest = (
             np.inf
         )  # by which factor coarse sets keep the steady prices from the program's value
@@ -442,7 +442,7 @@ class _Generation:
         phase, phases, exact_share = 0, self.rounds.phases, 1 - self.rounds.coarse_share
         coarse_end = self.deadline - exact_share * (self.deadline - time.perf_counter())
         while True:
-            value, prices = self.master.solve(self.deadline - time.perf_counter())
+            value, prices, _ = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
             if phase < len(phases) and time.perf_counter() < coarse_end:
@@ -557,7 +557,7 @@ class _Generation:
         return False
 
     def _add(self, members: Flags) -> bool:
-        if not self.master.add(members):
+        if not self.master.add(self.search.cover.g, members):
             return False
         self.search.add(members)
         return True

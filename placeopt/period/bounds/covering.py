@@ -2,21 +2,25 @@
 generation, whole and in integers.
 
 Suppose some placement has period at most T. Of the sets that one device of type g may hold within T
-(the most numerous type that pays transfers) at most n_g are used, and each other type h holds
-shares of nodes of at most n_h T ticks. So
+at most n_g are used, for every type that pays transfers, and each other type h holds shares of
+nodes of at most n_h T ticks. So with N devices that pay
 
-    min sum_S x_S  subject to
-        sum_{S with v} x_S + sum_h y[v, h] >= 1,  sum_v compute[v, h] y[v, h] <= n_h T,  y <= 1
+    min N theta  subject to
+        sum_g sum_{S of g with v} x_{g,S} + sum_h y[v, h] >= 1,
+        sum_S x_{g,S} <= n_g theta,  sum_v compute[v, h] y[v, h] <= n_h T,  y <= 1
 
-is at most n_g. Its dual values are the prices that refute T best. They are found with the sets
-known so far, and the next set is the dearest one under them (`placeopt.period.bounds.set_prices`),
-or under a mixture with the prices that came closest to a refutation, which are steadier. For
-integer prices p, T is refuted where no set within T has
+is at most N. Its dual values are the prices of nodes that refute T best, and how much of them a
+device of each type should hold at most: its weight w_g, with sum_g n_g w_g = N. They are found with
+the sets known so far, and the next sets are the dearest ones of each type under them
+(`placeopt.period.bounds.set_prices`), or under a mixture with the prices that came closest to a
+refutation, which are steadier. For integer prices p, T is refuted where no type has a set within T
+with
 
-    n_g p(S) >= sum_v p_v - sum_h C_h,
+    sum_f n_f w_f p(S) >= w_g (sum_v p_v - sum_h C_h),
 
-C_h the fractional knapsack's value of the devices of type h, rounded up. Nothing in that is
-rounded, whatever the linear program's arithmetic did. Memory is left out.
+C_h the fractional knapsack's value of the devices of type h, rounded up: then all devices together
+hold less than there is. Nothing in that is rounded, whatever the linear program's arithmetic did.
+Memory is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,6 +41,8 @@ from placeopt.period.bounds.set_prices import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.contracted import ContractedProblem
 
@@ -85,25 +91,31 @@ class Bisection:
     fine: float = 2e-5
 
 
+def paying_types(model: ContractedProblem) -> list[int]:
+    """Return the types that pay transfers, the most numerous first."""
+    paying = [g for g in range(model.num_types) if model.weight[:, g].any()]
+    return sorted(paying, key=lambda g: (-int(model.type_counts[g]), g))
+
+
 def main_type(model: ContractedProblem) -> int | None:
     """Return the most numerous type that pays transfers, None if no type does."""
-    paying = [g for g in range(model.num_types) if model.weight[:, g].any()]
-    return max(paying, key=lambda g: (int(model.type_counts[g]), -g)) if paying else None
+    return next(iter(paying_types(model)), None)
 
 
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     """Return what refutes periods of `model` until `deadline`; None where its sets make no small
     graph.
     """
-    g = main_type(model)
-    if g is None or not 2 <= model.num_nodes <= CoverBound.bisection.most_nodes:
+    types = paying_types(model)
+    if not types or not 2 <= model.num_nodes <= CoverBound.bisection.most_nodes:
         return None
-    graph = frontier_graph(model, g, deadline)
-    return (
-        None
-        if graph is None
-        else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))
-    )
+    pricers = {}
+    for g in types:
+        graph = frontier_graph(model, g, deadline)
+        if graph is None:
+            return None
+        pricers[g] = SetPricer(graph, model.largest_load, deadline)
+    return CoverBound(model, pricers)
 
 
 def knapsack(model: ContractedProblem, h: int, price: Ints, limit: int) -> int:
@@ -134,23 +146,31 @@ def ratio(model: ContractedProblem, h: int, price: Ints, limit: int) -> tuple[in
 
 
 class Master:
-    """The linear program of the module text over the sets that are known."""
+    """The linear program of the module text over the sets that are known, of some of the types."""
 
-    def __init__(self, model: ContractedProblem, g: int, limit: int) -> None:
+    def __init__(self, model: ContractedProblem, types: Sequence[int], limit: int) -> None:
         from ortools.linear_solver import pywraplp
 
         solver = pywraplp.Solver.CreateSolver("GLOP")
-        self._solver, self._sets = solver, set[bytes]()
+        self._solver, self._sets = solver, set[tuple[int, bytes]]()
+        counts = {g: len(model.types[g]) for g in types}
+        self._all = float(sum(counts.values()))
         self._rows = [solver.Constraint(1.0, solver.infinity()) for _ in range(model.num_nodes)]
+        self._used = {g: solver.Constraint(-solver.infinity(), 0.0) for g in types}
         self._goal = solver.Objective()
         self._goal.SetMinimization()
-        for row in self._rows:  # alone: no price is above that of a device
-            self._add(1.0, solver.infinity(), [row])
-        for h, devices in enumerate(model.types):
+        devices = self._add(self._all, solver.infinity(), [])
+        for g, used in self._used.items():
+            used.SetCoefficient(devices, -float(counts[g]))
+        for row in self._rows:  # alone: no price is above that of all devices of the fewest type
+            self._add(self._all / min(counts.values()), solver.infinity(), [row])
+        for h, others in enumerate(model.types):
             ticks = model.total[:, h]
-            room = solver.Constraint(-solver.infinity(), float(len(devices)))
+            room = solver.Constraint(-solver.infinity(), float(len(others)))
             for v in (
-                np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist() if h != g else ()
+                np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist()
+                if h not in counts
+                else ()
             ):
                 share = self._add(0.0, 1.0, [self._rows[v]])
                 room.SetCoefficient(share, float(ticks[v]) / max(1, limit))
@@ -162,24 +182,66 @@ class Master:
             row.SetCoefficient(variable, 1.0)
         return variable
 
-    def add(self, members: Flags) -> bool:
-        """Add a set; False if it is known."""
-        if members.tobytes() in self._sets:
+    def add(self, g: int, members: Flags) -> bool:
+        """Add a set of a type; False if it is known."""
+        key = g, members.tobytes()
+        if key in self._sets:
             return False
-        self._sets.add(members.tobytes())
-        self._add(
-            1.0, self._solver.infinity(), [self._rows[v] for v in np.flatnonzero(members).tolist()]
-        )
+        self._sets.add(key)
+        rows = [self._rows[v] for v in np.flatnonzero(members).tolist()]
+        self._add(0.0, self._solver.infinity(), [self._used[g], *rows])
         return True
 
-    def solve(self, seconds: float) -> tuple[float, Floats]:
-        """Return the value and a price per node, in devices."""
+    def solve(self, seconds: float) -> tuple[float, Floats, dict[int, float]]:
+        """Return the value and a price per node, in devices, and the weights of the types."""
         self._solver.SetTimeLimit(max(1, int(1000 * min(seconds, 1e6))))
         if self._solver.Solve() != self._solver.OPTIMAL:
             raise OutOfTimeError
-        return self._goal.Value(), np.maximum(
-            0.0, np.array([row.dual_value() for row in self._rows])
+        prices = np.maximum(0.0, np.array([row.dual_value() for row in self._rows]))
+        weights = {g: max(0.0, -used.dual_value()) for g, used in self._used.items()}
+        return self._goal.Value(), prices, weights
+
+
+class Prices(NamedTuple):
+    """Prices of nodes, and how much of them a device of each type should hold at most."""
+
+    node: Floats
+    weight: dict[int, float]
+
+    def mixed(self, share: float, other: Prices) -> Prices:
+        """Return a mixture with a share of these."""
+        return Prices(
+            share * self.node + (1 - share) * other.node,
+            {g: share * w + (1 - share) * other.weight[g] for g, w in self.weight.items()},
         )
+
+    def divided(self, factor: float) -> Prices:
+        """Return these over a factor."""
+        return Prices(self.node / factor, {g: w / factor for g, w in self.weight.items()})
+
+    def whole(self) -> Ints:
+        """Return prices as integers."""
+        found: Ints = np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
+        return found
+
+
+class Answer(NamedTuple):
+    """What the sets of all types say of integer prices.
+
+    Attributes
+    ----------
+    sets : the dear ones that were found, by their types.
+    missed : how many times what is to be held they hold, as far as is known: 0 is a refutation, 1
+    without sets no answer.
+    """
+
+    sets: dict[int, Flags]
+    missed: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the limit is refuted."""
+        return self.missed == 0.0
 
 
 @dataclass
@@ -188,7 +250,8 @@ class CoverBound:
 
     Attributes
     ----------
-    g : type whose sets are examined. lower : best bound proved, ticks. sets : all that were found.
+    pricers : of the types whose sets are examined, the most numerous first. lower : best bound
+    proved, ticks. sets : all that were found, with their types.
     within_reach : the smallest limit that prices cannot refute, as far as that is known. unfinished
     : whether time was short.
     """
@@ -197,12 +260,31 @@ class CoverBound:
     bisection: ClassVar[Bisection] = Bisection()
 
     model: ContractedProblem
-    g: int
-    pricer: SetPricer
+    pricers: dict[int, SetPricer]
     lower: int = 0
-    sets: list[Flags] = field(default_factory=list)
+    sets: list[tuple[int, Flags]] = field(default_factory=list)
     within_reach: float = np.inf
     unfinished: bool = False
+
+    @property
+    def g(self) -> int:
+        """The most numerous of the types."""
+        return next(iter(self.pricers))
+
+    @property
+    def pricer(self) -> SetPricer:
+        """That of the most numerous type."""
+        return self.pricers[self.g]
+
+    @property
+    def count(self) -> int:
+        """Number of devices of the types examined."""
+        return sum(len(self.model.types[g]) for g in self.pricers)
+
+    def give_until(self, deadline: float) -> None:
+        """Set the end of the time (`time.perf_counter`)."""
+        for pricer in self.pricers.values():
+            pricer.deadline = deadline
 
     def raise_from(self, lower: int, upper: int) -> int:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
@@ -228,98 +310,133 @@ class CoverBound:
         """Whether every set that was found fits into the memory of a device, so that leaving memory
         out cost nothing.
         """
-        resident = self.model.resident
-        return all(
-            int(resident[members].sum()) <= int(self.model.capacity[self.g])
-            for members in self.sets
-        )
+        resident, capacity = self.model.resident, self.model.capacity
+        return all(int(resident[members].sum()) <= int(capacity[g]) for g, members in self.sets)
 
     def _refutes(self, limit: int) -> bool:
         """Whether column generation refutes `limit`; `lower` rises on the way."""
         generation = _Generation(self, limit)
         return generation.refutes_at_once() or generation.refutes()
 
-    def usable(self, limit: int) -> Flags:
-        """Which nodes a device may hold within `limit`."""
-        found: Flags = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+    def usable(self, limit: int, g: int | None = None) -> Flags:
+        """Which nodes a device of type `g`, by default the most numerous, may hold within
+        `limit`.
+        """
+        h = self.g if g is None else g
+        found: Flags = self.model.allowed[:, h] & (self.model.total[:, h] <= limit)
         return found
 
     def pay(self, price: Ints, limit: int) -> int:
-        """Price that the devices of the type examined have to hold together within `limit`."""
-        others = (h for h in range(self.model.num_types) if h != self.g)
+        """Price that the devices of the types examined have to hold together within `limit`."""
+        others = (h for h in range(self.model.num_types) if h not in self.pricers)
         return int(price.sum()) - sum(knapsack(self.model, h, price, limit) for h in others)
 
-    def ask(self, price: Ints, limit: int, depth: int | None) -> tuple[Flags | None, float]:
-        """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
-        set and how dear it is.
+    def ask(self, price: Ints, weight: dict[int, float], limit: int, depth: int | None) -> Answer:
+        """Return what the sets within `limit` say of integer prices: whether those of a type are
+        dearer than its weight allows.
         """
-        least = -(-self.pay(price, limit) // len(self.model.types[self.g]))
-        try:
-            found = self.pricer.dearest(
-                price, self.usable(limit), limit, max(1, least), depth=depth
-            )
-        except UndecidedError:
-            return None, 1.0
-        if found is None:
-            return None, 0.0 if least > 0 else 1.0
-        return found, float(price[found].sum()) / max(1, least)
+        pay, missed = self.pay(price, limit), 0.0
+        found: dict[int, Flags] = {}
+        count = {g: len(self.model.types[g]) for g in self.pricers}
+        shares = _shares(pay, {g: count[g] * w for g, w in weight.items()})
+        undecided = pay <= 0
+        for g, pricer in self.pricers.items():
+            least = max(1, -(-shares[g] // count[g]))
+            try:
+                members = pricer.dearest(price, self.usable(limit, g), limit, least, depth=depth)
+            except UndecidedError:
+                members, undecided = None, True
+            if members is not None:
+                found[g] = members
+            held = least if members is None else int(price[members].sum())
+            missed += count[g] * held / max(1, pay)
+        if not found:
+            return Answer(found, 1.0 if undecided else 0.0)
+        return Answer(found, missed)
 
-    def settle(self, price: Ints, limit: int, missed: float) -> None:
+    def settle(self, price: Ints, weight: dict[int, float], limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
         go.
         """
         high = int(limit / max(1.0, missed)) + 1
         while high - self.lower > max(1, int(self.bisection.part * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
-            found, short = self.ask(price, middle - 1, None if missed < self.bisection.close else 1)
-            if found is None and short == 0.0:
+            depth = None if missed < self.bisection.close else 1
+            if self.ask(price, weight, middle - 1, depth).refuted:
                 self.lower = middle
             else:
                 high = middle - 1
+
+
+def _shares(pay: int, weight: dict[int, float]) -> dict[int, int]:
+    """Return whole numbers that add up to `pay`, about as the weights do."""
+    total, left = sum(weight.values()), pay
+    shares: dict[int, int] = {}
+    for g, w in weight.items():
+        shares[g] = min(left, int(pay * (w / total))) if total > 0 else left
+        left -= shares[g]
+    if left:
+        shares[next(iter(shares))] += left
+    return shares
 
 
 class _Generation:
     """Column generation for one limit."""
 
     def __init__(self, cover: CoverBound, limit: int) -> None:
-        self.cover, self.limit, self.usable = cover, limit, cover.usable(limit)
-        self.rounds = cover.rounds
-        times, self.count = cover.model.smallest_times, len(cover.model.types[cover.g])
-        self.steady: Floats = times / max(1.0, float(times.sum()))
+        self.cover, self.limit, self.rounds = cover, limit, cover.rounds
+        model, self.count = cover.model, cover.count
+        times = model.smallest_times / max(1.0, float(model.smallest_times.sum()))
+        self.steady = Prices(times, {g: self._speed(g) for g in cover.pricers})
         self.closest = np.inf  # by which factor the steady prices miss a refutation
-        self.master = Master(cover.model, cover.g, limit)
-        for members in cover.sets:
-            if cover.pricer.load(members) <= limit:
-                self.master.add(members)
+        self.master = Master(model, tuple(cover.pricers), limit)
+        for g, members in cover.sets:
+            if cover.pricers[g].load(members) <= limit:
+                self.master.add(g, members)
+
+    def _speed(self, g: int) -> float:
+        """What a device of a type does in a tick, about, beside the fastest ones."""
+        model = self.cover.model
+        runs = model.allowed[:, g]
+        return float((1 + model.smallest_times[runs].sum()) / (1 + model.total[runs, g].sum()))
 
     def refutes_at_once(self) -> bool:
         """Whether uniform prices do: they are good ones, and refute much."""
-        price = np.floor(self.steady * PRICES).astype(np.int64)
-        found, self.closest = self.cover.ask(price, self.limit, 1)
-        if found is None and self.closest == 0.0:
+        price = self.steady.whole()
+        answer = self.cover.ask(price, self.steady.weight, self.limit, 1)
+        self.closest = answer.missed
+        if answer.refuted:
             return True
-        if found is not None:
-            found, self.closest = self._dearest(price, found, self.closest)
-            self.cover.settle(price, self.limit, self.closest)
-            self._add(found)
-        self.steady *= self.count
+        if answer.sets:
+            answer = self._dearest(price, answer)
+            self.closest = answer.missed
+            self.cover.settle(price, self.steady.weight, self.limit, self.closest)
+            self._add(answer)
+        self.steady = self._scaled(self.steady)
         return False
+
+    def _scaled(self, prices: Prices) -> Prices:
+        """Return prices at which all devices together hold as much as there are of them."""
+        total = sum(len(self.cover.model.types[g]) * w for g, w in prices.weight.items())
+        node = prices.node * (self.count / float(prices.node.sum()))
+        return Prices(node, {g: w * (self.count / total) for g, w in prices.weight.items()})
 
     def refutes(self) -> bool:
         """Whether dual prices do, or their mixtures with the steady ones."""
         share, improved = self.rounds.steady, True  # share of the steady prices
         while True:
             if improved:
-                value, prices = self.master.solve(self.cover.pricer.deadline - time.perf_counter())
-                share = self.rounds.steady
+                left = self.cover.pricer.deadline - time.perf_counter()
+                value, node, weight = self.master.solve(left)
+                prices, share = Prices(node, weight), self.rounds.steady
                 if value <= self.count * (1 + self.rounds.tolerance):
                     return False
-            mixed = share * self.steady + (1 - share) * prices
-            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            found, missed = self.cover.ask(price, self.limit, None if share == 0.0 else 1)
-            if found is None and missed == 0.0:
+            mixed = self.steady.mixed(share, prices)
+            price = mixed.whole()
+            answer = self.cover.ask(price, mixed.weight, self.limit, None if share == 0.0 else 1)
+            if answer.refuted:
                 return True
-            improved = found is not None and self._learn(price, found, missed, mixed, prices)
+            improved = bool(answer.sets) and self._learn(price, answer, mixed, prices)
             if not improved:
                 if (
                     share == 0.0
@@ -327,55 +444,64 @@ class _Generation:
                     return False
                 share = self.rounds.less_steady(share)
 
-    def _learn(
-        self, price: Ints, found: Flags, missed: float, mixed: Floats, prices: Floats
-    ) -> bool:
-        """Add the set that answered prices, and others of other nodes; return whether the linear
+    def _learn(self, price: Ints, answer: Answer, mixed: Prices, prices: Prices) -> bool:
+        """Add the sets that answered prices, and others of other nodes; return whether the linear
         program, whose prices are `prices`, changes by it.
         """
-        if missed < min(self.closest, self.cover.bisection.near):
-            found, missed = self._dearest(price, found, missed)
-        improved = self._add(found) and float(prices[found].sum()) > 1 + self.rounds.tolerance
-        if missed < self.closest:
-            self.closest, self.steady = missed, mixed / float(mixed[found].sum())
-            self.cover.settle(price, self.limit, missed)
+        if answer.missed < min(self.closest, self.cover.bisection.near):
+            answer = self._dearest(price, answer)
+        new = self._add(answer)
+        improved = any(
+            float(prices.node[answer.sets[g]].sum()) > prices.weight[g] + self.rounds.tolerance
+            for g in new
+        )
+        if answer.missed < self.closest:
+            self.closest = answer.missed
+            held = answer.missed * self.cover.pay(price, self.limit) / float(price.sum())
+            self.steady = mixed.divided(held * float(mixed.node.sum()) / self.count)
+            self.cover.settle(price, mixed.weight, self.limit, answer.missed)
         if improved:
-            self._add_disjoint(price, found)
+            self._add_disjoint(price, answer)
         return improved
 
-    def _dearest(self, price: Ints, found: Flags, missed: float) -> tuple[Flags, float]:
-        """Return the dearest set, or about, and how dear it is: prices count as close by what the
-        dearest set says.
+    def _dearest(self, price: Ints, answer: Answer) -> Answer:
+        """Return the dearest sets, or about, and how dear they are: prices count as close by what
+        the dearest sets say.
         """
-        dearest, worth = self.cover.pricer.dearest, int(price[found].sum())
-        ask = partial(dearest, price, self.usable, self.limit, depth=1)
-        try:
-            while (better := ask(int(price[found].sum()) + 1)) is not None:
-                found = better
-        except UndecidedError:
-            pass
-        return found, missed * float(price[found].sum()) / max(1, worth)
+        found, missed = dict(answer.sets), answer.missed
+        pay = max(1, self.cover.pay(price, self.limit))
+        for g, members in answer.sets.items():
+            usable, dearest = self.cover.usable(self.limit, g), self.cover.pricers[g].dearest
+            ask = partial(dearest, price, usable, self.limit, depth=1)
+            try:
+                while (better := ask(int(price[found[g]].sum()) + 1)) is not None:
+                    found[g] = better
+            except UndecidedError:
+                pass
+            more = int(price[found[g]].sum()) - int(price[members].sum())
+            missed += len(self.cover.model.types[g]) * more / pay
+        return Answer(found, missed)
 
-    def _add_disjoint(self, price: Ints, found: Flags) -> None:
-        """Add dear sets of other nodes than the last one: a linear program over few sets has wild
+    def _add_disjoint(self, price: Ints, answer: Answer) -> None:
+        """Add dear sets of other nodes than the last ones: a linear program over few sets has wild
         prices.
         """
-        usable, dearest = self.usable, self.cover.pricer.dearest
-        least = int(self.rounds.dear * int(price[found].sum()))
-        for _ in range(self.rounds.disjoint):
-            usable = usable & ~found
-            try:
-                other = dearest(np.where(usable, price, 0), usable, self.limit, least, depth=0)
-            except UndecidedError:
-                return
-            if other is None:
-                return
-            self._add(other)
-            found = other
+        for g, members in answer.sets.items():
+            usable, dearest = self.cover.usable(self.limit, g), self.cover.pricers[g].dearest
+            least, found = int(self.rounds.dear * int(price[members].sum())), members
+            for _ in range(self.rounds.disjoint):
+                usable = usable & ~found
+                try:
+                    other = dearest(np.where(usable, price, 0), usable, self.limit, least, depth=0)
+                except UndecidedError:
+                    break
+                if other is None:
+                    break
+                self._add(Answer({g: other}, 1.0))
+                found = other
 
-    def _add(self, members: Flags) -> bool:
-        """Add a set; False if it is known."""
-        if not self.master.add(members):
-            return False
-        self.cover.sets.append(members)
-        return True
+    def _add(self, answer: Answer) -> list[int]:
+        """Add sets; return the types whose set was not known."""
+        new = [g for g, members in answer.sets.items() if self.master.add(g, members)]
+        self.cover.sets += [(g, answer.sets[g]) for g in new]
+        return new

@@ -60,7 +60,7 @@ class PriceBound:
             self.goes_on = self.cover is not None or time.perf_counter() >= deadline
         if self.cover is None:
             return lower
-        self.cover.pricer.deadline = deadline
+        self.cover.give_until(deadline)
         most = self._most(lower, upper)
         lower = self.cover.raise_from(lower, most)
         self.goes_on = self.cover.unfinished
