@@ -1,7 +1,8 @@
 """The tactics of the period: pipelines, annealing, what prices prove, and the CP-SAT model.
 
-Prices refute short periods, over a thin frontier of the graph where it has one (`prices`) or by
-sets one by one (`columns`). Where identical devices pay for transfers, with at most one that does
+Prices refute short periods, over a thin frontier of the graph where it has one, with all sets that
+a device may hold (`prices`) or those that contiguity allows (`convex`), or by sets one by one
+(`columns`). Where identical devices pay for transfers, with at most one that does
 not, bound and value of "none" also meet without CP-SAT (`closing`).
 
 The CP-SAT model takes any contiguity, 1F1B and GPipe, unrelated devices and link classes.
@@ -93,6 +94,7 @@ class PeriodFacts:
     def __init__(self, settings: Any, problem: PlacementProblem, *, timed: bool) -> None:
         self.settings, self.problem, self.timed = settings, problem, timed
         self.prices = PriceBound(problem)
+        self.convex = PriceBound(problem, "convex")
 
     @cached_property
     def free(self) -> ContractedProblem:
@@ -136,6 +138,11 @@ class PeriodFacts:
         p = self.problem
         few = p.contiguity == "none" or p.num_ops**2 <= MAX_CELLS
         return p.contiguity != "chain" and few and p.num_devices > 1 and self.free.num_nodes > 1
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether devices may not hold every set, and prices may prove something by that."""
+        return self.prices_apply and self.problem.contiguity != "none"
 
     @property
     def prices_apply(self) -> bool:
@@ -228,8 +235,17 @@ def _area(state: State, part: Tracker[Placement]) -> bool:
 
 
 def _prices(state: State) -> Iterator[str | None]:
-    """Prove by prices over the frontier, anew for every better value."""
-    prices: PriceBound = state.facts.prices
+    """Prove by prices over the frontier."""
+    return _over_frontier(state, state.facts.prices)
+
+
+def _convex(state: State) -> Iterator[str | None]:
+    """Do so with convex sets alone."""
+    return _over_frontier(state, state.facts.convex)
+
+
+def _over_frontier(state: State, prices: PriceBound) -> Iterator[str | None]:
+    """Prove by prices, anew for every better value."""
     while prices.goes_on:
         value = state.value
         state.raise_bound(prices.raise_from(state.lower_bound, value, state.piece), "columns")
@@ -251,9 +267,10 @@ def _columns(state: State) -> Iterator[str | None]:
 
 def _closing(state: State) -> Iterator[str | None]:
     """Raise the bound and lower the value until they meet."""
-    while state.facts.prices.cover is None or state.value is None:
+    prices: PriceBound = state.facts.convex if state.facts.contiguous else state.facts.prices
+    while prices.cover is None or state.value is None:
         yield WAITING
-    closing = state.facts.prices.closing(lambda: state.value, lambda device: _offer(state, device))
+    closing = prices.closing(lambda: state.value, lambda device: _offer(state, device))
     while closing is not None:
         value = state.value
         state.raise_bound(closing.raise_from(state.lower_bound, state.piece), "columns")
@@ -296,6 +313,7 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
     Runs("area", BOUND, _area),
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
+    Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
     Steps("columns", BOUND, _columns, when=lambda facts: facts.prices_apply),
     Steps("closing", BOTH, _closing, when=lambda facts: facts.prices_apply),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),

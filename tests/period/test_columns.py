@@ -317,7 +317,7 @@ def test_turns_go_on_where_the_last_one_ended():
             best = problems.best_period(problem)
             if best is None:
                 continue
-            turns = PriceBound(problem)
+            turns = PriceBound(problem, "none" if contiguity == "none" else "convex")
             assert turns.goes_on
             assert turns.closing(lambda best=best: best, lambda _: None) is None
             first = turns.raise_from(0, None, 60.0)

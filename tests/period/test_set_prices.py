@@ -61,10 +61,12 @@ def test_sets_that_are_not_convex_are_longer_than_any_limit(training):
         g = main_type(model)
         if g is None or model.num_nodes < 2:
             continue
-        graph = frontier_graph(model, g, time.perf_counter() + SOON)
+        graph, paths = frontier_graph(model, g, time.perf_counter() + SOON), Paths.of(model)
+        assert (graph is None) == (paths is None)
+        if graph is None:
+            continue
         pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
-        paths = Paths.of(model)
-        through = paths is not None and all(paths.conducts)
+        through = all(paths.conducts)
         joined += through and model.num_nodes < problem.num_ops
         for members in subsets(model):
             ops = set(np.flatnonzero(members[model.node]).tolist())

@@ -23,10 +23,16 @@ if TYPE_CHECKING:
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
-    placement: over a frontier, and then set by set where that may prove more.
+    placement: over a frontier, of any sets and of convex ones, and then set by set where that may
+    prove more.
     """
     prices, end = PriceBound(problem), time.perf_counter() + seconds
-    lower = prices.raise_from(lower, upper, seconds)
+    if problem.contiguity == "none":
+        lower = prices.raise_from(lower, upper, seconds)
+    else:
+        lower = prices.raise_from(lower, upper, seconds / 2)
+        left = end - time.perf_counter()
+        lower = PriceBound(problem, "convex").raise_from(lower, upper, left)
     if prices.one_by_one and (left := end - time.perf_counter()) > 0:
         lower = prices.raise_one_by_one(lower, upper, left)
     return lower
@@ -36,14 +42,18 @@ class PriceBound:
     """The bound by prices in several turns, each with a better value: the sets of earlier turns are
     kept.
 
+    Parameters
+    ----------
+    contiguity : of the sets, "none" or "convex": a placement of chains has convex ones, too.
+
     Attributes
     ----------
     goes_on : whether another turn over the frontier would go on where the last one ended.
     one_by_one : whether sets one by one may prove more, or finish what they began.
     """
 
-    def __init__(self, problem: PlacementProblem) -> None:
-        self._problem = problem
+    def __init__(self, problem: PlacementProblem, contiguity: str = "none") -> None:
+        self._problem, self._contiguity = problem, contiguity
         self._model: ContractedProblem | None = None  # for the first turn's value, above later ones
         self._columns: ColumnBound | None = None
         self.cover: CoverBound | None = None
@@ -93,8 +103,7 @@ class PriceBound:
 
     def _contracted(self, upper: int | None) -> ContractedProblem:
         if self._model is None:
-            contiguity = "none" if self._problem.contiguity == "none" else "convex"
-            self._model = contract(self._problem, contiguity=contiguity, limit=upper)
+            self._model = contract(self._problem, contiguity=self._contiguity, limit=upper)
         return self._model
 
     def _most(self, lower: int, upper: int | None) -> int:

@@ -15,8 +15,9 @@ Where contiguity asks for convex sets, nodes are decided along the order edges, 
 every node to come whether a node before it is held, or lies behind a held one without being held
 itself: such a node may not be held any more, and the arc that holds it is longer than any limit.
 (What leads through a node of several ops need not be a path of ops; then nothing is concluded from
-it, and a set that is not convex may be among the others.) There are up to ten times as many states
-as without it; where these are too many, convexity is left out.
+it, and a set that is not convex may be among the others.) There are up to twenty times as many
+states as without it, or fewer: what cannot be held any more is settled, and states that differ in
+nothing else are one.
 
 A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with
 a larger load and no larger price than another one of its state leads nowhere that the other one
@@ -85,19 +86,16 @@ class _Tensor(NamedTuple):
 
 
 def frontier_graph(model: ContractedProblem, g: int, deadline: float) -> FrontierGraph | None:
-    """Return the graph of the sets of device type `g`; None if it has too many states, or at the
-    deadline.
+    """Return the graph of the sets of device type `g`, of convex ones if the model is contracted
+    for these; None if it has too many states, order edges lead around, or at the deadline.
     """
     tensors, compute = _paid_tensors(model, g), model.total[:, g].tolist()
     pins = [tensor.pins for tensor in tensors]
-    along = Paths.of(model) if len(model.order_from) else None
-    for paths in (along, Paths.free(model.num_nodes)):
-        order = None if paths is None else _thin_order(pins, paths, deadline)
-        if paths is not None and order is not None:
-            graph = _states(compute, tensors, order, paths, deadline)
-            if graph is not None:
-                return graph
-    return None
+    paths = Paths.of(model)
+    order = None if paths is None else _thin_order(pins, paths, deadline)
+    if paths is None or order is None:
+        return None
+    return _states(compute, tensors, order, paths, deadline)
 
 
 class Paths(NamedTuple):
@@ -116,14 +114,10 @@ class Paths(NamedTuple):
     never: int
 
     @classmethod
-    def free(cls, num_nodes: int) -> Paths:
-        """Return those of nodes without order edges."""
-        none: list[list[int]] = [[] for _ in range(num_nodes)]
-        return cls(none, none, [True] * num_nodes, 0)
-
-    @classmethod
     def of(cls, model: ContractedProblem) -> Paths | None:
-        """Return those of a model contracted for "convex"; None where order edges lead around."""
+        """Return those of a model contracted for "convex", or for "none", which has no order edges;
+        None where these lead around.
+        """
         nodes = range(model.num_nodes)
         graph = nx.DiGraph(zip(model.order_from.tolist(), model.order_to.tolist(), strict=True))
         graph.add_nodes_from(nodes)
@@ -188,8 +182,9 @@ def _thin_order(
     first = [v for v, before in enumerate(paths.before) if not before]
     starts = sorted(first, key=lambda v: (len(touching[v]), v))[:orders]
     best: tuple[int, list[int]] | None = None
-    for start in starts:
-        found = _greedy_order(start, touching, pins, paths, deadline)
+    ways = (False, True) if any(paths.before) else (False,)
+    for start, newest in itertools.product(starts, ways):
+        found = _greedy_order(start, touching, pins, paths, deadline, newest=newest)
         if found is None:
             break
         if best is None or found[0] < best[0]:
@@ -198,10 +193,16 @@ def _thin_order(
 
 
 def _greedy_order(
-    start: int, touching: list[list[int]], pins: list[list[int]], paths: Paths, deadline: float
+    start: int,
+    touching: list[list[int]],
+    pins: list[list[int]],
+    paths: Paths,
+    deadline: float,
+    *,
+    newest: bool,
 ) -> tuple[int, list[int]] | None:
-    """Return (cost, order) of the order that opens least and closes most at every step, oldest
-    tensors first; None if late.
+    """Return (cost, order) of the order that opens least and closes most at every step, oldest or
+    newest tensors first; None if late.
     """
     left = list(map(len, pins))
     opened: dict[int, int] = {}  # tensor -> when it was opened
@@ -215,7 +216,9 @@ def _greedy_order(
         return (
             opening - closing,
             -closing,
-            min((opened.get(t, len(touching)) for t in touching[v]), default=0),
+            max((-opened[t] for t in touching[v] if t in opened), default=0)
+            if newest
+            else min((opened.get(t, len(touching)) for t in touching[v]), default=0),
             v,
         )
 
@@ -260,6 +263,7 @@ def _states(
     touching, left = _touching(len(order), pins), list(map(len, pins))
     opened: list[int] = []  # tensors
     ahead: list[int] = []  # nodes to come that follow decided ones
+    decided = set[int]()
     states: dict[tuple[int, ...], int] = {(): 0}
     layer = [0, 1]
     target: tuple[list[int], list[int]] = ([], [])
@@ -271,6 +275,8 @@ def _states(
             left[t] -= 1
         remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
         coming = [w for w in dict.fromkeys([*ahead, *paths.after[v]]) if w != v]
+        decided.add(v)
+        ends = [(t, [p for p in pins[t] if p not in decided]) for t in remain]
         found: dict[tuple[int, ...], int] = {}
         for state, held in itertools.product(states, (0, 1)):
             if held == 0 and len(found) > most_width:
@@ -283,6 +289,7 @@ def _states(
                 continue
             paid = compute[v] * held + _touch(here, tensors, touching[v], held)
             _follow(behind, paths, v, held)
+            paid += _settle(here, behind, coming, paths, ends, tensors)
             key = (*map(here.__getitem__, remain), *map(behind.__getitem__, coming))
             target[held].append(layer[-1] + found.setdefault(key, len(found)))
             ticks[held].append(paid)
@@ -308,6 +315,32 @@ def _follow(behind: dict[int, int], paths: Paths, v: int, held: int) -> None:
     said = _HELD if held else _LEFT if left else _NONE
     for w in paths.after[v]:
         behind[w] = max(behind.get(w, _NONE), said)
+
+
+def _settle(
+    here: dict[int, int],
+    behind: dict[int, int],
+    coming: list[int],
+    paths: Paths,
+    ends: list[tuple[int, list[int]]],
+    tensors: list[_Tensor],
+) -> int:
+    """Conclude from nodes that cannot be held which others cannot, and which tensors are settled:
+    states that differ in these alone are one. Return the ticks of tensors that are parted for sure.
+    """
+    if _LEFT not in behind.values():
+        return 0
+    for w in coming:
+        if behind[w] == _LEFT and paths.conducts[w]:
+            for x in paths.after[w]:
+                if x in behind:
+                    behind[x] = _LEFT
+    paid = 0
+    for t, pins in ends:
+        if here[t] != _SOME and all(behind.get(p) == _LEFT for p in pins):
+            paid += tensors[t].ticks * here[t]
+            here[t] = _SOME
+    return paid
 
 
 def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> FrontierGraph:
