@@ -5,6 +5,7 @@ their gaps.
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 Row = dict[str, Any]
@@ -30,6 +31,7 @@ class Ablation(NamedTuple):
     chosen, apart : graphs that it was developed on, and others. clusters : that all are placed on.
     solve : runs a problem with the part or without, for so many seconds.
     table : CSV file of the rows; the page stands beside it.
+    fields : how the graphs are loaded.
     """
 
     part: str
@@ -40,6 +42,7 @@ class Ablation(NamedTuple):
     solve: Callable[[Any, str, float], po.Result[Any]]
     table: Path
     seconds: float = 10.0
+    fields: Mapping[str, str] = MappingProxyType({})
 
     def main(self, doc: str | None) -> None:
         """Run what is missing, and write the page."""
@@ -53,7 +56,7 @@ class Ablation(NamedTuple):
         done = {(row["graph"], row["cluster"], row[self.part]) for row in rows}
         for source in (*self.chosen, *self.apart):
             for cluster in self.clusters:
-                problem = po.load(source, cluster=cluster)
+                problem = po.load(source, cluster=cluster, **self.fields)
                 for variant in ("with", "without"):
                     name = source, cluster, variant
                     late = time.monotonic() > given.end

@@ -13,7 +13,14 @@ import pytest
 
 import placeopt as po
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.covering import CoverBound, cover_bound, knapsack, main_type
+from placeopt.period.bounds.covering import (
+    CoverBound,
+    _shares,
+    cover_bound,
+    knapsack,
+    main_type,
+    paying_types,
+)
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer, frontier_graph
 from placeopt.period.contracted import contract
@@ -145,6 +152,43 @@ def test_bounds_hold_and_often_close(part):
             closed += found == best
     assert tried > 5
     assert closed > 0
+
+
+def test_sets_of_every_type_are_priced():
+    """Where two types pay transfers, their sets together prove more than those of one with shares
+    on the other, and never too much.
+    """
+    more = tried = 0
+    for seed in range(40):
+        problem = problems.random_problem(seed, contiguity="none", n=6)
+        best, model = problems.best_period(problem), contract(problem, contiguity="none")
+        if best is None or len(paying_types(model)) < 2 or model.num_nodes < 2:
+            continue
+        every = cover_bound(model, time.perf_counter() + 60)
+        one = CoverBound(model, {every.g: every.pricer})
+        found = [cover.raise_from(0, best + 3) for cover in (one, every)]
+        assert max(found) <= best, seed
+        more += found[0] < found[1]
+        tried += 1
+    assert tried > 5
+    assert more > 3
+
+
+def test_shares_of_what_is_to_be_held_add_up():
+    """Whatever the weights, and in order of the types."""
+    for pay, weight in (
+        (10, {0: 1.0, 2: 3.0}),
+        (7, {1: 0.0, 0: 0.0}),
+        (2**45, {0: 1e-9, 1: 1.0, 2: 5.5}),
+        (1, {0: 0.3, 1: 0.3}),
+        (0, {0: 1.0, 1: 1.0}),
+    ):
+        shares = _shares(pay, weight)
+        assert sum(shares.values()) == pay
+        assert min(shares.values()) >= 0
+        total = sum(weight.values())
+        for g, w in weight.items():
+            assert total == 0 or abs(shares[g] - pay * w / total) <= len(weight)
 
 
 def test_the_deadline_ends_everything():
