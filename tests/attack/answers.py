@@ -108,11 +108,12 @@ def _priced(solve, rng, poor):
     """Return what solves a covering program, its prices with noise."""
 
     def solved(master, seconds):
-        value, prices = solve(master, seconds)
+        value, prices, weights = solve(master, seconds)
         if not poor():
-            return value, prices
+            return value, prices, weights
         noisy = _noisy(prices, rng)
-        return value, noisy if noisy.any() else prices
+        shares = dict(zip(weights, _noisy(list(weights.values()), rng).tolist(), strict=True))
+        return value, noisy if noisy.any() else prices, shares
 
     return solved
 

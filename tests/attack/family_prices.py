@@ -210,7 +210,8 @@ def _prices(problem, best, rng):
         if rng.random() < 0.5:
             seconds = rng.choice([0.0, FOREVER, FOREVER])
             return _above([("prices", column_bound(problem, known, value, seconds))], best, value)
-        turns, found = PriceBound(problem), []
+        free = problem.contiguity == "none" or rng.random() < 0.3
+        turns, found = PriceBound(problem, "none" if free else "convex"), []
         for seconds in (rng.choice([0.0, FOREVER]), FOREVER, FOREVER):
             if rng.random() < 0.5:
                 known = turns.raise_from(known, value, seconds)
@@ -229,9 +230,10 @@ def _closing(problem, best, rng):
     what it says.
     """
     known, upper = _known(problem, best, rng)
-    model = contract(problem, contiguity="none", limit=rng.choice([None, upper]))
+    contiguity = "none" if problem.contiguity == "none" else "convex"
+    model = contract(problem, contiguity=contiguity, limit=rng.choice([None, upper]))
     cover, offered = cover_bound(model, time.perf_counter() + FOREVER), []
-    if cover is None or problem.contiguity != "none" or not can_close(cover):
+    if cover is None or not can_close(cover):
         return []
     upper = rng.choice([upper, 2 * best + 1, int(model.smallest_times.sum()) + 1, 3 * best + 9])
     upper = max(upper, best)

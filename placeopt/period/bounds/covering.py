@@ -386,8 +386,8 @@ class _Generation:
     def __init__(self, cover: CoverBound, limit: int) -> None:
         self.cover, self.limit, self.rounds = cover, limit, cover.rounds
         model, self.count = cover.model, cover.count
-        times = model.smallest_times / max(1.0, float(model.smallest_times.sum()))
-        self.steady = Prices(times, {g: self._speed(g) for g in cover.pricers})
+        times = model.smallest_times if model.smallest_times.any() else np.ones(model.num_nodes)
+        self.steady = Prices(times.astype(np.float64), {g: self._speed(g) for g in cover.pricers})
         self.closest = np.inf  # by which factor the steady prices miss a refutation
         self.master = Master(model, tuple(cover.pricers), limit)
         for g, members in cover.sets:
@@ -457,7 +457,8 @@ class _Generation:
         )
         if answer.missed < self.closest:
             self.closest = answer.missed
-            held = answer.missed * self.cover.pay(price, self.limit) / float(price.sum())
+            pay = max(1, self.cover.pay(price, self.limit))
+            held = answer.missed * pay / float(price.sum())
             self.steady = mixed.divided(held * float(mixed.node.sum()) / self.count)
             self.cover.settle(price, mixed.weight, self.limit, answer.missed)
         if improved:
