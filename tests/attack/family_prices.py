@@ -233,7 +233,7 @@ def _closing(problem, best, rng):
     contiguity = "none" if problem.contiguity == "none" else "convex"
     model = contract(problem, contiguity=contiguity, limit=rng.choice([None, upper]))
     cover, offered = cover_bound(model, time.perf_counter() + FOREVER), []
-    if cover is None or not can_close(cover):
+    if cover is None or problem.contiguity == "chain" or not can_close(cover):
         return []
     upper = rng.choice([upper, 2 * best + 1, int(model.smallest_times.sum()) + 1, 3 * best + 9])
     upper = max(upper, best)

@@ -307,11 +307,11 @@ def test_the_longest_ops_share_devices():
 
 
 def test_turns_go_on_where_the_last_one_ended():
-    """The bound by prices in turns never falls; what closes the gap needs a first turn, and ends at
-    the best period of every contiguity.
+    """The bound by prices in turns never falls; what closes the gap needs a first turn, ends at the
+    best period, and is not for chains.
     """
     went_on = 0
-    for _, free, _ in models(range(5)):
+    for _, free, _ in models(range(10)):
         for contiguity in ("none", "convex", "chain"):
             problem = free.replace(contiguity=contiguity)
             best = problems.best_period(problem)
@@ -325,6 +325,7 @@ def test_turns_go_on_where_the_last_one_ended():
             assert first <= second <= best
             offered = []
             closing = turns.closing(lambda best=best: best + 1, offered.append)
+            assert closing is None or contiguity != "chain"
             if closing is not None:
                 assert closing.raise_from(second, 60.0) == best
                 assert problems.oracle_period(problem, tuple(offered[-1].tolist())) == best

@@ -8,9 +8,9 @@ or there is none. Where they are too many the nearest to the dearest alone may s
 seldom a bad one: the value falls, and with it the next slack.
 
 Sets that exceed a device's memory are left out of the list. At most one device may be of another
-type, and it pays no transfers: what is in no set is its share. What contiguity asks for beyond sets
-that are convex by themselves (`set_prices`), an order of the devices for chains, answers are judged
-by: one that breaks it is none, and the search goes on.
+type, and it pays no transfers: what is in no set is its share. Where contiguity asks
+for convex sets, and the graph's paths have others too (`set_prices`), answers are judged by it: one
+that breaks it is none, and the search goes on.
 
 The best prices are those that say most about the limit, by column generation to the end, with exact
 dearest sets. The linear program is that of `placeopt.period.bounds.covering`. Far from the end sets

@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import NO_VALUE
 from placeopt.period.bounds.set_prices import (
     PRICES,
     OutOfTimeError,
@@ -315,8 +316,43 @@ class CoverBound:
 
     def _refutes(self, limit: int) -> bool:
         """Whether column generation refutes `limit`; `lower` rises on the way."""
+        if self._leaves_out(limit):
+            return True
         generation = _Generation(self, limit)
         return generation.refutes_at_once() or generation.refutes()
+
+    def _leaves_out(self, limit: int) -> bool:
+        """Whether some node is in no set within `limit`, whatever it is together with: its price
+        may then be anything, and the linear program knows only prices up to a device's.
+        """
+        for v in np.flatnonzero(self._alone > limit).tolist():
+            price = np.zeros(self.model.num_nodes, np.int64)
+            price[v] = 1
+            try:
+                found = [
+                    (g, pricer.dearest(price, self.usable(limit, g), limit, 1))
+                    for g, pricer in self.pricers.items()
+                ]
+            except UndecidedError:
+                continue
+            if all(members is None for _, members in found):
+                return True
+            self.sets += [(g, members) for g, members in found if members is not None]
+        return False
+
+    @cached_property
+    def _alone(self) -> Ints:
+        """Ticks that every node takes by itself on the best type, without transfers on one whose
+        sets are not examined.
+        """
+        model = self.model
+        pins = np.concatenate([model.producer, model.consumer])
+        tensor = np.concatenate([np.arange(len(model.producer)), model.edge_tensor])
+        ticks = model.total.copy()
+        for g in self.pricers:
+            np.add.at(ticks[:, g], pins, model.weight[tensor, g])
+        alone: Ints = np.where(model.allowed, ticks, NO_VALUE).min(axis=1)
+        return alone
 
     def usable(self, limit: int, g: int | None = None) -> Flags:
         """Which nodes a device of type `g`, by default the most numerous, may hold within

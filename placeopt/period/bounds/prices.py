@@ -89,7 +89,7 @@ class PriceBound:
 
     def closing(self, value: Callable[[], int], offer: Callable[[Ints], None]) -> Closing | None:
         """Return what goes on with the sets found until bound and value meet; None where that is
-        not possible, or no turn was made.
+        not possible, as for chains, or no turn was made.
 
         Parameters
         ----------
@@ -97,7 +97,8 @@ class PriceBound:
         offer : called with the device of every op of placements that are better.
         """
         cover, model = self.cover, self._model
-        if cover is None or model is None or not can_close(cover):
+        own = self._contiguity == self._problem.contiguity  # what was contracted holds for no other
+        if cover is None or model is None or not own or not can_close(cover):
             return None
         return Closing(cover, value, lambda device: offer(model.expand(device)))
 

@@ -105,12 +105,15 @@ class Paths(NamedTuple):
     ----------
     before, after : nodes from which order edges lead to a node, and to which they lead from it.
     conducts : whether every way into a node leads to every way out of it.
+    reach : what cannot be held where a node cannot for what it is behind, as bits: the node, and
+        all that it leads to through nodes that conduct.
     never : ticks of the arcs that no convex set has.
     """
 
     before: list[list[int]]
     after: list[list[int]]
     conducts: list[bool]
+    reach: list[int]
     never: int
 
     @classmethod
@@ -124,7 +127,11 @@ class Paths(NamedTuple):
         if not nx.is_directed_acyclic_graph(graph):
             return None
         before, after = [list(graph.pred[v]) for v in nodes], [list(graph.succ[v]) for v in nodes]
-        return cls(before, after, _conducting(model), model.largest_load + 1)
+        conducts, reach = _conducting(model), [1 << v for v in nodes]
+        for v in reversed(list(nx.topological_sort(graph))):
+            for w in after[v] if conducts[v] else ():
+                reach[v] |= reach[w]
+        return cls(before, after, conducts, reach, model.largest_load + 1)
 
 
 def _conducting(model: ContractedProblem) -> list[bool]:
@@ -253,7 +260,7 @@ def _states(
     paths: Paths,
     deadline: float,
     *,
-    most_states: int = 100_000,
+    most_states: int = 200_000,
     most_width: int = 4096,
 ) -> FrontierGraph | None:
     """Return the graph along an order; None if it has more states than so many, in all or in a
@@ -263,7 +270,8 @@ def _states(
     touching, left = _touching(len(order), pins), list(map(len, pins))
     opened: list[int] = []  # tensors
     ahead: list[int] = []  # nodes to come that follow decided ones
-    decided = set[int]()
+    bits = [sum(1 << p for p in nodes) for nodes in pins]
+    open_ = (1 << len(order)) - 1  # nodes to come
     states: dict[tuple[int, ...], int] = {(): 0}
     layer = [0, 1]
     target: tuple[list[int], list[int]] = ([], [])
@@ -275,8 +283,8 @@ def _states(
             left[t] -= 1
         remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
         coming = [w for w in dict.fromkeys([*ahead, *paths.after[v]]) if w != v]
-        decided.add(v)
-        ends = [(t, [p for p in pins[t] if p not in decided]) for t in remain]
+        open_ &= ~(1 << v)
+        ends = [(t, bits[t] & open_) for t in remain]
         found: dict[tuple[int, ...], int] = {}
         for state, held in itertools.product(states, (0, 1)):
             if held == 0 and len(found) > most_width:
@@ -322,22 +330,28 @@ def _settle(
     behind: dict[int, int],
     coming: list[int],
     paths: Paths,
-    ends: list[tuple[int, list[int]]],
+    ends: list[tuple[int, int]],
     tensors: list[_Tensor],
 ) -> int:
     """Conclude from nodes that cannot be held which others cannot, and which tensors are settled:
     states that differ in these alone are one. Return the ticks of tensors that are parted for sure.
+
+    Parameters
+    ----------
+    ends : open tensors, and their pins that are not decided as bits.
     """
-    if _LEFT not in behind.values():
+    never = 0
+    for w in coming:
+        if behind[w] == _LEFT:
+            never |= paths.reach[w]
+    if not never:
         return 0
     for w in coming:
-        if behind[w] == _LEFT and paths.conducts[w]:
-            for x in paths.after[w]:
-                if x in behind:
-                    behind[x] = _LEFT
+        if never >> w & 1:
+            behind[w] = _LEFT
     paid = 0
     for t, pins in ends:
-        if here[t] != _SOME and all(behind.get(p) == _LEFT for p in pins):
+        if here[t] != _SOME and pins & ~never == 0:
             paid += tensors[t].ticks * here[t]
             here[t] = _SOME
     return paid
