@@ -155,16 +155,16 @@ class Master:
         solver = pywraplp.Solver.CreateSolver("GLOP")
         self._solver, self._sets = solver, set[tuple[int, bytes]]()
         counts = {g: len(model.types[g]) for g in types}
-        self._all = float(sum(counts.values()))
+        every = float(sum(counts.values()))
         self._rows = [solver.Constraint(1.0, solver.infinity()) for _ in range(model.num_nodes)]
         self._used = {g: solver.Constraint(-solver.infinity(), 0.0) for g in types}
         self._goal = solver.Objective()
         self._goal.SetMinimization()
-        devices = self._add(self._all, solver.infinity(), [])
+        devices = self._add(every, solver.infinity(), [])
         for g, used in self._used.items():
             used.SetCoefficient(devices, -float(counts[g]))
         for row in self._rows:  # alone: no price is above that of all devices of the fewest type
-            self._add(self._all / min(counts.values()), solver.infinity(), [row])
+            self._add(every / min(counts.values()), solver.infinity(), [row])
         for h, others in enumerate(model.types):
             ticks = model.total[:, h]
             room = solver.Constraint(-solver.infinity(), float(len(others)))
