@@ -109,10 +109,7 @@ def _can_hold(
     horizon: int,
     end: float,
 ) -> bool:
-    """Whether nothing says that a cluster cannot be on an island within the horizon.
-
-    Paths are looked at for several ops alone: what they say of one op, its heads do already.
-    """
+    """Whether nothing says that a cluster cannot be on an island within the horizon."""
     problem = relaxation.problem
     here = allowed[np.ix_(ops, devices)]
     if not here.any(axis=1).all():
@@ -128,7 +125,7 @@ def _can_hold(
     elsewhere = ~np.isin(np.arange(len(relaxation.class_size)), relaxation.class_of[devices])
     compute = relaxation.compute.copy()
     compute[np.ix_(ops, np.flatnonzero(elsewhere))] = INCOMPATIBLE
-    if len(ops) == 1 or time.perf_counter() >= end or (compute == relaxation.compute).all():
+    if time.perf_counter() >= end or (compute == relaxation.compute).all():
         return True
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
     there = replace(relaxation, compute=compute, min_compute=fastest)
