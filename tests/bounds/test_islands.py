@@ -252,3 +252,16 @@ def test_the_tactic_closes_what_the_quick_bounds_leave():
     result = po.solve(problem, "cp-sat", tactics="islands", seconds=60, num_workers=1)
     assert analysis.best()[0] < result.value
     assert (result.status, result.bound_method) == ("optimal", "islands")
+
+
+@pytest.mark.jit
+def test_paths_of_single_ops_rule_out_a_host():
+    """Ops of a NASNet cell that are joined to no other one for good: on the slower host each makes
+    a path that is longer than the horizon.
+    """
+    problem = po.load("gen:nasnet-cell?cells=2&filters=32", "2xA100+2xV100")
+    analysis = Analysis(problem, seconds=600.0)
+    analysis.run_all(COMBINATORIAL, optional=False)
+    left = confined(analysis, 747_600, 600.0)
+    assert left is not None
+    assert (left.compute >= 0).any(axis=0).tolist() == [True, True, False, False]
