@@ -244,7 +244,7 @@ def _series(state: State) -> Iterator[None]:
         if looks in unlike:
             unlike[looks].places.append(place)
         else:
-            inner = Analysis(problem, seconds=min(1.0, state.tracker.seconds_left / 4))
+            inner = _quick_analysis(problem, state.tracker)
             inner.run_all(COMBINATORIAL, optional=True)
             unlike[looks] = Part(state, inner, place)
         parts.append(unlike[looks])
@@ -340,7 +340,7 @@ class Part:
         known = analysis.relaxation.allowed if before is None else before.compute >= 0
         if able.sum() >= known.sum():
             return None
-        inner = Analysis(fewer, seconds=min(1.0, state.tracker.seconds_left / 4))
+        inner = _quick_analysis(fewer, state.tracker)
         _take_heads(inner, analysis)
         inner.run_all(COMBINATORIAL, optional=True)
         useless = (able.any(axis=0) < known.any(axis=0)).any()
@@ -379,6 +379,11 @@ class Part:
             self.over = next(self._turns, None) is None
         self.seconds += whole.elapsed - begin
         return (own.value, own.lower_bound) != before
+
+
+def _quick_analysis(problem: PlacementProblem, tracker: Tracker[Placement]) -> Analysis:
+    """Return the bounds of a problem inside another search, with little of its time."""
+    return Analysis(problem, seconds=min(1.0, tracker.seconds_left / 4))
 
 
 def _join(state: State, parts: Sequence[Part]) -> None:
@@ -569,7 +574,7 @@ def _solve(
     if tracker.solution is not None:
         offer(coarse.problem, own, coarse.restrict(tracker.solution))
     own.raise_bound(tracker.lower_bound // coarse.unit, tracker.bound_method)
-    inner = Analysis(coarse.problem, seconds=min(1.0, own.seconds_left / 4))
+    inner = _quick_analysis(coarse.problem, own)
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
     _take_heads(inner, analysis, coarse.unit, coarse.kept)

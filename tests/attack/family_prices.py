@@ -33,7 +33,7 @@ from placeopt.period.bounds.set_prices import (
     OutOfTimeError,
     SetPricer,
     UndecidedError,
-    frontier_graph,
+    frontier_graphs,
 )
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
@@ -300,9 +300,10 @@ def _sets(problem, best, rng):
     g = main_type(model)
     if g is None or model.num_nodes < 2:
         return []
-    graph = frontier_graph(model, g, time.perf_counter() + FOREVER)
-    if graph is None:
+    graphs = frontier_graphs(model, [g], time.perf_counter() + FOREVER)
+    if graphs is None:
         return []
+    graph = graphs[g]
     n, top = model.num_nodes, rng.choice([3, 100, 2**38])
     price = np.array([rng.choice([0, rng.randint(0, top)]) for _ in range(n)], dtype=np.int64)
     usable = model.allowed[:, g] & (np.array([rng.random() for _ in range(n)]) < 0.9)

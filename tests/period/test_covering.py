@@ -22,7 +22,7 @@ from placeopt.period.bounds.covering import (
     paying_types,
 )
 from placeopt.period.bounds.prices import column_bound
-from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer, frontier_graph
+from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer, frontier_graphs
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_loads
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.jit
 def pricer_of(model, seconds=60.0):
     """Return the type that is examined, and what prices its sets."""
     g, deadline = main_type(model), time.perf_counter() + seconds
-    return g, SetPricer(frontier_graph(model, g, deadline), model.largest_load, deadline)
+    return g, SetPricer(frontier_graphs(model, [g], deadline)[g], model.largest_load, deadline)
 
 
 def subsets(model):

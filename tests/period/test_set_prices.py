@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.set_prices import Labelling, Paths, SetPricer, frontier_graph
+from placeopt.period.bounds.set_prices import Labelling, Paths, SetPricer, frontier_graphs
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 
@@ -61,11 +61,11 @@ def test_sets_that_are_not_convex_are_longer_than_any_limit(training):
         g = main_type(model)
         if g is None or model.num_nodes < 2:
             continue
-        graph, paths = frontier_graph(model, g, time.perf_counter() + SOON), Paths.of(model)
-        assert (graph is None) == (paths is None)
-        if graph is None:
+        graphs, paths = frontier_graphs(model, [g], time.perf_counter() + SOON), Paths.of(model)
+        assert (graphs is None) == (paths is None)
+        if graphs is None:
             continue
-        pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
+        pricer = SetPricer(graphs[g], model.largest_load, time.perf_counter() + SOON)
         through = all(paths.conducts)
         joined += through and model.num_nodes < problem.num_ops
         for members in subsets(model):
@@ -178,7 +178,7 @@ def test_loads_of_paths_count_what_their_type_pays():
     for seed, _, cover in covers(range(8)):
         model = cover.model
         for g in [h for h in range(model.num_types) if model.weight[:, h].any()]:
-            graph = frontier_graph(model, g, time.perf_counter() + SOON)
+            graph = frontier_graphs(model, [g], time.perf_counter() + SOON)[g]
             pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
             for members in subsets(model):
                 assert pricer.load(members) == plain_load(model, g, members), (seed, g)

@@ -38,7 +38,7 @@ from placeopt.period.bounds.set_prices import (
     OutOfTimeError,
     SetPricer,
     UndecidedError,
-    frontier_graph,
+    frontier_graphs,
 )
 
 if TYPE_CHECKING:
@@ -110,12 +110,10 @@ def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     types = paying_types(model)
     if not types or not 2 <= model.num_nodes <= CoverBound.bisection.most_nodes:
         return None
-    pricers = {}
-    for g in types:
-        graph = frontier_graph(model, g, deadline)
-        if graph is None:
-            return None
-        pricers[g] = SetPricer(graph, model.largest_load, deadline)
+    graphs = frontier_graphs(model, types, deadline)
+    if graphs is None:
+        return None
+    pricers = {g: SetPricer(x, model.largest_load, deadline) for g, x in graphs.items()}
     return CoverBound(model, pricers)
 
 
@@ -232,12 +230,14 @@ class Answer(NamedTuple):
     Attributes
     ----------
     sets : the dear ones that were found, by their types.
-    missed : how many times what is to be held they hold, as far as is known: 0 is a refutation, 1
-    without sets no answer.
+    missed : how many times `pay` they hold, as far as is known: 0 is a refutation, 1 without sets
+    no answer.
+    pay : price that all devices examined have to hold together, at least 1.
     """
 
     sets: dict[int, Flags]
     missed: float
+    pay: int
 
     @property
     def refuted(self) -> bool:
@@ -278,9 +278,9 @@ class CoverBound:
         return self.pricers[self.g]
 
     @property
-    def count(self) -> int:
-        """Number of devices of the types examined."""
-        return sum(len(self.model.types[g]) for g in self.pricers)
+    def counts(self) -> dict[int, int]:
+        """Number of devices of each type examined."""
+        return {g: len(self.model.types[g]) for g in self.pricers}
 
     def give_until(self, deadline: float) -> None:
         """Set the end of the time (`time.perf_counter`)."""
@@ -371,11 +371,10 @@ class CoverBound:
         """Return what the sets within `limit` say of integer prices: whether those of a type are
         dearer than its weight allows.
         """
-        pay, missed = self.pay(price, limit), 0.0
+        pay, missed, count = self.pay(price, limit), 0.0, self.counts
         found: dict[int, Flags] = {}
-        count = {g: len(self.model.types[g]) for g in self.pricers}
         shares = _shares(pay, {g: count[g] * w for g, w in weight.items()})
-        undecided = pay <= 0
+        undecided, pay = pay <= 0, max(1, pay)
         for g, pricer in self.pricers.items():
             least = max(1, -(-shares[g] // count[g]))
             try:
@@ -385,10 +384,10 @@ class CoverBound:
             if members is not None:
                 found[g] = members
             held = least if members is None else int(price[members].sum())
-            missed += count[g] * held / max(1, pay)
+            missed += count[g] * held / pay
         if not found:
-            return Answer(found, 1.0 if undecided else 0.0)
-        return Answer(found, missed)
+            missed = 1.0 if undecided else 0.0
+        return Answer(found, missed, pay)
 
     def settle(self, price: Ints, weight: dict[int, float], limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
@@ -421,7 +420,8 @@ class _Generation:
 
     def __init__(self, cover: CoverBound, limit: int) -> None:
         self.cover, self.limit, self.rounds = cover, limit, cover.rounds
-        model, self.count = cover.model, cover.count
+        model, self.counts = cover.model, cover.counts
+        self.count = sum(self.counts.values())
         times = model.smallest_times if model.smallest_times.any() else np.ones(model.num_nodes)
         self.steady = Prices(times.astype(np.float64), {g: self._speed(g) for g in cover.pricers})
         self.closest = np.inf  # by which factor the steady prices miss a refutation
@@ -447,13 +447,13 @@ class _Generation:
             answer = self._dearest(price, answer)
             self.closest = answer.missed
             self.cover.settle(price, self.steady.weight, self.limit, self.closest)
-            self._add(answer)
+            self._add(answer.sets)
         self.steady = self._scaled(self.steady)
         return False
 
     def _scaled(self, prices: Prices) -> Prices:
         """Return prices at which all devices together hold as much as there are of them."""
-        total = sum(len(self.cover.model.types[g]) * w for g, w in prices.weight.items())
+        total = sum(self.counts[g] * w for g, w in prices.weight.items())
         node = prices.node * (self.count / float(prices.node.sum()))
         return Prices(node, {g: w * (self.count / total) for g, w in prices.weight.items()})
 
@@ -486,15 +486,14 @@ class _Generation:
         """
         if answer.missed < min(self.closest, self.cover.bisection.near):
             answer = self._dearest(price, answer)
-        new = self._add(answer)
+        new = self._add(answer.sets)
         improved = any(
             float(prices.node[answer.sets[g]].sum()) > prices.weight[g] + self.rounds.tolerance
             for g in new
         )
         if answer.missed < self.closest:
             self.closest = answer.missed
-            pay = max(1, self.cover.pay(price, self.limit))
-            held = answer.missed * pay / float(price.sum())
+            held = answer.missed * answer.pay / float(price.sum())
             self.steady = mixed.divided(held * float(mixed.node.sum()) / self.count)
             self.cover.settle(price, mixed.weight, self.limit, answer.missed)
         if improved:
@@ -506,7 +505,6 @@ class _Generation:
         the dearest sets say.
         """
         found, missed = dict(answer.sets), answer.missed
-        pay = max(1, self.cover.pay(price, self.limit))
         for g, members in answer.sets.items():
             usable, dearest = self.cover.usable(self.limit, g), self.cover.pricers[g].dearest
             ask = partial(dearest, price, usable, self.limit, depth=1)
@@ -516,8 +514,8 @@ class _Generation:
             except UndecidedError:
                 pass
             more = int(price[found[g]].sum()) - int(price[members].sum())
-            missed += len(self.cover.model.types[g]) * more / pay
-        return Answer(found, missed)
+            missed += self.counts[g] * more / answer.pay
+        return answer._replace(sets=found, missed=missed)
 
     def _add_disjoint(self, price: Ints, answer: Answer) -> None:
         """Add dear sets of other nodes than the last ones: a linear program over few sets has wild
@@ -534,11 +532,11 @@ class _Generation:
                     break
                 if other is None:
                     break
-                self._add(Answer({g: other}, 1.0))
+                self._add({g: other})
                 found = other
 
-    def _add(self, answer: Answer) -> list[int]:
+    def _add(self, sets: dict[int, Flags]) -> list[int]:
         """Add sets; return the types whose set was not known."""
-        new = [g for g, members in answer.sets.items() if self.master.add(g, members)]
-        self.cover.sets += [(g, answer.sets[g]) for g in new]
+        new = [g for g, members in sets.items() if self.master.add(g, members)]
+        self.cover.sets += [(g, sets[g]) for g in new]
         return new

@@ -46,6 +46,8 @@ from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Ints
@@ -85,17 +87,28 @@ class _Tensor(NamedTuple):
     ticks: int
 
 
-def frontier_graph(model: ContractedProblem, g: int, deadline: float) -> FrontierGraph | None:
-    """Return the graph of the sets of device type `g`, of convex ones if the model is contracted
-    for these; None if it has too many states, order edges lead around, or at the deadline.
+def frontier_graphs(
+    model: ContractedProblem, types: Sequence[int], deadline: float
+) -> dict[int, FrontierGraph] | None:
+    """Return the graphs of the sets of device types, of convex ones if the model is contracted for
+    these; None if one has too many states, order edges lead around, or at the deadline. Types that
+    pay for the same tensors share an order.
     """
-    tensors, compute = _paid_tensors(model, g), model.total[:, g].tolist()
-    pins = [tensor.pins for tensor in tensors]
     paths = Paths.of(model)
-    order = None if paths is None else _thin_order(pins, paths, deadline)
-    if paths is None or order is None:
+    if paths is None:
         return None
-    return _states(compute, tensors, order, paths, deadline)
+    graphs: dict[int, FrontierGraph] = {}
+    before, order = None, None
+    for g in types:
+        tensors, compute = _paid_tensors(model, g), model.total[:, g].tolist()
+        pins = [tensor.pins for tensor in tensors]
+        if pins != before:
+            before, order = pins, _thin_order(pins, paths, deadline)
+        graph = None if order is None else _states(compute, tensors, order, paths, deadline)
+        if graph is None:
+            return None
+        graphs[g] = graph
+    return graphs
 
 
 class Paths(NamedTuple):
