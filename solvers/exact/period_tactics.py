@@ -268,7 +268,7 @@ def _columns(state: State) -> Iterator[str | None]:
 def _closing(state: State) -> Iterator[str | None]:
     """Raise the bound and lower the value until they meet."""
     prices: PriceBound = state.facts.convex if state.facts.contiguous else state.facts.prices
-    while prices.cover is None or state.value is None:
+    while prices.cover is None or not prices.cover.exact or state.value is None:
         yield WAITING
     closing = prices.closing(lambda: state.value, lambda device: _offer(state, device))
     while closing is not None:

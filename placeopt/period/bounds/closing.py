@@ -134,7 +134,8 @@ def can_close(cover: CoverBound) -> bool:
     model = cover.model
     others = [h for h in range(model.num_types) if h != cover.g]
     return (
-        not model.two_pass
+        cover.exact
+        and not model.two_pass
         and sum(len(model.types[h]) for h in others) <= 1
         and not any(model.weight[:, h].any() for h in others)
     )

@@ -26,7 +26,7 @@ Memory is left out.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -35,10 +35,10 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE
 from placeopt.period.bounds.set_prices import (
     PRICES,
+    Frontier,
     OutOfTimeError,
     SetPricer,
     UndecidedError,
-    frontier_graphs,
 )
 
 if TYPE_CHECKING:
@@ -104,17 +104,23 @@ def main_type(model: ContractedProblem) -> int | None:
 
 
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
-    """Return what refutes periods of `model` until `deadline`; None where its sets make no small
-    graph.
+    """Return what refutes periods of `model` until `deadline`; None where no type pays.
+
+    Raises
+    ------
+    OutOfTimeError
+        At the deadline.
     """
+    frontier = thin_frontier(model)
+    return None if frontier is None else CoverBound(model, frontier, deadline)
+
+
+def thin_frontier(model: ContractedProblem) -> Frontier | None:
+    """Return that of the types that pay, None if there are none."""
     types = paying_types(model)
     if not types or not 2 <= model.num_nodes <= CoverBound.bisection.most_nodes:
         return None
-    graphs = frontier_graphs(model, types, deadline)
-    if graphs is None:
-        return None
-    pricers = {g: SetPricer(x, model.largest_load, deadline) for g, x in graphs.items()}
-    return CoverBound(model, pricers)
+    return Frontier.of(model, types)
 
 
 def knapsack(model: ContractedProblem, h: int, price: Ints, limit: int) -> int:
@@ -261,11 +267,26 @@ class CoverBound:
     bisection: ClassVar[Bisection] = Bisection()
 
     model: ContractedProblem
-    pricers: dict[int, SetPricer]
+    frontier: Frontier
+    deadline: InitVar[float]
+    pricers: dict[int, SetPricer] = field(init=False)
     lower: int = 0
     sets: list[tuple[int, Flags]] = field(default_factory=list)
     within_reach: float = np.inf
     unfinished: bool = False
+    _wider: bool = False  # graphs of the frontier's width are still to be made
+
+    def __post_init__(self, deadline: float) -> None:
+        self._take_graphs(deadline)
+
+    def _take_graphs(self, deadline: float) -> None:
+        graphs, most = self.frontier.graphs(deadline), self.model.largest_load
+        self.pricers = {g: SetPricer(graph, most, deadline) for g, graph in graphs.items()}
+
+    @property
+    def exact(self) -> bool:
+        """Whether every set of the graphs is as long as its load."""
+        return self.frontier.width == 0
 
     @property
     def g(self) -> int:
@@ -291,21 +312,37 @@ class CoverBound:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
         `lower`.
         """
-        self.lower, high, limit, self.unfinished = max(lower, self.lower), upper, upper - 1, False
-        if self.within_reach < upper:
-            high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
+        self.lower, self.unfinished = max(lower, self.lower), False
         try:
-            while high - self.lower > max(
-                0 if high == upper else 1, int(self.lower * self.bisection.fine)
-            ):
-                if self._refutes(limit):
-                    self.lower = max(self.lower, limit + 1)
-                else:
-                    self.within_reach = high = limit
-                limit = (self.lower + high) // 2
+            self._bisect(upper)
+            while self.lower < upper and (self._wider or self.frontier.widens()):
+                self._wider = True
+                self._take_graphs(self.pricer.deadline)
+                self._wider, self.within_reach = False, np.inf
+                self._bisect(upper)
         except OutOfTimeError:
             self.unfinished = True
         return self.lower
+
+    def _bisect(self, upper: int) -> None:
+        """Raise `lower` to about the smallest limit that the graphs at hand do not refute.
+
+        Raises
+        ------
+        OutOfTimeError
+            At the deadline.
+        """
+        high, limit = upper, upper - 1 if self.exact else (self.lower + upper) // 2
+        if self.within_reach < upper:
+            high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
+        while high - self.lower > max(
+            0 if high == upper else 1, int(self.lower * self.bisection.fine)
+        ):
+            if self._refutes(limit):
+                self.lower = max(self.lower, limit + 1)
+            else:
+                self.within_reach = high = limit
+            limit = (self.lower + high) // 2
 
     def fits_memory(self) -> bool:
         """Whether every set that was found fits into the memory of a device, so that leaving memory

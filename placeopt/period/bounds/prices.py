@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from placeopt.period.bounds.closing import Closing, can_close
 from placeopt.period.bounds.columns import ColumnBound
-from placeopt.period.bounds.covering import cover_bound
+from placeopt.period.bounds.covering import CoverBound, thin_frontier
+from placeopt.period.bounds.set_prices import OutOfTimeError
 from placeopt.period.contracted import contract
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.bounds.covering import CoverBound
+    from placeopt.period.bounds.set_prices import Frontier
     from placeopt.period.contracted import ContractedProblem
 
 
@@ -55,6 +56,7 @@ class PriceBound:
     def __init__(self, problem: PlacementProblem, contiguity: str = "none") -> None:
         self._problem, self._contiguity = problem, contiguity
         self._model: ContractedProblem | None = None  # for the first turn's value, above later ones
+        self._frontier: Frontier | None = None
         self._columns: ColumnBound | None = None
         self.cover: CoverBound | None = None
         self.goes_on = self.one_by_one = True
@@ -65,16 +67,20 @@ class PriceBound:
         """
         deadline = time.perf_counter() + seconds
         model = self._contracted(upper)
-        if self.cover is None:
-            self.cover = cover_bound(model, deadline)
-            self.goes_on = self.cover is not None or time.perf_counter() >= deadline
-        if self.cover is None:
+        self._frontier = self._frontier or thin_frontier(model)
+        self.goes_on = self._frontier is not None
+        if self._frontier is None:
+            return lower
+        try:
+            self.cover = self.cover or CoverBound(model, self._frontier, deadline)
+        except OutOfTimeError:
             return lower
         self.cover.give_until(deadline)
         most = self._most(lower, upper)
         lower = self.cover.raise_from(lower, most)
         self.goes_on = self.cover.unfinished
-        self.one_by_one = self.goes_on or (lower < most and not self.cover.fits_memory())
+        loose = not self.cover.exact or not self.cover.fits_memory()
+        self.one_by_one = self.goes_on or (lower < most and loose)
         return lower
 
     def raise_one_by_one(self, lower: int, upper: int | None, seconds: float) -> int:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import networkx as nx
@@ -46,19 +46,24 @@ from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Ints
     from placeopt.period.contracted import ContractedProblem
 
+    Bytes = NDArray[np.uint8]
+
 PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
-_NONE, _HELD, _LEFT = range(3)
+_NONE, _HELD, _LEFT = map(np.uint8, range(3))
 """What a node to come is behind: nothing that is held, a held node, or one that was left out behind
 a held one."""
-_SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
+_SOME = np.uint8(
+    2
+)  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
+_BITS = np.uint64(1) << np.arange(0, 64, 2, dtype=np.uint64)  # of 32 numbers below four in a word
 
 
 class OutOfTimeError(Exception):
@@ -84,31 +89,74 @@ class FrontierGraph(NamedTuple):
 
 class _Tensor(NamedTuple):
     pins: list[int]
-    ticks: int
+    ticks: Ints  # (G,)
 
 
-def frontier_graphs(
-    model: ContractedProblem, types: Sequence[int], deadline: float
-) -> dict[int, FrontierGraph] | None:
-    """Return the graphs of the sets of device types, of convex ones if the model is contracted for
-    these; None if one has too many states, order edges lead around, or at the deadline. Types that
-    pay for the same tensors share an order.
+@dataclass
+class Frontier:
+    """What graphs of the sets of G device types are made from.
+
+    Attributes
+    ----------
+    compute : (N, G) ticks of the nodes. order, orders : in which they are decided, and better ones
+        that are still to be looked for.
+    width : states of a layer at most, where graphs of all sets have too many: then some sets are
+        shorter than their loads, none is longer. 0: every set is as long as its load.
+    most_states, most_width : of graphs of all sets, in all and in a layer. first_width, wider :
+        where `width` begins, and by what factor it grows.
+    most_relaxed : states of other graphs, in all.
     """
-    paths = Paths.of(model)
-    if paths is None:
-        return None
-    graphs: dict[int, FrontierGraph] = {}
-    before, order = None, None
-    for g in types:
-        tensors, compute = _paid_tensors(model, g), model.total[:, g].tolist()
-        pins = [tensor.pins for tensor in tensors]
-        if pins != before:
-            before, order = pins, _thin_order(pins, paths, deadline)
-        graph = None if order is None else _states(compute, tensors, order, paths, deadline)
-        if graph is None:
+
+    most_states: ClassVar[int] = 200_000
+    most_width: ClassVar[int] = 4096
+    first_width: ClassVar[int] = 256
+    wider: ClassVar[int] = 4
+    most_relaxed: ClassVar[int] = 1 << 21
+
+    types: tuple[int, ...]
+    compute: Ints
+    tensors: list[_Tensor]
+    paths: Paths
+    orders: Iterator[list[int]]
+    order: list[int] = field(default_factory=list)
+    width: int = 0
+
+    @classmethod
+    def of(cls, model: ContractedProblem, types: Sequence[int]) -> Frontier | None:
+        """Return that of any sets, or of convex ones if the model is contracted for these; None
+        where order edges lead around.
+        """
+        paths, tensors = Paths.of(model), _paid_tensors(model, types)
+        if paths is None:
             return None
-        graphs[g] = graph
-    return graphs
+        orders = _thin_orders([tensor.pins for tensor in tensors], paths)
+        return cls(tuple(types), model.total[:, types], tensors, paths, orders)
+
+    def graphs(self, deadline: float) -> dict[int, FrontierGraph]:
+        """Return the graphs by device type.
+
+        Raises
+        ------
+        OutOfTimeError
+            At the deadline.
+        """
+        for order in self.orders:
+            self.order = order
+            if time.perf_counter() >= deadline:
+                raise OutOfTimeError
+        if self.width == 0 and (graphs := _states(self, deadline)):
+            return graphs
+        self.width = self.width or self.first_width
+        graphs = _states(self, deadline)
+        assert graphs is not None
+        return graphs
+
+    def widens(self) -> bool:
+        """Let graphs be wider, if they may."""
+        wider = self.width * self.wider
+        possible = 0 < wider * len(self.order) <= self.most_relaxed
+        self.width = wider if possible else self.width
+        return possible
 
 
 class Paths(NamedTuple):
@@ -118,15 +166,15 @@ class Paths(NamedTuple):
     ----------
     before, after : nodes from which order edges lead to a node, and to which they lead from it.
     conducts : whether every way into a node leads to every way out of it.
-    reach : what cannot be held where a node cannot for what it is behind, as bits: the node, and
-        all that it leads to through nodes that conduct.
+    reach : (N, N) what cannot be held where a node cannot for what it is behind: the node, and all
+        that it leads to through nodes that conduct.
     never : ticks of the arcs that no convex set has.
     """
 
     before: list[list[int]]
     after: list[list[int]]
     conducts: list[bool]
-    reach: list[int]
+    reach: Flags
     never: int
 
     @classmethod
@@ -140,7 +188,7 @@ class Paths(NamedTuple):
         if not nx.is_directed_acyclic_graph(graph):
             return None
         before, after = [list(graph.pred[v]) for v in nodes], [list(graph.succ[v]) for v in nodes]
-        conducts, reach = _conducting(model), [1 << v for v in nodes]
+        conducts, reach = _conducting(model), np.eye(model.num_nodes, dtype=np.bool_)
         for v in reversed(list(nx.topological_sort(graph))):
             for w in after[v] if conducts[v] else ():
                 reach[v] |= reach[w]
@@ -170,13 +218,12 @@ def _conducting(model: ContractedProblem) -> list[bool]:
     ]
 
 
-def _paid_tensors(model: ContractedProblem, g: int) -> list[_Tensor]:
-    tensors = []
-    for t in np.flatnonzero(model.weight[:, g]).tolist():
+def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tensor]:
+    """Return the tensors that devices of some of the types pay for."""
+    weight, tensors = model.weight[:, types], []
+    for t in np.flatnonzero(weight.any(axis=1)).tolist():
         consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        tensors.append(
-            _Tensor(sorted({int(model.producer[t]), *consumers}), int(model.weight[t, g]))
-        )
+        tensors.append(_Tensor(sorted({int(model.producer[t]), *consumers}), weight[t]))
     return tensors
 
 
@@ -188,11 +235,9 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
     return touching
 
 
-def _thin_order(
-    pins: list[list[int]], paths: Paths, deadline: float, *, orders: int = 24
-) -> list[int] | None:
-    """Return the best of some greedy orders of the nodes along the paths, by 2^(open tensors) added
-    up; None if none is ready in time.
+def _thin_orders(pins: list[list[int]], paths: Paths, *, orders: int = 24) -> Iterator[list[int]]:
+    """Yield greedy orders of the nodes along the paths, each better than those before by
+    2^(open tensors) added up, or the same one again.
 
     Parameters
     ----------
@@ -204,12 +249,10 @@ def _thin_order(
     best: tuple[int, list[int]] | None = None
     ways = (False, True) if any(paths.before) else (False,)
     for start, newest in itertools.product(starts, ways):
-        found = _greedy_order(start, touching, pins, paths, deadline, newest=newest)
-        if found is None:
-            break
-        if best is None or found[0] < best[0]:
-            best = found
-    return None if best is None else best[1]
+        most = None if best is None else best[0]
+        best = _greedy_order(start, touching, pins, paths, most, newest=newest) or best
+        if best is not None:
+            yield best[1]
 
 
 def _greedy_order(
@@ -217,12 +260,12 @@ def _greedy_order(
     touching: list[list[int]],
     pins: list[list[int]],
     paths: Paths,
-    deadline: float,
+    most: int | None,
     *,
     newest: bool,
 ) -> tuple[int, list[int]] | None:
     """Return (cost, order) of the order that opens least and closes most at every step, oldest or
-    newest tensors first; None if late.
+    newest tensors first; None if it costs `most` or more.
     """
     left = list(map(len, pins))
     opened: dict[int, int] = {}  # tensor -> when it was opened
@@ -243,7 +286,7 @@ def _greedy_order(
         )
 
     while outside:
-        if time.perf_counter() >= deadline:
+        if most is not None and cost >= most:
             return None
         ready = [u for u in waiting if behind[u] == 0]
         v = (
@@ -263,115 +306,147 @@ def _greedy_order(
             waiting.update(u for u in pins[t] if u in outside)
         order.append(v)
         cost += 1 << len(opened)
-    return cost, order
+    return None if most is not None and cost >= most else (cost, order)
 
 
-def _states(
-    compute: list[int],
-    tensors: list[_Tensor],
-    order: list[int],
-    paths: Paths,
-    deadline: float,
-    *,
-    most_states: int = 200_000,
-    most_width: int = 4096,
-) -> FrontierGraph | None:
-    """Return the graph along an order; None if it has more states than so many, in all or in a
-    layer, or it is late.
-    """
-    pins = [tensor.pins for tensor in tensors]
-    touching, left = _touching(len(order), pins), list(map(len, pins))
-    opened: list[int] = []  # tensors
-    ahead: list[int] = []  # nodes to come that follow decided ones
-    bits = [sum(1 << p for p in nodes) for nodes in pins]
-    open_ = (1 << len(order)) - 1  # nodes to come
-    states: dict[tuple[int, ...], int] = {(): 0}
-    layer = [0, 1]
-    target: tuple[list[int], list[int]] = ([], [])
-    ticks: tuple[list[int], list[int]] = ([], [])
-    for v in order:
-        if layer[-1] > most_states or time.perf_counter() >= deadline:
-            return None
-        for t in touching[v]:
-            left[t] -= 1
-        remain = [t for t in dict.fromkeys([*opened, *touching[v]]) if left[t]]
-        coming = [w for w in dict.fromkeys([*ahead, *paths.after[v]]) if w != v]
-        open_ &= ~(1 << v)
-        ends = [(t, bits[t] & open_) for t in remain]
-        found: dict[tuple[int, ...], int] = {}
-        for state, held in itertools.product(states, (0, 1)):
-            if held == 0 and len(found) > most_width:
-                return None
-            here = dict(zip(opened, state, strict=False))
-            behind = dict(zip(ahead, state[len(opened) :], strict=True))
-            if held and behind.get(v) == _LEFT:
-                target[1].append(target[0][-1])
-                ticks[1].append(paths.never)
-                continue
-            paid = compute[v] * held + _touch(here, tensors, touching[v], held)
-            _follow(behind, paths, v, held)
-            paid += _settle(here, behind, coming, paths, ends, tensors)
-            key = (*map(here.__getitem__, remain), *map(behind.__getitem__, coming))
-            target[held].append(layer[-1] + found.setdefault(key, len(found)))
-            ticks[held].append(paid)
-        states, opened, ahead = found, remain, coming
-        layer.append(layer[-1] + len(found))
-    return _graph(order, layer, np.array(target, np.int64), np.array(ticks, np.int64))
+@dataclass
+class _States:
+    """States between two decisions, or what follows from them (S of them; N nodes, T tensors).
 
-
-def _touch(here: dict[int, int], tensors: list[_Tensor], touching: list[int], held: int) -> int:
-    """Note on which side a node is with each of its tensors; return the ticks of those it parts."""
-    paid = 0
-    for t in touching:
-        before = here.get(t, held)
-        if before not in (held, _SOME):
-            paid += tensors[t].ticks
-        here[t] = before if before == held else _SOME
-    return paid
-
-
-def _follow(behind: dict[int, int], paths: Paths, v: int, held: int) -> None:
-    """Note for the nodes after one whether it is held, or left out behind a held one."""
-    left = behind.get(v, _NONE) != _NONE and paths.conducts[v]
-    said = _HELD if held else _LEFT if left else _NONE
-    for w in paths.after[v]:
-        behind[w] = max(behind.get(w, _NONE), said)
-
-
-def _settle(
-    here: dict[int, int],
-    behind: dict[int, int],
-    coming: list[int],
-    paths: Paths,
-    ends: list[tuple[int, int]],
-    tensors: list[_Tensor],
-) -> int:
-    """Conclude from nodes that cannot be held which others cannot, and which tensors are settled:
-    states that differ in these alone are one. Return the ticks of tensors that are parted for sure.
-
-    Parameters
+    Attributes
     ----------
-    ends : open tensors, and their pins that are not decided as bits.
+    here : (S, T) which of the decided pins of every open tensor are held.
+    behind : (S, N) what every node to come is behind.
     """
-    never = 0
-    for w in coming:
-        if behind[w] == _LEFT:
-            never |= paths.reach[w]
-    if not never:
-        return 0
-    for w in coming:
-        if never >> w & 1:
-            behind[w] = _LEFT
-    paid = 0
-    for t, pins in ends:
-        if here[t] != _SOME and pins & ~never == 0:
-            paid += tensors[t].ticks * here[t]
-            here[t] = _SOME
-    return paid
+
+    here: Bytes
+    behind: Bytes
+
+    def rows(self, chosen: Ints) -> _States:
+        """Return some of the states, or the same ones several times."""
+        return _States(self.here[chosen], self.behind[chosen])
+
+    def touch(self, t: int, held: Bytes, *, first: bool) -> Flags:
+        """Note on which side a node is with a tensor; return whether that parts it."""
+        before = held if first else self.here[:, t].copy()
+        self.here[:, t] = np.where(before == held, before, _SOME)
+        return (before != held) & (before != _SOME)
+
+    def follow(self, v: int, held: Bytes, paths: Paths) -> Flags:
+        """Note for the nodes after one whether it is held, or left out behind a held one, and what
+        cannot be held for that; return the nodes (N,) of which this is new in some state.
+        """
+        was, new = self.behind[:, v].copy(), np.zeros(len(paths.after), np.bool_)
+        self.behind[:, v] = _NONE
+        left = (was != _NONE) & paths.conducts[v]
+        said = np.where(held == 1, _HELD, np.where(left, _LEFT, _NONE))
+        for w in paths.after[v]:
+            rows = np.flatnonzero((said == _LEFT) & (self.behind[:, w] != _LEFT))
+            self.behind[:, w] = np.maximum(self.behind[:, w], said)
+            if len(rows):
+                self.behind[np.ix_(rows, paths.reach[w])] = _LEFT
+                new[paths.reach[w]] = True
+        return new
+
+    def settle(self, near: list[int], pins: list[list[int]]) -> Flags:
+        """Take tensors whose pins to come cannot be held as settled: states that differ in these
+        alone are one. Return which of them are parted by it, (S, tensors).
+
+        Parameters
+        ----------
+        near, pins : tensors that are looked at, and their pins to come, of every one at least one.
+        """
+        ends = np.cumsum([0, *map(len, pins)])[:-1]
+        never = self.behind[:, list(itertools.chain(*pins))] == _LEFT
+        before = self.here[:, near]
+        settled = np.logical_and.reduceat(never, ends, axis=1) & (before != _SOME)
+        self.here[:, near] = np.where(settled, _SOME, before)
+        parted: Flags = settled & (before == 1)
+        return parted
+
+    def forget(self, dear: Ints) -> None:
+        """Take from all states a part of what they know: what half of the nodes are behind, the last
+        ones, or if they know nothing of that, what the cheapest tensor will cost.
+        """
+        nodes, tensors = (np.flatnonzero((x != x[0]).any(axis=0)) for x in (self.behind, self.here))
+        if len(nodes):
+            self.behind[:, nodes[len(nodes) // 2 :]] = _NONE
+        else:
+            self.here[:, tensors[np.argmin(dear[tensors])]] = _SOME
+
+    def numbers(self) -> tuple[Ints, Ints]:
+        """Return (rows, number): states that are equal have one number, whose first row is
+        rows[number].
+        """
+        known = [x[:, (x != x[0]).any(axis=0)] for x in (self.here, self.behind)]
+        size = sum(x.shape[1] for x in known)
+        words = np.zeros((len(self.here), max(1, -(-size // _BITS.size)), _BITS.size), np.uint64)
+        words.reshape(len(words), -1)[:, :size] = np.concatenate(known, axis=1)
+        packed = words @ _BITS
+        keys = packed.view(np.dtype((np.void, packed[0].nbytes))) if len(packed[0]) > 1 else packed
+        _, first, number = np.unique(keys.ravel(), return_index=True, return_inverse=True)
+        return first, number
 
 
-def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> FrontierGraph:
-    """Add the arcs into every state."""
+def _states(frontier: Frontier, deadline: float) -> dict[int, FrontierGraph] | None:
+    """Return the graphs; None if they have too many states, where no set may be shorter than its
+    load. Where nothing was forgotten every set is as long as its load, whatever the width.
+    """
+    compute, tensors, paths, order = (
+        frontier.compute,
+        frontier.tensors,
+        frontier.paths,
+        frontier.order,
+    )
+    most = frontier.width or frontier.most_width
+    weight = np.array([t.ticks for t in tensors]).reshape(len(tensors), -1)
+    touching = _touching(len(order), [t.pins for t in tensors])
+    pins = [list(t.pins) for t in tensors]  # to come
+    states = _States(np.zeros((1, len(pins)), np.uint8), np.zeros((1, len(order)), np.uint8))
+    opened = set[int]()  # tensors with some pins decided
+    layer, targets, ticks, forgotten = [0, 1], [], [], False
+    for v in order:
+        width = layer[-1] - layer[-2]
+        if time.perf_counter() >= deadline:
+            raise OutOfTimeError
+        if width > most or (layer[-1] > frontier.most_states and not frontier.width):
+            return None
+        held = np.repeat(np.array((0, 1), np.uint8), width)  # without the node, and with it
+        decided = states.rows(np.tile(np.arange(width), 2))
+        never = (held == 1) & (decided.behind[:, v] == _LEFT)
+        paid = np.outer(compute[v], held)
+        for t in touching[v]:
+            paid += np.outer(weight[t], decided.touch(t, held, first=t not in opened))
+            opened.add(t)
+            pins[t].remove(v)
+            if not pins[t]:
+                opened.remove(t)
+                decided.here[:, t] = 0
+        new = decided.follow(v, held, paths)
+        near = [t for t in opened if v in tensors[t].pins or any(new[u] for u in pins[t])]
+        if near:
+            paid += (decided.settle(near, [pins[t] for t in near]) @ weight[near]).T
+        paid[:, never] = paths.never
+        possible = decided.rows(np.flatnonzero(~never))
+        first, number = possible.numbers()
+        while frontier.width and len(first) > most:
+            forgotten = True
+            possible.forget(weight.max(axis=1))
+            first, number = possible.numbers()
+        states = possible.rows(first)
+        target = np.tile(number[:width], (2, 1))
+        target[1, ~never[width:]] = number[width:]
+        targets.append(layer[-1] + target)
+        ticks.append(paid.reshape(-1, 2, width))
+        layer.append(layer[-1] + len(first))
+    graph = _graph(order, layer, np.concatenate(targets, axis=1))
+    arcs = np.concatenate(ticks, axis=2)
+    frontier.width = frontier.width if forgotten else 0
+    return {g: graph._replace(ticks=arcs[i]) for i, g in enumerate(frontier.types)}
+
+
+def _graph(order: list[int], layer: list[int], target: Ints) -> FrontierGraph:
+    """Return the graph with the arcs into every state, which take no time."""
     width = target.shape[1]
     codes = (2 * np.arange(width)[None, :] + np.arange(2)[:, None]).ravel()
     by_target = np.argsort(target.ravel(), kind="stable")
@@ -380,7 +455,7 @@ def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> Fro
         np.array(order, np.int64),
         np.array(layer, np.int64),
         target,
-        ticks,
+        np.zeros_like(target),
         arc_ptr,
         np.ascontiguousarray(codes[by_target]),
     )
