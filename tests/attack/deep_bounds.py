@@ -45,13 +45,12 @@ from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
     closing,
-    set_prices,
 )
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import CoverBound, cover_bound
 from placeopt.period.bounds.prices import PriceBound
-from placeopt.period.bounds.set_prices import OutOfTimeError, SetPricer, UndecidedError
+from placeopt.period.bounds.set_prices import Frontier, OutOfTimeError, SetPricer, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
@@ -88,8 +87,10 @@ SMALL = {
         (CoverBound, "rounds.disjoint", (1,)),
         (CoverBound, "rounds.least_steady", (2.0,)),
         (closing, "_WORK", (1, 20)),
-        (set_prices._states, "most_states", (1, 8)),
-        (set_prices._states, "most_width", (1, 2)),
+        (Frontier, "most_states", (1, 8)),
+        (Frontier, "most_width", (1, 2)),
+        (Frontier, "first_width", (1, 2, 5)),
+        (Frontier, "most_relaxed", (1, 100)),
         (period_bounds, "LIMITS.contract_seconds", (1e9,)),
         (period_bounds, "LIMITS.area_nodes", (0,)),
         (SetPricer, "labelling.work", (1, 20)),

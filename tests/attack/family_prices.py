@@ -30,10 +30,10 @@ from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.prices import PriceBound, column_bound
 from placeopt.period.bounds.set_prices import (
+    Frontier,
     OutOfTimeError,
     SetPricer,
     UndecidedError,
-    frontier_graphs,
 )
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
@@ -206,7 +206,7 @@ def _prices(problem, best, rng):
     """All prices in one call, or turn by turn."""
     known, upper = _known(problem, best, rng)
     value = rng.choice([None, upper, upper])
-    with poor_answers(rng, rng.choice([0.0, 0.1, 0.3])):
+    with poor_answers(rng, rng.choice([0.0, 0.1, 0.3])), _few_states(rng):
         if rng.random() < 0.5:
             seconds = rng.choice([0.0, FOREVER, FOREVER])
             return _above([("prices", column_bound(problem, known, value, seconds))], best, value)
@@ -300,10 +300,15 @@ def _sets(problem, best, rng):
     g = main_type(model)
     if g is None or model.num_nodes < 2:
         return []
-    graphs = frontier_graphs(model, [g], time.perf_counter() + FOREVER)
-    if graphs is None:
+    frontier = Frontier.of(model, [g])
+    if frontier is None:
         return []
-    graph = graphs[g]
+    try:
+        graph = frontier.graphs(time.perf_counter() + FOREVER)[g]
+    except OutOfTimeError:
+        return []
+    if frontier.width:  # some sets are shorter than they are
+        return []
     n, top = model.num_nodes, rng.choice([3, 100, 2**38])
     price = np.array([rng.choice([0, rng.randint(0, top)]) for _ in range(n)], dtype=np.int64)
     usable = model.allowed[:, g] & (np.array([rng.random() for _ in range(n)]) < 0.9)
@@ -338,6 +343,20 @@ def _little_room(rng):
         for owner, room in ((SetPricer, "labelling."), (SetTables, "room.")):
             stack.enter_context(patched(owner, room + "labels", 4))
             stack.enter_context(patched(owner, room + "most_labels", most))
+        yield
+
+
+@contextmanager
+def _few_states(rng):
+    """Graphs with few states, which may grow, every other time."""
+    if rng.random() < 0.5:
+        yield
+        return
+    few = {"most_width": rng.choice([0, 1, 3]), "first_width": rng.choice([1, 2, 5])}
+    few |= {"wider": rng.choice([2, 4]), "most_relaxed": rng.choice([1, 30, 100, 1 << 20])}
+    with ExitStack() as stack:
+        for name, value in few.items():
+            stack.enter_context(patched(Frontier, name, value))
         yield
 
 

@@ -22,7 +22,7 @@ from placeopt.period.bounds.covering import (
     paying_types,
 )
 from placeopt.period.bounds.prices import column_bound
-from placeopt.period.bounds.set_prices import Labelling, OutOfTimeError, SetPricer, frontier_graphs
+from placeopt.period.bounds.set_prices import Frontier, Labelling, OutOfTimeError, SetPricer
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_loads
 
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.jit
 def pricer_of(model, seconds=60.0):
     """Return the type that is examined, and what prices its sets."""
     g, deadline = main_type(model), time.perf_counter() + seconds
-    return g, SetPricer(frontier_graphs(model, [g], deadline)[g], model.largest_load, deadline)
+    graph = Frontier.of(model, [g]).graphs(deadline)[g]
+    return g, SetPricer(graph, model.largest_load, deadline)
 
 
 def subsets(model):
@@ -154,6 +155,32 @@ def test_bounds_hold_and_often_close(part):
     assert closed > 0
 
 
+def test_wide_graphs_prove_less_and_never_too_much(monkeypatch):
+    """However few states there may be, no bound is above the best period; wider graphs prove more,
+    and in the end as much as those of all sets.
+    """
+    less = 0
+    for seed in range(24):
+        contiguity = ("none", "convex")[seed % 2]
+        problem = problems.random_problem(seed, contiguity=contiguity, training=seed % 3 == 0, n=6)
+        best, model = problems.best_period(problem), contract(problem)
+        if best is None or cover_bound(model, time.perf_counter() + 60) is None:
+            continue
+        whole, bounds = cover_bound(model, time.perf_counter() + 60).raise_from(0, best + 3), []
+        for most in (1, 30, 1 << 20):
+            with monkeypatch.context() as small:
+                for name, value in (("most_width", 0), ("first_width", 1), ("most_relaxed", most)):
+                    small.setattr(Frontier, name, value)
+                cover = cover_bound(model, time.perf_counter() + 60)
+                bounds.append(cover.raise_from(0, best + 3))
+                assert not cover.exact or most > 1 or len(cover.pricer.graph.order) < 2
+        assert bounds == sorted(bounds), seed
+        assert max(*bounds, whole) <= best, seed
+        assert bounds[-1] >= whole - 1, seed  # a tick may be left open
+        less += bounds[0] < whole
+    assert less > 10
+
+
 def test_sets_of_every_type_are_priced():
     """Where two types pay transfers, their sets together prove more than those of one with shares
     on the other, and never too much.
@@ -165,7 +192,7 @@ def test_sets_of_every_type_are_priced():
         if best is None or len(paying_types(model)) < 2 or model.num_nodes < 2:
             continue
         every = cover_bound(model, time.perf_counter() + 60)
-        one = CoverBound(model, {every.g: every.pricer})
+        one = CoverBound(model, Frontier.of(model, [every.g]), time.perf_counter() + 60)
         found = [cover.raise_from(0, best + 3) for cover in (one, every)]
         assert max(found) <= best, seed
         more += found[0] < found[1]
@@ -201,10 +228,11 @@ def test_the_deadline_ends_everything():
             np.ones(model.num_nodes, dtype=np.int64), np.ones(model.num_nodes, dtype=bool), 5, 1
         )
     assert cover_bound(model, 0.0) is None
-    cover = CoverBound(model, {main_type(model): pricer})
+    cover = cover_bound(model, time.perf_counter() + 600)
+    cover.give_until(0.0)
     assert cover.raise_from(1, 100) == 1
     assert cover.unfinished
-    pricer.deadline = time.perf_counter() + 600
+    cover.give_until(time.perf_counter() + 600)
     cover.raise_from(1, 100)
     assert not cover.unfinished
 

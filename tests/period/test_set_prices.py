@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, main_type
-from placeopt.period.bounds.set_prices import Labelling, Paths, SetPricer, frontier_graphs
+from placeopt.period.bounds.set_prices import Frontier, Labelling, SetPricer
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 
@@ -61,12 +61,12 @@ def test_sets_that_are_not_convex_are_longer_than_any_limit(training):
         g = main_type(model)
         if g is None or model.num_nodes < 2:
             continue
-        graphs, paths = frontier_graphs(model, [g], time.perf_counter() + SOON), Paths.of(model)
-        assert (graphs is None) == (paths is None)
-        if graphs is None:
+        frontier = Frontier.of(model, [g])
+        if frontier is None:
             continue
-        pricer = SetPricer(graphs[g], model.largest_load, time.perf_counter() + SOON)
-        through = all(paths.conducts)
+        graph = frontier.graphs(time.perf_counter() + SOON)[g]
+        pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
+        through = all(frontier.paths.conducts)
         joined += through and model.num_nodes < problem.num_ops
         for members in subsets(model):
             ops = set(np.flatnonzero(members[model.node]).tolist())
@@ -178,10 +178,40 @@ def test_loads_of_paths_count_what_their_type_pays():
     for seed, _, cover in covers(range(8)):
         model = cover.model
         for g in [h for h in range(model.num_types) if model.weight[:, h].any()]:
-            graph = frontier_graphs(model, [g], time.perf_counter() + SOON)[g]
+            graph = Frontier.of(model, [g]).graphs(time.perf_counter() + SOON)[g]
             pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
             for members in subsets(model):
                 assert pricer.load(members) == plain_load(model, g, members), (seed, g)
+
+
+def test_few_states_make_sets_shorter_never_longer(monkeypatch):
+    """With so few states that something is forgotten, of every type and contiguity; what nothing
+    was forgotten of is exact.
+    """
+    monkeypatch.setattr(Frontier, "most_width", 0)
+    shorter, exact = 0, 0
+    for seed, contiguity in product(range(12), ("none", "convex")):
+        problem = problems.random_problem(seed, n=7, contiguity=contiguity)
+        model = contract(problem)
+        types = [h for h in range(model.num_types) if model.weight[:, h].any()]
+        frontier = Frontier.of(model, types) if types and model.num_nodes > 1 else None
+        for width in () if frontier is None else (1, 2, 4, 1 << 12):
+            frontier.first_width, frontier.width = width, 0
+            graphs = frontier.graphs(time.perf_counter() + SOON)
+            graph = graphs[types[0]]
+            assert np.diff(graph.layer).max() <= width
+            exact += frontier.width == 0
+            for g in types:
+                pricer = SetPricer(graphs[g], model.largest_load, time.perf_counter() + SOON)
+                for members in subsets(model):
+                    found, load = pricer.load(members), plain_load(model, g, members)
+                    ops = set(np.flatnonzero(members[model.node]).tolist())
+                    if contiguity == "none" or is_convex(problem, ops):
+                        assert found <= load, (seed, width)
+                        assert found == load or frontier.width, (seed, width)
+                        shorter += found < load
+    assert shorter > 100
+    assert exact > 12
 
 
 def test_long_lists_are_cut(monkeypatch):

@@ -81,7 +81,8 @@ class Bisection:
     most_nodes : of a model that is tried at all.
     near : factor below which what prices miss is looked at closely.
     close : factor below which fine buckets are worth their time.
-    part : of what is open; closer is not settled by prices that refute something else.
+    part : of what is open; closer is not settled by prices that refute something else, nor looked
+    at with graphs that are to be wider.
     fine : width at which it ends, relative to the bound.
     """
 
@@ -104,15 +105,14 @@ def main_type(model: ContractedProblem) -> int | None:
 
 
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
-    """Return what refutes periods of `model` until `deadline`; None where no type pays.
-
-    Raises
-    ------
-    OutOfTimeError
-        At the deadline.
+    """Return what refutes periods of `model` until `deadline`; None where no type pays, or there is
+    no time for graphs.
     """
     frontier = thin_frontier(model)
-    return None if frontier is None else CoverBound(model, frontier, deadline)
+    try:
+        return None if frontier is None else CoverBound(model, frontier, deadline)
+    except OutOfTimeError:
+        return None
 
 
 def thin_frontier(model: ContractedProblem) -> Frontier | None:
@@ -336,7 +336,9 @@ class CoverBound:
         if self.within_reach < upper:
             high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
         while high - self.lower > max(
-            0 if high == upper else 1, int(self.lower * self.bisection.fine)
+            0 if high == upper else 1,
+            int(self.lower * self.bisection.fine),
+            0 if self.exact else int(self.bisection.part * (upper - self.lower)),
         ):
             if self._refutes(limit):
                 self.lower = max(self.lower, limit + 1)

@@ -109,7 +109,7 @@ class Frontier:
 
     most_states: ClassVar[int] = 200_000
     most_width: ClassVar[int] = 4096
-    first_width: ClassVar[int] = 256
+    first_width: ClassVar[int] = 32
     wider: ClassVar[int] = 4
     most_relaxed: ClassVar[int] = 1 << 21
 
@@ -365,8 +365,8 @@ class _States:
         return parted
 
     def forget(self, dear: Ints) -> None:
-        """Take from all states a part of what they know: what half of the nodes are behind, the last
-        ones, or if they know nothing of that, what the cheapest tensor will cost.
+        """Take from all states a part of what they know: what half of the nodes are behind, those
+        of high numbers, or if they know nothing of that, what the cheapest tensor will cost.
         """
         nodes, tensors = (np.flatnonzero((x != x[0]).any(axis=0)) for x in (self.behind, self.here))
         if len(nodes):
