@@ -272,18 +272,19 @@ def _greedy_order(
     order: list[int] = []
     waiting, cost = {start}, 0
     outside, behind = set(range(len(touching))), list(map(len, paths.before))
+    scores: dict[int, tuple[int, int, int, int]] = {}  # until a tensor of the node changes
 
     def score(v: int) -> tuple[int, int, int, int]:
-        closing = sum(left[t] == 1 for t in touching[v])
-        opening = sum(t not in opened for t in touching[v])
-        return (
-            opening - closing,
-            -closing,
-            max((-opened[t] for t in touching[v] if t in opened), default=0)
-            if newest
-            else min((opened.get(t, len(touching)) for t in touching[v]), default=0),
-            v,
-        )
+        if v not in scores:
+            closing = sum(left[t] == 1 for t in touching[v])
+            opening = sum(t not in opened for t in touching[v])
+            age = (
+                max((-opened[t] for t in touching[v] if t in opened), default=0)
+                if newest
+                else min((opened.get(t, len(touching)) for t in touching[v]), default=0)
+            )
+            scores[v] = opening - closing, -closing, age, v
+        return scores[v]
 
     while outside:
         if most is not None and cost >= most:
@@ -304,6 +305,8 @@ def _greedy_order(
             if left[t] == 0:
                 del opened[t]
             waiting.update(u for u in pins[t] if u in outside)
+            for u in pins[t]:
+                scores.pop(u, None)
         order.append(v)
         cost += 1 << len(opened)
     return None if most is not None and cost >= most else (cost, order)
