@@ -84,12 +84,10 @@ class PeriodFacts:
 
     Attributes
     ----------
-    max_ideals, max_nodes : ideals of the program over all of them, and nodes of those along one
-    order: more take seconds that bounds and annealing need.
+    max_ideals : of the program over all of them: more take seconds that bounds and annealing need.
     """
 
     max_ideals: ClassVar[int] = 60_000
-    max_nodes: ClassVar[int] = 2_000
 
     def __init__(self, settings: Any, problem: PlacementProblem, *, timed: bool) -> None:
         self.settings, self.problem, self.timed = settings, problem, timed
@@ -104,13 +102,13 @@ class PeriodFacts:
     @cached_property
     def chain(self) -> ContractedProblem | None:
         """The problem contracted for chains; None if there is none (fused cycles fit no device,
-        perhaps) or it is large.
+        perhaps) or tables of all pairs of nodes are too large.
         """
         try:
             model = contract(self.problem, contiguity="chain")
         except InfeasibleProblemError:
             return None
-        return model if model.num_nodes <= self.max_nodes else None
+        return model if model.num_nodes**2 <= MAX_CELLS else None
 
     @cached_property
     def ideals(self) -> IdealProgram | None:

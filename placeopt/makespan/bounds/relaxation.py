@@ -175,12 +175,13 @@ def _merged(problem: PlacementProblem) -> Relaxation:
     pay = problem.min_transfer[tensor]
     group = problem.colocation
     pay = np.where((group[source] >= 0) & (group[source] == group[target]), INFINITE, pay)
+    fastest = problem.min_compute.copy()  # kernels are compiled for arrays that may be written to
     return Relaxation(
         problem=problem,
         class_of=np.zeros(problem.num_devices, np.int64),
         class_size=np.array([problem.num_devices], np.int64),
-        compute=np.ascontiguousarray(problem.min_compute[:, None]),
-        min_compute=problem.min_compute,
+        compute=fastest[:, None].copy(),
+        min_compute=fastest,
         source=source,
         target=target,
         free=np.zeros(len(source), np.int64),

@@ -78,7 +78,7 @@ class Bisection:
 
     Attributes
     ----------
-    most_nodes : of a model that is tried at all.
+    most_nodes : of a model that is tried at all: a table of paths has a byte for every pair.
     near : factor below which what prices miss is looked at closely.
     close : factor below which fine buckets are worth their time.
     part : of what is open; closer is not settled by prices that refute something else, nor looked
@@ -86,7 +86,7 @@ class Bisection:
     fine : width at which it ends, relative to the bound.
     """
 
-    most_nodes: int = 1500
+    most_nodes: int = 1 << 13
     near: float = 1.1
     close: float = 1.002
     part: float = 0.1
