@@ -1,9 +1,9 @@
 """The tactics of the period: pipelines, annealing, what prices prove, and the CP-SAT model.
 
-Prices refute short periods, over a thin frontier of the graph where it has one, with all sets that
-a device may hold (`prices`) or those that contiguity allows (`convex`), or by sets one by one
-(`columns`). Where identical devices pay for transfers, with at most one that does not, bound and
-value also meet without CP-SAT, but for chains (`closing`).
+Prices refute short periods, over the frontier of the graph, with all sets that a device may hold
+(`prices`) or those that contiguity allows (`convex`), or by sets one by one (`columns`). Where
+identical devices pay for transfers, with at most one that does not, bound and value also meet
+without CP-SAT, but for chains (`closing`).
 
 The CP-SAT model takes any contiguity, 1F1B and GPipe, unrelated devices and link classes.
 Variables: x[v, d] puts node v on device d; in[t, d] (out[t, d]) says that d receives (sends) tensor

@@ -1,5 +1,5 @@
-"""The bound on the period by prices (`columns`): over a thin frontier where there is one, else set
-by set.
+"""The bound on the period by prices (`columns`): over the frontier of the graph, whose states
+forget where they are many, or set by set.
 """
 
 from __future__ import annotations

@@ -19,6 +19,12 @@ it, and a set that is not convex may be among the others.) There are up to twent
 states as without it, or fewer: what cannot be held any more is settled, and states that differ in
 nothing else are one.
 
+Where there are too many states, all states of a layer forget the same things until they are few (a
+relaxed decision diagram): first what nodes to come are behind, then what the tensors of the least
+ticks will cost. A tensor that is forgotten counts as paid, but is not paid by those that have not
+parted it yet. No set is longer for it, and some are shorter: what such a graph refutes is refuted,
+and what it does not a wider one may.
+
 A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with
 a larger load and no larger price than another one of its state leads nowhere that the other one
 does not. With multipliers lambda, the most that can still be added to a label is h_lambda(state) +
@@ -29,6 +35,11 @@ What is left may still be many, so loads fall into buckets. Where labels share a
 dearer one stays (then every label is a set, but the dearest may be lost), or a label of the
 smallest load and the largest price takes their place (then none is lost, and an answer "none" is a
 proof). Prices and loads are integers: nothing is rounded.
+
+References
+----------
+D. Bergman, A. A. Cire, W.-J. van Hoeve, J. Hooker: "Decision Diagrams for Optimization", Springer
+2016, chapter 4 (relaxed diagrams).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
