@@ -71,10 +71,10 @@ PRICES = 1 << 40
 _NONE, _HELD, _LEFT = map(np.uint8, range(3))
 """What a node to come is behind: nothing that is held, a held node, or one that was left out behind
 a held one."""
-_SOME = np.uint8(
-    2
-)  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
-_BITS = np.uint64(1) << np.arange(0, 64, 2, dtype=np.uint64)  # of 32 numbers below four in a word
+_SOME = np.uint8(2)
+"""Which of a tensor's decided pins are held: none (0), all (1), or some but not all."""
+_BITS = np.uint64(1) << np.arange(0, 64, 2, dtype=np.uint64)
+"""Of 32 numbers below four in a word."""
 
 
 class OutOfTimeError(Exception):
