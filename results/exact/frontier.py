@@ -20,9 +20,14 @@ from ablation import Ablation
 import placeopt as po
 from placeopt.period.bounds.prices import PriceBound
 
-CHOSEN = ("gen:densenet121", "gen:rnn-lm", "gen:lu?tiles=5", "gen:gnmt")
-APART = (
+CHOSEN = (
+    "gen:densenet121",
+    "gen:rnn-lm",
+    "gen:lu?tiles=5",
+    "gen:gnmt",
     "gen:series-parallel?ops=130&ccr=1.5&seed=1",
+)
+APART = (
     "gen:stencil?rows=4&columns=4&steps=6&seed=1",
     "gen:cholesky?tiles=6",
     "gen:layered?layers=12&width=16&seed=1",
