@@ -14,7 +14,8 @@ time there was gives a table over many families. Every stage goes on where it wa
 has a result of this state of the package is not repeated. `--apart` takes only the families set apart, `--part` that part of the
 time of each run (the table is of the runs of that part), and no problem begins after `--minutes`.
 `--only` runs some problems alone. `--one-core` takes all other cores away from this process; its
-tables, and those with all the time, have names of their own.
+tables, and those with all the time, have names of their own; those of the families set apart with
+all the time are in `results/regret`.
 FOLDER is results/engine/runs, which is not kept.
 
 Regret of a run: its gap minus that of the best single tactic with the same time, in points. The
@@ -352,7 +353,7 @@ def gap(row: dict[str, Any]) -> float:
     return 100.0 * (row["value"] - row["lower_bound"]) / max(1, row["value"])
 
 
-def table(part: float, folder: str) -> None:
+def table(part: float, folder: str, home: Path) -> None:
     """Write the tables over the problems whose runs are all there, and print their means."""
     regret, alone, pairs = [], [], []
     for objective in SECONDS:
@@ -386,7 +387,7 @@ def table(part: float, folder: str) -> None:
     end = ("" if folder == "new" else f"-{folder}") + ("-whole" if part == 1.0 else "")
     for stem, lines in (("regret", regret), ("tactics", alone), ("pairs", pairs)):
         if lines:
-            write_csv(HERE / f"{stem}{end}.csv", lines)
+            write_csv(home / f"{stem}{end}.csv", lines)
     for apart in (1, 0):
         for objective in ("", *SECONDS):
             some = [
@@ -437,7 +438,8 @@ def main(words: list[str]) -> None:
         options.old = Path(stages[stages.index("old") + 1]).resolve()
         run_old(options)
     if "table" in stages:
-        table(options.part, options.folder)
+        whole = options.apart and options.part == 1.0
+        table(options.part, options.folder, HERE.parent / "regret" if whole else HERE)
 
 
 if __name__ == "__main__":

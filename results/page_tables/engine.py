@@ -44,6 +44,7 @@ def family(row: Line) -> str:
     return row["problem"].rpartition("-")[0]
 
 
+NUMBERS = ("engine_gap", "best_gap", "regret")
 REGRET = ["engine's mean gap", "best tactic's", "regret, mean", "most", "better", "equal", "worse"]
 CHANGE = ["mean gap before", "now", "most lost", "better", "equal", "worse"]
 
@@ -64,6 +65,19 @@ def engine_regret(source: Source) -> list[str]:
                 if some:
                     lines.append([name, what, objective, *regrets(some)])
     return table(["set", "with", "objective", "problems", *REGRET], lines)
+
+
+def engine_apart(source: Source) -> list[str]:
+    """Every problem of the families set apart, with all the time."""
+    rows = source.rows("regret/regret-whole.csv")
+    lines = [
+        [row["problem"], f"`{row['best_tactic']}`", *(f"{float(row[x]):.2f}" for x in NUMBERS)]
+        for row in rows
+    ]
+    lines.append(
+        [f"mean of {len(rows)}", "", *(f"{np.mean(floats(rows, x)):.2f}" for x in NUMBERS)]
+    )
+    return table(["problem", "best tactic", "engine's gap, %", "its gap, %", "regret"], lines)
 
 
 def engine_change(source: Source) -> list[str]:
@@ -92,6 +106,7 @@ def engine_families(source: Source) -> list[str]:
 
 TABLES = {
     "engine-regret": engine_regret,
+    "engine-apart": engine_apart,
     "engine-change": engine_change,
     "engine-families": engine_families,
 }
