@@ -206,7 +206,7 @@ def _prices(problem, best, rng):
     """All prices in one call, or turn by turn."""
     known, upper = _known(problem, best, rng)
     value = rng.choice([None, upper, upper])
-    with poor_answers(rng, rng.choice([0.0, 0.1, 0.3])), _few_states(rng):
+    with poor_answers(rng, rng.choice([0.0, 0.1, 0.3])):
         if rng.random() < 0.5:
             seconds = rng.choice([0.0, FOREVER, FOREVER])
             return _above([("prices", column_bound(problem, known, value, seconds))], best, value)
@@ -343,20 +343,6 @@ def _little_room(rng):
         for owner, room in ((SetPricer, "labelling."), (SetTables, "room.")):
             stack.enter_context(patched(owner, room + "labels", 4))
             stack.enter_context(patched(owner, room + "most_labels", most))
-        yield
-
-
-@contextmanager
-def _few_states(rng):
-    """Graphs with few states, which may grow, every other time."""
-    if rng.random() < 0.5:
-        yield
-        return
-    few = {"most_width": rng.choice([0, 1, 3]), "first_width": rng.choice([1, 2, 5])}
-    few |= {"wider": rng.choice([2, 4]), "most_relaxed": rng.choice([1, 30, 100, 1 << 20])}
-    with ExitStack() as stack:
-        for name, value in few.items():
-            stack.enter_context(patched(Frontier, name, value))
         yield
 
 
