@@ -57,7 +57,9 @@ def try_package(package: Path, python: str, folder: Path) -> None:
     folder.mkdir()
     run([python, "-m", "venv", "env"], folder)
     binary = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
-    run([str(binary / "python"), "-m", "pip", "install", "-q", f"{package}[onnx,plot]"], folder)
+    # what is imported is compiled then
+    install = ["-m", "pip", "install", "-q", "--no-compile", f"{package}[onnx,plot]"]
+    run([str(binary / "python"), *install], folder)
     placeopt = str(binary / "placeopt")
     job = main_job()
     run([placeopt, *job], folder)
