@@ -244,19 +244,26 @@ def _convex(state: State) -> Iterator[str | None]:
 
 def _over_frontier(state: State, prices: PriceBound) -> Iterator[str | None]:
     """Prove by prices, anew for every better value."""
-    while prices.goes_on:
+    more = True
+    while more:
         value = state.value
         state.raise_bound(prices.raise_from(state.lower_bound, value, state.piece), "columns")
         yield None
         while prices.cover is not None and not prices.goes_on and state.value == value:
             yield WAITING
-        prices.goes_on |= prices.cover is not None
+        more = prices.goes_on or prices.cover is not None
 
 
 def _columns(state: State) -> Iterator[str | None]:
-    """Prove by prices and sets one by one, where the frontier is wide or memory tight."""
-    prices: PriceBound = state.facts.prices
+    """Prove by prices and sets one by one, where the frontier is wide or memory tight, and not
+    before that is known.
+    """
+    facts: PeriodFacts = state.facts
+    prices = facts.prices
     while prices.one_by_one:
+        if any(turns.goes_on and turns.sees_all for turns in (prices, facts.convex)):
+            yield WAITING
+            continue
         value = state.value
         bound = prices.raise_one_by_one(state.lower_bound, value, state.piece)
         state.raise_bound(bound, "columns")

@@ -318,7 +318,6 @@ def test_turns_go_on_where_the_last_one_ended():
             if best is None:
                 continue
             turns = PriceBound(problem, "none" if contiguity == "none" else "convex")
-            assert turns.goes_on
             assert turns.closing(lambda best=best: best, lambda _: None) is None
             first = turns.raise_from(0, None, 60.0)
             second = turns.raise_from(first, best + 1, 60.0)

@@ -49,7 +49,7 @@ class PriceBound:
 
     Attributes
     ----------
-    goes_on : whether another turn over the frontier would go on where the last one ended.
+    goes_on : whether a turn over the frontier was made, and another one would go on where it ended.
     one_by_one : whether sets one by one may prove more, or finish what they began.
     """
 
@@ -59,7 +59,7 @@ class PriceBound:
         self._frontier: Frontier | None = None
         self._columns: ColumnBound | None = None
         self.cover: CoverBound | None = None
-        self.goes_on = self.one_by_one = True
+        self.goes_on, self.one_by_one = False, True
 
     def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
         """Return the best bound from `lower` on; at most `upper`, which never rises from turn to
@@ -79,9 +79,15 @@ class PriceBound:
         most = self._most(lower, upper)
         lower = self.cover.raise_from(lower, most)
         self.goes_on = self.cover.unfinished
-        loose = not self.cover.exact or not self.cover.fits_memory()
-        self.one_by_one = self.goes_on or (lower < most and loose)
+        self.one_by_one = self.goes_on or (lower < most and not self.sees_all)
         return lower
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether turns over the frontier see every set and leave nothing out, as far as is known:
+        sets one by one prove no more then.
+        """
+        return self.cover is None or (self.cover.exact and self.cover.fits_memory())
 
     def raise_one_by_one(self, lower: int, upper: int | None, seconds: float) -> int:
         """Do so with sets one by one: for wide frontiers, and for tight memory."""
