@@ -444,7 +444,8 @@ def test_free_ends_are_left_out():
 
 def test_what_can_hide_least_is_left_out_first():
     """By the least time and what the neighbours pay no more, a hundred times as much on a longest path,
-    then by number, as it stands when the turn comes; the order through it stays, and what is between.
+    for each op beside it, then by number, as it stands when the turn comes; the order through it
+    stays, and what is between.
     """
     times = [(5, 1), (1, 2), (2, 1), (0, 9)]
     edges = [(0, 1, 0), (0, 2, 1), (1, 3, 7), (2, 3, 0)]
@@ -452,6 +453,8 @@ def test_what_can_hide_least_is_left_out_first():
     charges = Charges(found.problem, found.io)
     assert found._longest == {0, 1}  # 3 takes no time; of equal paths the first
     assert [found._loss(v, charges) for v in range(4)] == [200, 800, 2, 7]
+    assert found._beside == [0, 1, 1, 0]
+    assert [found._worth(v, charges) for v in range(4)] == [200, 400, 1, 7]
     nodes, lattice = found.reduce(5, lambda: False)
     assert (nodes.ops, lattice.num_ideals) == ([[0], [1], [3]], 4)
     assert nodes.edges == [(0, 1), (0, 2), (1, 2)]
@@ -466,6 +469,12 @@ def test_what_can_hide_least_is_left_out_first():
     assert nodes.between == [Between((0,), (1,), -1, 2)]
     assert found.most_nodes == 4
     assert found.reduce(10**4, lambda: True) is None
+    many = reduced(
+        [(9, 9)] + [(2, 2)] * 3 + [(1, 1)], [(0, v, 0) for v in range(1, 4)] + [(0, 4, 0)]
+    )
+    assert many._beside == [0, 3, 3, 3, 3]
+    for most, ideals in ((17, 17), (16, 9), (9, 9), (8, 5)):  # no more are left out than have to be
+        assert many.reduce(most, lambda: False)[1].num_ideals == ideals
     apart = reduced([(1, 1), (2, 2)], [])
     assert apart.reduce(3, lambda: False) is None
     assert len(apart.reduce(4, lambda: False)[0].ops) == 2

@@ -47,7 +47,7 @@ def drawn_bound(rng, slots):
         objective="latency",
         slots=slots,
     )
-    return FlowBound(problem, max_ideals=int(rng.choice([4, 6, 60_000, 60_000])))
+    return FlowBound(problem, max_ideals=int(rng.choice([3, 4, 60_000, 60_000])))
 
 
 def drawn_flow(rng, bound):

@@ -35,11 +35,11 @@ Devices may differ: every slot takes the smallest times and the largest capacity
 
 Graphs are made small enough first (`Reduction`). Ops that take no time and whose results nobody
 needs are left out; ops of a colocation class that only follow, or only feed, their neighbour become
-one node; and if there are still too many ideals, ops are left out that hide little (`_loss`), those
-on a longest path late: the best flow goes there above all. The order through them stays; slots are
-convex, so what lies between two nodes of a slot is in it (`Between`); and slots pay for the tensors
-on the way (`Charges`). Each step relaxes the problem: a bound for the reduced graph holds for the
-whole one.
+one node; and if there are still too many ideals, ops are left out that hide little (`_loss`) for
+the ideals that they make (`_worth`), those on a longest path late: the best flow goes there above
+all. The order through them stays; slots are convex, so what lies between two nodes of a slot is in
+it (`Between`); and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem:
+a bound for the reduced graph holds for the whole one.
 """
 
 from __future__ import annotations
@@ -697,44 +697,77 @@ class Reduction:
         self.graph = _op_graph(problem, range(problem.num_ops))
         self.most_nodes = 0
         self._longest = self._longest_path()
+        self._beside = self._ops_beside()
 
     def reduce(self, max_ideals: int, stop: Callable[[], bool]) -> tuple[Nodes, Lattice] | None:
         """Return the reduced graph with its ideals, or None if even two ops have too many, or at a
         stop.
-        """
-        from placeopt.model.ideals import ideal_lattice
 
+        Ops are left out a twelfth at a time until the ideals are few enough; then as few of the
+        last twelfth as will do.
+        """
         kept = self._without_idle_ends()
-        charges = Charges(self.problem, self.io)
-        for v in sorted(set(range(self.problem.num_ops)) - kept):
-            charges.leave_out(v)
-        losses = [(self._loss(v, charges), v) for v in sorted(kept)]
+        gone = sorted(set(range(self.problem.num_ops)) - kept)  # in the order of leaving
+        found: tuple[Nodes, Lattice] | None = None
+        charges, least = self._charges(gone), len(gone)
+        losses = [(self._worth(v, charges), v) for v in kept]
         heapify(losses)
-        while not stop():
-            nodes = self._nodes(kept, charges)
-            n = len(nodes.ops)
-            self.most_nodes = max(self.most_nodes, n)
-            edges = np.array(nodes.edges, np.int64).reshape(-1, 2)
-            lattice = ideal_lattice(n, edges[:, 0], edges[:, 1], limit=max_ideals)
-            if lattice is not None:
-                return nodes, lattice
-            step = max(1, len(kept) // 12)
+        while not stop() and (found := self._within(kept, charges, max_ideals)) is None:
+            step, least = max(1, len(kept) // 12), len(gone)
             if len(kept) - step < 2:
                 return None
-            self._leave_out(step, kept, charges, losses)
-        return None
+            gone += self._leave_out(step, kept, charges, losses)
+        while len(gone) - least > 1 and not stop():
+            middle = (least + len(gone)) // 2
+            kept = set(range(self.problem.num_ops)) - set(gone[:middle])
+            finer = self._within(kept, self._charges(gone[:middle]), max_ideals)
+            if finer is None:
+                least = middle
+            else:
+                found, gone = finer, gone[:middle]
+        return found
+
+    def _charges(self, gone: list[int]) -> Charges:
+        """Return the charges once ops are left out in this order."""
+        charges = Charges(self.problem, self.io)
+        for v in gone:
+            charges.leave_out(v)
+        return charges
+
+    def _within(
+        self, kept: set[int], charges: Charges, max_ideals: int
+    ) -> tuple[Nodes, Lattice] | None:
+        """Return the graph of the ops `kept` with its ideals, None if there are more."""
+        from placeopt.model.ideals import ideal_lattice
+
+        nodes = self._nodes(kept, charges)
+        n = len(nodes.ops)
+        self.most_nodes = max(self.most_nodes, n)
+        edges = np.array(nodes.edges, np.int64).reshape(-1, 2)
+        lattice = ideal_lattice(n, edges[:, 0], edges[:, 1], limit=max_ideals)
+        return None if lattice is None else (nodes, lattice)
 
     def _leave_out(
-        self, number: int, kept: set[int], charges: Charges, losses: list[tuple[int, int]]
-    ) -> None:
-        """Leave out the ops whose losses are least; `losses` is a heap that may hold old ones."""
-        while number > 0:
-            loss, v = heappop(losses)
-            if v in kept and loss == self._loss(v, charges):
+        self, number: int, kept: set[int], charges: Charges, losses: list[tuple[float, int]]
+    ) -> list[int]:
+        """Leave out and return so many ops that are worth least; `losses` is a heap that may hold
+        old ones.
+        """
+        gone: list[int] = []
+        while len(gone) < number:
+            worth, v = heappop(losses)
+            if v in kept and worth == self._worth(v, charges):
                 kept.remove(v)
-                number -= 1
+                gone.append(v)
                 for w in sorted(kept & charges.leave_out(v)):
-                    heappush(losses, (self._loss(w, charges), w))
+                    heappush(losses, (self._worth(w, charges), w))
+        return gone
+
+    def _worth(self, v: int, charges: Charges) -> float:
+        """Ticks that leaving an op out can hide, per op that can be beside it: with each there are
+        more ideals.
+        """
+        return self._loss(v, charges) / (1 + self._beside[v])
 
     def _loss(self, v: int, charges: Charges) -> int:
         """Ticks that leaving an op out can hide: its own, and what its neighbours pay no more; on
@@ -751,6 +784,19 @@ class Reduction:
         timed.add_weighted_edges_from((source, v, time[v]) for v in self.graph)
         order = [source, *self.problem.topological_order.tolist()]
         return set(nx.dag_longest_path(timed, topo_order=order)) - {source}
+
+    def _ops_beside(self) -> list[int]:
+        """Return for every op how many others are neither before nor behind it."""
+        order = self.problem.topological_order.tolist()
+        ordered = [0] * len(order)
+        for turn, near in ((order, self.graph.predecessors), (order[::-1], self.graph.successors)):
+            reached = [0] * len(order)  # bits of the op and all on that side of it
+            for v in turn:
+                reached[v] = 1 << v
+                for u in near(v):
+                    reached[v] |= reached[u]
+                ordered[v] += reached[v].bit_count() - 1
+        return [len(order) - 1 - number for number in ordered]
 
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost
