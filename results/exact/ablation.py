@@ -31,7 +31,7 @@ class Ablation(NamedTuple):
     chosen, apart : graphs that it was developed on, and others. clusters : that all are placed on.
     solve : runs a problem with the part or without, for so many seconds.
     table : CSV file of the rows; the page stands beside it.
-    fields : how the graphs are loaded.
+    load : makes a problem of a graph and a cluster. fields : how it does, by default.
     """
 
     part: str
@@ -43,6 +43,7 @@ class Ablation(NamedTuple):
     table: Path
     seconds: float = 10.0
     fields: Mapping[str, str] = MappingProxyType({})
+    load: Callable[..., Any] = po.load
 
     def main(self, doc: str | None) -> None:
         """Run what is missing, and write the page."""
@@ -56,7 +57,7 @@ class Ablation(NamedTuple):
         done = {(row["graph"], row["cluster"], row[self.part]) for row in rows}
         for source in (*self.chosen, *self.apart):
             for cluster in self.clusters:
-                problem = po.load(source, cluster=cluster, **self.fields)
+                problem = self.load(source, cluster=cluster, **self.fields)
                 for variant in ("with", "without"):
                     name = source, cluster, variant
                     late = time.monotonic() > given.end

@@ -95,7 +95,7 @@ class Effort:
     max_ops: int = 5_000
     max_ideals: int = 60_000
     first_ideals: int = 120
-    finer: int = 8
+    finer: int = 4
     most_steps: int = 16
     states: int = 8_000
     min_weight: int = 10**3
