@@ -39,9 +39,9 @@ APART = (
     "gen:mt5?layers=4",
     "gen:flava?image_layers=4&text_layers=4&layers=3",
     "gen:nmt?source=6&target=6",
-    "gen:layered?layers=12&width=12&seed=1",
-    "gen:series-parallel?ops=190&seed=1",
-    "gen:stencil?rows=4&columns=4&steps=8&seed=1",
+    "gen:moe?layers=2&experts=4",
+    "gen:llama-block?shards=4",
+    "gen:gnmt",
 )
 
 
