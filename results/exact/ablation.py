@@ -95,7 +95,7 @@ class Ablation(NamedTuple):
                 f"## {title}",
                 "",
                 f"{len(table)} problems, {len(table) - len(open_)} of them proved either way; the "
-                f"mean gap is {means[0]:.2f} without {self.part} and {means[1]:.2f} with them.",
+                f"mean gap is {means[0]:.2f} without and {means[1]:.2f} with.",
                 "",
                 *markdown_table(["graph", "cluster", "without", "with"], open_),
                 "",
