@@ -251,3 +251,40 @@ def test_what_is_known_of_holders_is_all_that_can_be(before, holders):
         if after:
             expected = after.pop() if len(after) == 1 else UNKNOWN
             assert known_after(holders, behind, behind + stay, before) == expected
+
+
+def test_finer_graphs_begin_with_the_flow_of_coarser_ones():
+    """One unit flows in and out; through the same nodes at least, and proves no less there, if none
+    stands for several ops; then the longest path has its turn.
+    """
+    rng, raised, carried = np.random.default_rng(7), 0, 0
+    for _ in range(60):
+        coarse = drawn_bound(rng, 1)
+        fine = FlowBound(coarse.problem)
+        if not coarse.usable or not fine.usable:
+            continue
+        longest = fine._begin[0]
+        fine.begin_at(coarse)  # which has no flow yet
+        assert len(fine._begin) == 1
+        coarse.run(lambda: None, lambda: False)
+        fine.begin_at(coarse)
+        flow, path = fine._begin
+        assert path is longest
+        n = len(fine.nodes.ops)
+        into, out = flow[:n].copy(), flow[n : 2 * n].copy()
+        np.add.at(into, fine._ends[:, 1], flow[2 * n :])
+        np.add.at(out, fine._ends[:, 0], flow[2 * n :])
+        assert into == pytest.approx(out, abs=1e-9)
+        assert flow[:n].sum() == pytest.approx(1.0, abs=1e-3)
+        next(over for over in fine.pieces(lambda: None) if over)
+        if max(map(len, coarse.nodes.ops)) > 1:
+            continue
+        through, _, total = coarse._round(coarse._best_flow)
+        for v, ops in enumerate(coarse.nodes.ops):
+            here = next(i for i, held in enumerate(fine.nodes.ops) if ops[0] in held)
+            assert into[here] > through[v] / total - 1e-3
+        assert fine.lower >= 0.999 * coarse.lower - 1
+        carried += 1
+        raised += fine.lower > coarse.lower
+    assert carried > 20
+    assert raised > 5

@@ -146,6 +146,8 @@ class FlowBound:
         self._cuts: list[Floats] = []
         self.idle = 0
         self._best_flow: Floats | None = None
+        self._begin = [self._flow_on(1.0, *self._way(set()))]  # flows to begin with
+        self._opening = False  # whether the last flow was one of them
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         moves = 2 * self._num_slots * int(self.arrays.io_time.sum())
         total = int(np.maximum(largest, 0).sum()) + moves + 1 + self._hidden
@@ -313,13 +315,13 @@ class FlowBound:
 
     def _judge(self, flow: Floats, value: int) -> None:
         """Keep a flow that proves more than those before it, or is the first."""
-        self.idle = 0 if value > self.lower else self.idle + 1
+        self.idle = 0 if value > self.lower else self.idle + (not self._opening)
         if value > self.lower or self._best_flow is None:
             self.lower, self._best_flow = max(self.lower, value), flow
 
     def _next_flow(self) -> tuple[Floats, float]:
-        """A step from the best flow so far towards the best against the placements found so far;
-        and what that one promises.
+        """A flow to begin with, if it promises more than is proved; then a step from the best flow
+        towards what is best against the placements found so far; and what the flow promises.
 
         Far from the best flow few placements are known, and what the master problem promises there
         is worth little: the step is short, and the shorter the more rounds were in vain.
@@ -328,6 +330,15 @@ class FlowBound:
         """
         from scipy.sparse import coo_matrix
 
+        self._opening = bool(self._begin)
+        while self._begin:
+            flow = self._begin.pop(0)
+            promise = min(
+                (-float(cut[:-1] @ flow) * self._scale for cut in self._cuts), default=np.inf
+            )
+            if promise > self.lower:
+                return flow, promise
+        self._opening = False
         n, ends = len(self.nodes.ops), self._ends
         width = 2 * n + len(ends) + 1
         e = np.arange(len(ends))
@@ -346,30 +357,35 @@ class FlowBound:
         ).tocsr()
         right = np.concatenate([np.zeros(n), [1.0]])
         cost = np.zeros(width)
-        if self._cuts:
-            cost[-1] = -1.0
-            cuts = np.array(self._cuts), np.zeros(len(self._cuts))
-            answer = linear_program(cost, below=cuts, equal=(balance, right))
-        else:  # a longest path by the fastest times
-            fast = self._fast / self._scale
-            cost[:n] = -fast
-            cost[2 * n : -1] = -fast[ends[:, 1]] if len(e) else 0.0
-            answer = linear_program(cost, equal=(balance, right))
+        cost[-1] = -1.0
+        cuts = np.array(self._cuts), np.zeros(len(self._cuts))
+        answer = linear_program(cost, below=cuts, equal=(balance, right))
         if answer.x is None:
             return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
         found = answer.x[:-1]
         if self._best_flow is not None:
             found = self._best_flow + (found - self._best_flow) / (self.effort.step + self.idle)
-        return found, -float(answer.fun) * self._scale if self._cuts else np.inf
+        return found, -float(answer.fun) * self._scale
 
     def _round(self, flow: Floats) -> tuple[Ints, Ints, int]:
         """Split the flow into paths of integer weight: (per node, per edge, total)."""
+        node_flow = np.zeros(len(self.nodes.ops), np.int64)
+        edge_flow = np.zeros(len(self._ends), np.int64)
+        total = 0
+        for amount, path, edges in self._paths(flow):
+            weight = round(amount * self._weight)
+            total += weight
+            node_flow[path] += weight
+            edge_flow[edges] += weight
+        if total == 0:  # no flow at all: any path will do
+            node_flow[0] = total = 1
+        return node_flow, edge_flow, total
+
+    def _paths(self, flow: Floats) -> Iterator[tuple[float, list[int], list[int]]]:
+        """Yield paths that make up the flow: (amount, nodes, edges)."""
         n = len(self.nodes.ops)
         start, end, rest = flow[:n].copy(), flow[n : 2 * n].copy(), flow[2 * n :].copy()
-        node_flow = np.zeros(n, np.int64)
-        edge_flow = np.zeros(len(rest), np.int64)
         pointer, head = self.arrays.edge_ptr, self.arrays.edge_head
-        total = 0
         for _ in range(4 * (n + len(rest)) + 4):
             v = int(np.argmax(start))
             amount = start[v]
@@ -389,13 +405,45 @@ class FlowBound:
             start[first] -= amount
             end[v] -= amount
             rest[edges] -= amount
-            weight = round(amount * self._weight)
-            total += weight
-            node_flow[path] += weight
-            edge_flow[edges] += weight
-        if total == 0:  # no flow at all: any path will do
-            node_flow[0] = total = 1
-        return node_flow, edge_flow, total
+            yield float(amount), path, edges
+
+    def begin_at(self, coarse: FlowBound) -> None:
+        """Begin with the best flow on a coarser graph of the same problem, whose ops are all here:
+        its paths, each from end to end by the longest way through as many of its nodes as a way can
+        pass (all, where none stands for several ops).
+        """
+        if not self.usable or not coarse.usable or coarse._best_flow is None:
+            return
+        here = {v: i for i, ops in enumerate(self.nodes.ops) for v in ops}
+        flow = np.zeros(2 * len(self.nodes.ops) + len(self._ends))
+        for amount, path, _ in coarse._paths(coarse._best_flow):
+            flow += self._flow_on(amount, *self._way({here[coarse.nodes.ops[v][0]] for v in path}))
+        self._begin.insert(0, flow)
+
+    def _flow_on(self, amount: float, first: int, edges: list[int]) -> Floats:
+        """Return the flow that goes one way: from a node along some edges."""
+        n = len(self.nodes.ops)
+        flow = np.zeros(2 * n + len(self._ends))
+        flow[[first, n + (int(self._ends[edges[-1], 1]) if edges else first)]] = amount
+        flow[[2 * n + e for e in edges]] = amount
+        return flow
+
+    def _way(self, stops: set[int]) -> tuple[int, list[int]]:
+        """Return the first node and the edges of the path that takes longest at the fastest times,
+        of those through most of these nodes.
+        """
+        fast = np.maximum(self._fast, 0)
+        fast[list(stops)] += fast.sum() + 1
+        time, longest, ends = fast.tolist(), fast.tolist(), self._ends.tolist()
+        came = [-1] * len(time)
+        for e, (u, v) in enumerate(ends):  # by tail, and nodes are in topological order
+            if longest[u] + time[v] > longest[v]:
+                longest[v], came[v] = longest[u] + time[v], e
+        first, edges = int(np.argmax(longest)), []
+        while came[first] >= 0:
+            edges.append(came[first])
+            first = ends[came[first]][0]
+        return first, edges[::-1]
 
     def _price(
         self,
@@ -529,17 +577,19 @@ def flow_bounds(
     A level has `Effort.finer` times the ideals of the one before, and is left when a round does not
     raise the bound, or after as many rounds; the last one is gone on with until nothing is left to
     gain. A round takes at least as much longer as there are more ideals, so all rounds of a level
-    cost at most one of the next. They give bounds within a second, and placements whose values cut
-    the program of the finer levels short.
+    cost at most one of the next. They give bounds within a second, placements whose values cut the
+    program of the finer levels short, and the flow that the next level begins with.
 
     Parameters
     ----------
     upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
     """
     best, effort = 0, FlowBound.effort
-    ideals = effort.first_ideals
+    ideals, coarse = effort.first_ideals, None
     while ideals > 0:
         flow = FlowBound(problem, max_ideals=min(ideals, effort.max_ideals), stop=stop)
+        if coarse is not None:
+            flow.begin_at(coarse)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= effort.max_ideals or whole
         ideals = 0 if last else ideals * effort.finer
@@ -549,7 +599,7 @@ def flow_bounds(
             yield best, over
             if over and not last and (flow.idle or rounds == effort.finer):
                 break
-        best = max(best, flow.lower)
+        best, coarse = max(best, flow.lower), flow
         yield best, True
 
 
