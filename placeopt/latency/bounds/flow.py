@@ -297,7 +297,7 @@ class FlowBound:
         """
         for _ in range(self.effort.most_rounds if self.usable else 0):
             flow, promise = self._next_flow()
-            if self._best_flow is not None and promise <= self.lower * (1 + self.effort.close) + 1:
+            if self._best_flow is not None and not self._may_gain(promise):
                 return
             node_flow, edge_flow, total = self._round(flow)
             yield from self._price(node_flow, edge_flow, total, upper)
@@ -312,6 +312,10 @@ class FlowBound:
             if offer is not None:
                 offer(*self._placement(units))
             yield True
+
+    def _may_gain(self, promise: float) -> bool:
+        """Whether a flow that promises so much may prove more than is proved, by enough to try."""
+        return promise > self.lower * (1 + self.effort.close) + 1
 
     def _judge(self, flow: Floats, value: int) -> None:
         """Keep a flow that proves more than those before it, or is the first."""
@@ -336,7 +340,7 @@ class FlowBound:
             promise = min(
                 (-float(cut[:-1] @ flow) * self._scale for cut in self._cuts), default=np.inf
             )
-            if promise > self.lower:
+            if self._may_gain(promise):
                 return flow, promise
         self._opening = False
         n, ends = len(self.nodes.ops), self._ends
