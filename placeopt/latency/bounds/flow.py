@@ -297,7 +297,7 @@ class FlowBound:
         """
         for _ in range(self.effort.most_rounds if self.usable else 0):
             flow, promise = self._next_flow()
-            if self._best_flow is not None and not self._may_gain(promise):
+            if not self._may_gain(promise):
                 return
             node_flow, edge_flow, total = self._round(flow)
             yield from self._price(node_flow, edge_flow, total, upper)
@@ -332,8 +332,6 @@ class FlowBound:
 
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
-        from scipy.sparse import coo_matrix
-
         self._opening = bool(self._begin)
         while self._begin:
             flow = self._begin.pop(0)
@@ -342,6 +340,9 @@ class FlowBound:
             )
             if self._may_gain(promise):
                 return flow, promise
+        from scipy.sparse import coo_matrix
+
+        assert self._best_flow is not None  # the first flow is one to begin with
         self._opening = False
         n, ends = len(self.nodes.ops), self._ends
         width = 2 * n + len(ends) + 1
@@ -365,11 +366,9 @@ class FlowBound:
         cuts = np.array(self._cuts), np.zeros(len(self._cuts))
         answer = linear_program(cost, below=cuts, equal=(balance, right))
         if answer.x is None:
-            return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
-        found = answer.x[:-1]
-        if self._best_flow is not None:
-            found = self._best_flow + (found - self._best_flow) / (self.effort.step + self.idle)
-        return found, -float(answer.fun) * self._scale
+            return self._best_flow, 0.0
+        way = (answer.x[:-1] - self._best_flow) / (self.effort.step + self.idle)
+        return self._best_flow + way, -float(answer.fun) * self._scale
 
     def _round(self, flow: Floats) -> tuple[Ints, Ints, int]:
         """Split the flow into paths of integer weight: (per node, per edge, total)."""
