@@ -12,8 +12,6 @@ from placeopt.model.lazy import on_first_use
 from placeopt.solving.registry import SolverSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from placeopt.schedules.joint import JointResult, choose_pipeline
     from placeopt.schedules.judge import pipeline_violations
     from placeopt.schedules.problem import Block, PipelineProblem
@@ -149,18 +147,6 @@ SPECS: tuple[SolverSpec, ...] = (
         "several stages per device without copies",
     ),
 )
-
-
-def all_specs() -> tuple[SolverSpec, ...]:
-    """Return the solvers of this room, as the registry asks for them."""
-    return SPECS
-
-
-def first_run(group: str) -> Callable[[], None] | None:
-    """Return what calls every kernel of a group, None for a group of another room."""
-    from placeopt.schedules.solve import warm_up
-
-    return warm_up if group == "pipelines" else None
 
 
 _EXPORTS = {

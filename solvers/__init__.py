@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def all_specs() -> tuple[SolverSpec, ...]:
-    """Return the solvers of all folders, whose `SPECS` list them, and the portfolio of this one."""
+    """Return the solvers of all folders, whose `SPECS` list them, the portfolio of this one, and
+    those of pipelines.
+    """
+    from placeopt.schedules import SPECS as PIPELINES
     from placeopt.solvers.degree import SPECS as DEGREE
     from placeopt.solvers.exact import SPECS as EXACT
     from placeopt.solvers.heuristics import SPECS as HEURISTICS
@@ -37,14 +40,16 @@ def all_specs() -> tuple[SolverSpec, ...]:
         use="the default",
     )
     searches = *SEARCH, portfolio
-    return (*HEURISTICS, *EXACT, *SPLITS, *searches, *POLICY, *DEGREE, *SHARDING, *PLANNING)
+    placed = (*HEURISTICS, *EXACT, *SPLITS, *searches, *POLICY)
+    return (*placed, *DEGREE, *SHARDING, *PLANNING, *PIPELINES)
 
 
-def first_run(group: str) -> Callable[[], None] | None:
-    """Return what calls every kernel of a group, None for a group of another room."""
+def first_run(group: str) -> Callable[[], None]:
+    """Return what calls every kernel of a group."""
     from placeopt.solvers import first_runs
 
-    return getattr(first_runs, group.replace("-", "_"), None)
+    run: Callable[[], None] = getattr(first_runs, group.replace("-", "_"))
+    return run
 
 
 def __getattr__(name: str) -> Any:

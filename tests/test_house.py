@@ -162,7 +162,7 @@ def test_threads_are_made_in_one_place():
 
 NAMED_IN_STRINGS = {
     "placeopt/model/objective.py": 8,
-    "placeopt/solving/registry.py": 2,
+    "placeopt/solving/registry.py": 1,
     # no registry: who stands below names who stands above
     "placeopt/model/result.py": 1,
 }

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 from placeopt.model import interpreted
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.threads import num_threads, start_thread
-from placeopt.solving.registry import ROOMS_ABOVE
+from placeopt.solving.registry import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -313,11 +313,9 @@ def run_first(group: KernelGroup) -> None:
 
 
 def first_run_of(group: KernelGroup) -> Callable[[], None]:
-    """Return what calls each kernel of a group once, on something small, as the rooms above this
-    one know it.
-    """
-    found = (importlib.import_module(room).first_run(group.name) for room in ROOMS_ABOVE)
-    return next(run for run in found if run is not None)
+    """Return what calls each kernel of a group once, on something small."""
+    run: Callable[[], None] = importlib.import_module(SOLVERS).first_run(group.name)
+    return run
 
 
 def cached(group: KernelGroup) -> bool:

@@ -84,9 +84,9 @@ class SolverSpec:
         )
 
 
-ROOMS_ABOVE = ("placeopt.solvers", "placeopt.schedules")
-"""Rooms above this one: `all_specs()` lists the solvers they bring, and `first_run(group)` returns
-what calls every kernel of a group, None where another room does."""
+SOLVERS = "placeopt.solvers"
+"""The room above this one: `all_specs()` lists all solvers, and `first_run(group)` returns what
+calls every kernel of a group."""
 
 ENTRY_POINT_GROUP = "placeopt.solvers"
 """A package registers its own solvers by entry points in this group: name = "module:Class"."""
@@ -160,8 +160,8 @@ def _known() -> dict[str, SolverSpec]:
 @functools.cache
 def _own_specs() -> tuple[SolverSpec, ...]:
     """Return the solvers that this package brings."""
-    rooms = map(importlib.import_module, ROOMS_ABOVE)
-    return tuple(spec for room in rooms for spec in room.all_specs())
+    specs: tuple[SolverSpec, ...] = importlib.import_module(SOLVERS).all_specs()
+    return specs
 
 
 @functools.cache
