@@ -1,7 +1,9 @@
 """The tactics of the latency: starts, annealing, flows over ideals, and the CP-SAT model.
 
 `flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
-its program finds placements that are good as well; `cp-sat` runs where both leave a gap.
+its program finds placements that are good as well; `cp-sat` runs where both leave a gap, once a
+flow on the finest graph was in vain: it gained nothing on any problem of results/engine, in half of
+the time of the lane.
 
 The CP-SAT model is that of `placeopt.latency.evaluate`, with q slots per accelerator. Variables:
 x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
@@ -27,6 +29,7 @@ segment of nodes on one accelerator, everything between segments in the pool.
 from __future__ import annotations
 
 import itertools
+import math
 from enum import IntEnum
 from functools import partial
 from operator import itemgetter
@@ -76,11 +79,18 @@ class LatencyFacts:
 
     def __init__(self, settings: CpSatSettings, problem: PlacementProblem) -> None:
         self.settings, self.problem = settings, problem
+        self.flows_gain = False  # whether finer graphs, or more flows on one, may still prove more
         self.model: LatencyCpModel | None = None
 
     @property
     def building(self) -> float:
-        """Seconds that building the CP-SAT model takes, about."""
+        """Seconds that building the CP-SAT model takes, about; more than there are while flows
+        gain.
+
+        What it can prove it proves of small graphs, on which flows come to their end at once.
+        """
+        if self.flows_gain:
+            return math.inf
         p = self.problem
         size = p.num_ops + p.num_tensors + p.num_edges
         return building_seconds(size, p.num_devices * p.slots)
@@ -121,8 +131,10 @@ def _anneal(state: State) -> Iterator[str | None]:
     yield from anneal(state.tracker, state.rng)
 
 
-def _flows(state: State, problem: PlacementProblem) -> Iterator[int]:
-    """Yield the bound by flows after every piece of work, and offer the placements found."""
+def _flows(state: State, problem: PlacementProblem) -> Iterator[tuple[int, bool]]:
+    """Yield the bound by flows after every piece of work, and whether the last ones gained nothing;
+    offer the placements found.
+    """
 
     def offer(device: Ints, slot: Ints) -> None:
         offer_slots(state.tracker, device, slot)
@@ -130,16 +142,22 @@ def _flows(state: State, problem: PlacementProblem) -> Iterator[int]:
     def upper() -> int | None:
         return state.value if problem is state.problem else None
 
-    for bound, over in flow_bounds(problem, upper, offer, state.stop):
+    for bound, over, vain in flow_bounds(problem, upper, offer, state.stop):
         if over or not state.by_evaluations:  # pieces of a round are cut by the clock
-            yield bound
+            yield bound, vain
 
 
 def _flow(state: State) -> Iterator[None]:
     """Prove by flows."""
-    for bound in _flows(state, state.problem):
-        state.raise_bound(bound, "flow")
-        yield
+    facts: LatencyFacts = state.facts
+    facts.flows_gain = True
+    try:
+        for bound, vain in _flows(state, state.problem):
+            state.raise_bound(bound, "flow")
+            facts.flows_gain = facts.flows_gain and not vain
+            yield
+    finally:
+        facts.flows_gain = False
 
 
 def _one_slot(state: State) -> Iterator[None]:

@@ -116,7 +116,7 @@ def _levels(problem, best, rng):
 
         known.append(int(latency_batch(problem, device[None, :], slot[None, :])[0]))
 
-    for value, _ in flow_bounds(problem, lambda: min(known), offer, stop):
+    for value, *_ in flow_bounds(problem, lambda: min(known), offer, stop):
         found.append(("levels", value))
         if stop():
             break

@@ -9,10 +9,11 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.io.serialize import from_dict, to_dict
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused
 from placeopt.model.result import Budget
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.bounds.set_prices import Frontier
+from placeopt.solvers.exact import latency_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_tactics import PROVERS
 from placeopt.solvers.exact.period_tactics import TACTICS as PERIODIC
@@ -111,6 +112,31 @@ def test_sets_are_priced_one_by_one_only_where_a_frontier_leaves_some_out(monkey
     po.solve(problem, "cp-sat", seconds=2.0, tactics="starts,prices,columns")
     assert seen
     assert not any(seen)
+
+
+@pytest.mark.parametrize("ends", ["in vain", "refused"])
+def test_cp_sat_waits_for_the_latency_while_flows_gain(ends, monkeypatch):
+    """It begins once a flow on the finest graph was in vain, or where flows end, however they do."""
+    begun: list[bool] = []
+
+    def flows(*_):
+        for _ in range(20):
+            assert not begun
+            yield 0, True, False
+        if ends == "refused":
+            raise Refused("no more flows")
+        while not begun:
+            yield 0, True, True
+
+    def cp_sat(*_):
+        begun.append(True)
+        return True
+
+    monkeypatch.setattr(latency_tactics, "flow_bounds", flows)
+    monkeypatch.setattr(latency_tactics.LatencyCpModel, "solve", cp_sat)
+    problem = period_problems.random_problem(1, n=7, objective="latency", slots=1)
+    po.solve(problem, "cp-sat", evaluations=10_000, tactics="starts,flow,cp-sat")
+    assert begun
 
 
 def test_bound_of_a_period_is_the_optimum_of_small_problems():

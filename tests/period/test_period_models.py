@@ -144,7 +144,7 @@ def test_flows_from_coarse_to_fine_hold(monkeypatch, slots):
         problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
         best = best_latency(problem)
         if best is not None:
-            found = [bound for bound, _ in flow.flow_bounds(problem, lambda: None)]
+            found = [bound for bound, *_ in flow.flow_bounds(problem, lambda: None)]
             assert found == sorted(found)
             assert found[-1] <= best
             assert found[-1] >= FlowBound(problem).run(lambda: None, lambda: False)

@@ -573,9 +573,9 @@ def flow_bounds(
     upper: Callable[[], int | None],
     offer: Callable[[Ints, Ints], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[int, bool]]:
-    """Yield the best bound so far, and whether a round is over, after every piece of work: on
-    coarse graphs first, then on ever finer ones.
+) -> Iterator[tuple[int, bool, bool]]:
+    """Yield the best bound so far, whether a round is over, and whether one on the finest graph was
+    in vain, after every piece of work: on coarse graphs first, then on ever finer ones.
 
     A level has `Effort.finer` times the ideals of the one before, and is left when a round does not
     raise the bound, or after as many rounds; the last one is gone on with until nothing is left to
@@ -599,11 +599,11 @@ def flow_bounds(
         rounds = 0
         for over in flow.pieces(upper, offer):
             best, rounds = max(best, flow.lower), rounds + over
-            yield best, over
+            yield best, over, last and flow.idle > 0
             if over and not last and (flow.idle or rounds == effort.finer):
                 break
         best, coarse = max(best, flow.lower), flow
-        yield best, True
+        yield best, True, last
 
 
 def _in_turn(times: Ints, ops: list[int]) -> int:
