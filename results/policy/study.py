@@ -202,6 +202,12 @@ PARTS: tuple[tuple[str, str, Row], ...] = (
     ),
     ("tuned-list", "tuned-list", {}),
     ("tuned-list, from HEFT's weights", "tuned-list", {"policy": "heft"}),
+    ("tuned-list, episodes only", "tuned-list", {"samples": 1.0}),
+    (
+        "tuned-list, episodes only, from HEFT's weights",
+        "tuned-list",
+        {"samples": 1.0, "policy": "heft"},
+    ),
 )
 """Label, solver and options of what seed, search and learning are each worth on one graph."""
 
