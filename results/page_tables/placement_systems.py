@@ -74,7 +74,6 @@ def doppler_misses(source: Source) -> list[str]:
 
 def doppler(source: Source) -> list[str]:
     """Doppler's graphs."""
-    before = "tuned-list, episodes only, from HEFT's weights"
     gaps = source.numbers("exact/doppler-seeds.csv", "gap_percent")
     other = [
         listed([source.doppler_mean(graph, method) for graph in GRAPHS])
@@ -105,10 +104,7 @@ def doppler(source: Source) -> list[str]:
                 f"{percent(part(source, 'dual-policy, episodes only'))}, the same if nothing "
                 f"learns {percent(part(source, 'dual-policy, episodes only, nothing learns'))}, "
                 "without episodes "
-                f"{percent(part(source, 'dual-policy, without episodes'))}; `tuned-list`, learned "
-                f"on other families, {percent(part(source, 'tuned-list'))}: its episodes alone "
-                f"{percent(part(source, 'tuned-list, episodes only'))}, the same before learning "
-                f"{percent(part(source, before))}",
+                f"{percent(part(source, 'dual-policy, without episodes'))}",
                 percent(possible(source)),
                 "`python results/policy/study.py`",
             ],

@@ -2,7 +2,7 @@
 
     PLACEOPT_DATA=../shared/data python results/policy/study.py [PART ...] [--again] [--minutes M]
 
-Parts: doppler, other_seeds, ablation, published, throughput; about ten minutes on two cores in all.
+Parts: doppler, other_seeds, episodes_alone, ablation, published, throughput; about ten minutes on two cores in all.
 Each writes a CSV table beside this file, and is left alone where that is there; README.md is
 written from the tables. Doppler's graphs are read from PLACEOPT_DATA (default ../shared/data). All values are
 simulated makespans.
@@ -116,6 +116,7 @@ def main() -> None:
     parts = {
         "doppler": doppler_table,
         "other_seeds": other_seeds,
+        "episodes_alone": partial(other_seeds, ALONE),
         "ablation": ablation_table,
         "published": published_table,
         "throughput": throughput_table,
@@ -202,6 +203,10 @@ PARTS: tuple[tuple[str, str, Row], ...] = (
     ),
     ("tuned-list", "tuned-list", {}),
     ("tuned-list, from HEFT's weights", "tuned-list", {"policy": "heft"}),
+)
+"""Label, solver and options of what seed, search and learning are each worth on one graph."""
+
+ALONE: tuple[tuple[str, str, Row], ...] = (
     ("tuned-list, episodes only", "tuned-list", {"samples": 1.0}),
     (
         "tuned-list, episodes only, from HEFT's weights",
@@ -209,16 +214,16 @@ PARTS: tuple[tuple[str, str, Row], ...] = (
         {"samples": 1.0, "policy": "heft"},
     ),
 )
-"""Label, solver and options of what seed, search and learning are each worth on one graph."""
+"""The same of whole episodes of the list scheduler alone."""
 
 
-def other_seeds() -> list[Row]:
+def other_seeds(parts: tuple[tuple[str, str, Row], ...] = PARTS) -> list[Row]:
     """Split what is found on Doppler's Llama block into seed, search and learning, on many
     seeds.
     """
     episodes, first, seeds, rows = 4000, 10, 100, []
     problem = doppler_problem("llama_block")
-    for label, solver, options in PARTS:
+    for label, solver, options in parts:
         count = 50 if solver == "critical-path" else episodes
         many = min(FEW, seeds) if "episodes only" in label else seeds
         began = time.process_time()
@@ -573,7 +578,7 @@ def write_page(parts: dict[str, list[Row]]) -> None:
         lines += [*verdicts(parts["doppler"]), ""]
     if "other_seeds" in parts:
         keys = ["part", "runs", "mean", "interval", "median", "best", "worst", "below"]
-        rows = parts["other_seeds"]
+        rows = [*parts["other_seeds"], *parts.get("episodes_alone", [])]
         alone = next(row["mean"] for row in rows if row["part"] == "seed alone")
         for row in rows:
             row["below"] = f"{1 - row['mean'] / alone:.1%}"

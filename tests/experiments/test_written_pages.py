@@ -53,7 +53,7 @@ def search(study):
 
 def policy(study):
     """Write the page of the policies."""
-    names = ("doppler", "other_seeds", "ablation", "transfer", "published", "throughput")
+    names = ("doppler", "other_seeds", "episodes_alone", "ablation", "published", "throughput")
     study.write_page(
         {name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}
     )
