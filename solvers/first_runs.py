@@ -319,15 +319,15 @@ def streams() -> None:
     )
 
 
-SHORT = Budget(evaluations=10)
-"""Of evaluations alone: with a clock it would depend on the machine what is called."""
-
-
 def pipelines() -> None:
     """Call every kernel of the `pipelines` group."""
     from placeopt.schedules.solve import warm_up
 
     warm_up()
+
+
+SHORT = Budget(evaluations=10)
+"""Of evaluations alone: with a clock it would depend on the machine what is called."""
 
 
 def _run(solver: str, objective: str, budget: Budget = SHORT) -> None:
