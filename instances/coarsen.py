@@ -57,7 +57,7 @@ import numpy as np
 
 from placeopt.instances.quotient import quotient
 from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, int_array
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
@@ -665,7 +665,7 @@ class Nodes(NamedTuple):
     heavy: Flags  # (num_nodes,) two heavy nodes are never matched
 
 
-@entry
+@inner_kernel
 def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
     """Whether the classes of two ops may be joined."""
     a, b = find_root(classes.parent, a), find_root(classes.parent, b)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _dispatch(
     return state.start, done
 
 
-@entry
+@inner_kernel
 def _best_ready(
     arrays: PipelineArrays, state: Dispatch, rank: Ints, num_ready: int, now: int
 ) -> tuple[int, np.int64]:
@@ -173,7 +173,7 @@ def _best_ready(
     return best, wake
 
 
-@entry
+@inner_kernel
 def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num_ready: int) -> int:
     """Start an instance: take its devices and memory, release its successors; return how many are
     ready.

@@ -425,3 +425,26 @@ def entries_of(module):
             names = {word.id for word in node.decorator_list if isinstance(word, ast.Name)}
             if names & {"entry", "uncounted_entry"}:
                 yield node.name
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=list(GROUPS))
+def test_python_calls_every_private_entry(group):
+    """What only kernels call is not looked for in the cache: loaded from there, its caller does not
+    compile it again, and the group would seem cold for good.
+    """
+    for name in group.modules:
+        module = importlib.import_module(f"placeopt.{name}")
+        kernels = {
+            function.py_func.__name__
+            for function in vars(module).values()
+            if hasattr(function, "py_func")
+        }
+        private = {entry for entry in entries_of(module) if entry.startswith("_")}
+        called = {
+            word.id
+            for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+            if not (isinstance(node, ast.FunctionDef) and node.name in kernels)
+            for word in ast.walk(node)
+            if isinstance(word, ast.Name)
+        }
+        assert private <= called, sorted(private - called)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.latency.judge import latency_violations, placement_slots
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 
@@ -167,7 +167,7 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
     )
 
 
-@entry
+@inner_kernel
 def _scratch(a: LatencyArrays) -> Scratch:
     n, k = a.compute.shape
     units = n + k * a.slots
@@ -183,7 +183,7 @@ def _scratch(a: LatencyArrays) -> Scratch:
     )
 
 
-@entry
+@inner_kernel
 def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
     """Set the ops, the duration and the number of inputs of every unit."""
     n, k = a.compute.shape
@@ -220,7 +220,7 @@ def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
             w.waiting[n + d * a.slots + s] += 1
 
 
-@entry
+@inner_kernel
 def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
     """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
     n, k = a.compute.shape
@@ -259,7 +259,7 @@ def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
     return latest if reached == n else INFEASIBLE
 
 
-@entry
+@inner_kernel
 def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
     """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
     scratch (k,).
@@ -290,7 +290,7 @@ def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> N
             value[b] = latency_of(a, devices[b], slots[b], w)
 
 
-@entry
+@inner_kernel
 def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     """Latency plus the weighted durations of all slots of the placement that was evaluated last."""
     energy = float(value)
@@ -299,7 +299,7 @@ def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     return energy
 
 
-@entry
+@inner_kernel
 def _connected(
     groups: Groups,
     x: int,
@@ -328,7 +328,7 @@ def _connected(
     return size
 
 
-@entry
+@inner_kernel
 def _move(
     a: LatencyArrays,
     groups: Groups,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Lattice:
         return found
 
 
-@entry
+@inner_kernel
 def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
     """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is
     new.

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, frozen
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.period.judge import period_violations
@@ -206,7 +206,7 @@ def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: Ints, seen: Ints)
             load[part, home] += a.io_ticks[t, home]
 
 
-@entry
+@inner_kernel
 def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     """Whether the devices can be ordered so that no order edge goes back."""
     k = a.compute.shape[1]
@@ -233,7 +233,7 @@ def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     return True
 
 
-@entry
+@inner_kernel
 def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
     """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
     k = a.compute.shape[1]
@@ -253,7 +253,7 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> 
     return True
 
 
-@entry
+@inner_kernel
 def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: Ints, left: Flags) -> bool:
     n, k = a.compute.shape
     used[:] = 0

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry, inlined
+from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.placement import Placement
 from placeopt.period.evaluate import period_loads
 
@@ -323,7 +323,7 @@ class Tables(NamedTuple):
     viable: Flags  # (I, S)
 
 
-@entry
+@inner_kernel
 def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: Ints, foreign: Flags) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
     one = np.uint64(1)
@@ -337,7 +337,7 @@ def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: Ints, foreign: Flag
                 outside[t] += 1
 
 
-@entry
+@inner_kernel
 def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
     """Let a device stay empty where that is better, and note whether any state is reached."""
     row = tables.value[ideal]

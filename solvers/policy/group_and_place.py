@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, pasted
+from placeopt.model.compiled import entry, inner_kernel, pasted
 from placeopt.model.random_bits import split_uniform
 from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
@@ -110,7 +110,7 @@ class Devices(NamedTuple):
     score: Floats  # (k,) then probability
 
 
-@entry
+@inner_kernel
 def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
     """Join the ops of each unit."""
     first = np.full(graph.unit.max() + 1, -1, np.int64)
@@ -124,7 +124,7 @@ def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
                 parent[max(x, y)] = min(x, y)
 
 
-@entry
+@inner_kernel
 def _draw(score: Floats, count: int, how: Sampling) -> int:
     """Turn scores[:count] into probabilities in place and pick one; -inf is never picked."""
     top = -np.inf
@@ -217,7 +217,7 @@ def assign(
     return groups
 
 
-@entry
+@inner_kernel
 def _sum_up(graph: GroupingGraph, label: Ints, groups: int) -> Groups:
     """Add up the ops of every group, and list what it communicates with each other group."""
     n, k = graph.compute.shape

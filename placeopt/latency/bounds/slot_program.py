@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry, inlined, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,7 +109,7 @@ class _Way(NamedTuple):
     visits: Ints  # flow that visits S
 
 
-@entry
+@inner_kernel
 def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
     """Return a way that has not begun."""
     d = nodes + 2
