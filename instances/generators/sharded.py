@@ -47,12 +47,7 @@ class Sharder:
         self.training = training
         self.rows, self.columns = _grid(count)
         self.count = count
-        self._meta = 0
-
-    def new_meta(self) -> int:
-        """Return a fresh meta label."""
-        self._meta += 1
-        return self._meta - 1
+        self.metas = itertools.count()  # the next is a fresh meta label
 
     def input(self, height: int, width: int, rows: int, columns: int) -> Blocks:
         """Return a matrix that exists at the start."""
@@ -61,7 +56,7 @@ class Sharder:
 
     def matmul(self, x: Blocks, y: Blocks, name: str) -> Blocks:
         """Product of two blocked matrices; x.columns must equal y.rows."""
-        meta = self.new_meta()
+        meta = next(self.metas)
 
         def part(row: int, inner: int, column: int) -> Tensor:
             left, right = x.at(row, inner), y.at(inner, column)
@@ -96,8 +91,8 @@ class Sharder:
         row 0. For training a block of weights is an op whose output all rows read, so that the
         gradients of all rows are summed.
         """
-        b, meta = self.b, self.new_meta()
-        out = -(-width // columns)
+        b, meta = self.b, next(self.metas)
+        height, out = x.cells[0].shape[1], -(-width // columns)
         variables: dict[tuple[int, int], Tensor] = {}
 
         def part(row: int, inner: int, column: int) -> Tensor:
@@ -105,7 +100,7 @@ class Sharder:
             weights = left.shape[1] * out
             return b.op(
                 "matmul",
-                [left] + ([variables[inner, column]] if variables else []),
+                (left, variables[inner, column]) if variables else (left,),
                 (left.shape[0], out),
                 name=f"{row}.{inner}.{column}",
                 flops=2 * left.size * out,
@@ -116,45 +111,36 @@ class Sharder:
             )
 
         with b.layer(name):
-            height = x.cells[0].shape[1]
-            for place in itertools.product(
-                range(x.columns if self.training else 0), range(columns)
-            ):
-                name = "weights{}.{}".format(*place)
-                variables[place] = b.variable((height, out), name=name, meta=meta)
+            for inner, column in itertools.product(range(x.columns), range(columns)):
+                if self.training:
+                    name = f"weights{inner}.{column}"
+                    variables[inner, column] = b.variable((height, out), name=name, meta=meta)
             return self._product(x, columns, part, meta)
 
     def reduce(self, parts: list[Tensor], name: str, meta: int) -> Tensor:
         """Reduce the partial results of a block."""
-        if len(parts) == 1:
-            return parts[0]
-        return self.b.op(
-            "reduce",
-            parts,
-            parts[0].shape,
-            name=name,
-            flops=(len(parts) - 1) * parts[0].size,
-            meta=meta,
-        )
+        first, *others = parts
+        if not others:
+            return first
+        flops = len(others) * first.size
+        return self.b.op("reduce", parts, first.shape, name=name, flops=flops, meta=meta)
 
     def map(self, kind: str, operands: list[Blocks], name: str, cost: int = 1) -> Blocks:
         """Element-wise operation on matrices of the same grid."""
-        b, meta, first = self.b, self.new_meta(), operands[0]
+        b, meta, first = self.b, next(self.metas), operands[0]
         cells = []
         with b.layer(name):
-            for index in range(len(first.cells)):
+            for index, x in enumerate(first.cells):
                 inputs = [operand.cells[index] for operand in operands]
-                flops = cost * inputs[0].size
-                cells.append(
-                    b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=flops, meta=meta)
-                )
+                flops = cost * x.size
+                cells.append(b.op(kind, inputs, x.shape, name=f"{index}", flops=flops, meta=meta))
         return Blocks(first.rows, first.columns, tuple(cells))
 
     def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
         """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an
         element-wise op.
         """
-        b, meta = self.b, self.new_meta()
+        b, meta = self.b, next(self.metas)
         cells = []
         with b.layer(name):
             for row in range(x.rows):
@@ -201,7 +187,7 @@ class Sharder:
         """Cut a matrix into another grid: one formation op per new block."""
         if (rows, columns) == (x.rows, x.columns):
             return x
-        b, meta = self.b, self.new_meta()
+        b, meta = self.b, next(self.metas)
         height, width = x.rows * x.cells[0].shape[0], x.columns * x.cells[0].shape[1]
         cells = []
         with b.layer(name):
@@ -354,7 +340,7 @@ def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
     k = s.map("formation", [k], "k_transposed", cost=0)
     local = heads // s.columns  # heads of one column of blocks
     b = s.b
-    meta_scores, meta_mask, meta_softmax, meta_mix = (s.new_meta() for _ in range(4))
+    meta_scores, meta_mask, meta_softmax, meta_mix = (next(s.metas) for _ in range(4))
     cells = []
     for row in range(s.rows):
         for column in range(s.columns):
@@ -417,14 +403,8 @@ def _softmax(b: GraphBuilder, scores: list[Tensor], name: str, meta: int) -> lis
         ]
         if len(parts) == 1:
             return parts[0]
-        return b.op(
-            kind,
-            parts,
-            rows,
-            name=f"{name}/{kind}",
-            flops=sum(part.size for part in parts),
-            meta=meta,
-        )
+        flops = sum(part.size for part in parts)
+        return b.op(kind, parts, rows, name=f"{name}/{kind}", flops=flops, meta=meta)
 
     top = over_row("reduce_max", scores)
     exps = [

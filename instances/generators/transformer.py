@@ -146,7 +146,9 @@ def gpt(
         if table is None:
             b.linear(x, vocab, bias=False, name="head")
         else:
-            b.tied_head(x, table)
+            # where the head is on another device, the table is sent there
+            shape = (*x.shape[:-1], table.shape[0])
+            b.matmul(x, table, shape, x.shape[-1], name="head")
     return b.build()
 
 
@@ -247,14 +249,9 @@ def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, to
         scores = b.unary("softmax", b.linear(x, experts, bias=False, name="gate"), cost=5)
         weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
         parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
-    outputs = []
-    for expert, part in enumerate(parts):
-        with b.layer(f"expert{expert}"):
-            gate = b.silu(b.linear(part, ffn, bias=False, name="gate"))
-            up = b.linear(part, ffn, bias=False, name="up")
-            outputs.append(
-                b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down")
-            )
+    outputs = [
+        b.gated_feed_forward(part, ffn, name=f"expert{expert}") for expert, part in enumerate(parts)
+    ]
     return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
 
 
@@ -393,7 +390,7 @@ def flava(
     with b.layer("multimodal"):
         x = b.linear(x, hidden, name="image_projection")
         y = b.linear(y, hidden, name="text_projection")
-        joint = b.class_token(b.concat((x, y), 1))
+        joint = b.class_token(b.concat((x, y)))
         b.pooler(_encoder(b, joint, layers, heads), name="pooler")
     return b.build()
 
@@ -521,15 +518,8 @@ class TransformerBuilder(GraphBuilder):
         with self.layer(name):
             if fused_qkv:
                 joint = self.dense(x, (heads + 2 * kv_heads) * head_dim, bias=bias, name="qkv")
-                q, k, v = self.ops(
-                    "split",
-                    (joint,),
-                    [
-                        (batch, seq, heads * head_dim),
-                        (batch, seq, kv_heads * head_dim),
-                        (batch, seq, kv_heads * head_dim),
-                    ],
-                )
+                shapes = [(batch, seq, each * head_dim) for each in (heads, kv_heads, kv_heads)]
+                q, k, v = self.ops("split", (joint,), shapes)
             else:
                 q = self.dense(x, heads * head_dim, bias=bias, name="q")
                 k = self.dense(source, kv_heads * head_dim, bias=bias, name="k")
@@ -543,16 +533,17 @@ class TransformerBuilder(GraphBuilder):
                     self.unary("rotary", t, cost=3, name=f"{end}_rotary")
                     for t, end in ((q, "q"), (k, "k"))
                 )
-            if not self.fine:
+            if self.fine:
+                scores = self.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
+                if scaled:
+                    scores = self.unary("mul_constant", scores, name="scale")
+                mixed = self._mix(self._biased(scores, position_bias, masked), v)
+            else:
                 # one kernel for scores, softmax and weighted sum (flash attention)
-                work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
+                work = batch * heads * seq * keys * (4 * head_dim + 6)
                 inputs = (q, k, v) if position_bias is None else (q, k, v, position_bias)
                 mixed = self.op("attention", inputs, (batch, seq, heads * head_dim), flops=work)
-                return self.linear(mixed, hidden, bias=bias, name="out")
-            scores = self.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
-            if scaled:
-                scores = self.unary("mul_constant", scores, name="scale")
-            return self._mix(self._biased(scores, position_bias, masked), v, hidden, bias)
+            return self.dense(mixed, hidden, bias=bias, name="out")
 
     def _biased(self, scores: Tensor, position_bias: Tensor | None, masked: bool) -> Tensor:
         """Add what is given of positions to the scores, else a mask if there is one."""
@@ -560,33 +551,29 @@ class TransformerBuilder(GraphBuilder):
             return self.add(scores, position_bias, name="position_bias")
         return self.unary("mask", scores, name="mask") if masked else scores
 
-    def _mix(self, scores: Tensor, v: Tensor, hidden: int, bias: bool) -> Tensor:
-        """Weigh the values by the softmax of the scores, merge the heads and project."""
+    def _mix(self, scores: Tensor, v: Tensor) -> Tensor:
+        """Weigh the values by the softmax of the scores and merge the heads."""
         batch, heads, seq, keys = scores.shape
         weights = self.dropout(self.softmax(scores), "weights_dropout")
         mixed = self.matmul(weights, v, (batch, heads, seq, v.shape[-1]), keys, name="mix")
-        merged = self.reshape(mixed, (batch, seq, heads * v.shape[-1]), name="merge_heads")
-        return self.dense(merged, hidden, bias=bias, name="out")
+        return self.reshape(mixed, (batch, seq, heads * v.shape[-1]), name="merge_heads")
 
-    def feed_forward(self, x: Tensor, width: int, *, name: str = "mlp") -> Tensor:
+    def feed_forward(self, x: Tensor, width: int) -> Tensor:
         """Two fully connected layers around a GELU."""
-        hidden = x.shape[-1]
-        with self.layer(name):
+        with self.layer("mlp"):
             y = self.gelu(self.dense(x, width, name="fc1"))
-            return self.dense(y, hidden, name="fc2")
+            return self.dense(y, x.shape[-1], name="fc2")
 
     def gated_feed_forward(
         self, x: Tensor, width: int, *, activation: str = "silu", name: str = "mlp"
     ) -> Tensor:
         """Gated feed-forward layer without biases (Shazeer 2020): down(act(gate(x)) * up(x))."""
-        hidden = x.shape[-1]
         with self.layer(name):
             gate = self.linear(x, width, bias=False, name="gate")
             gate = self.silu(gate) if activation == "silu" else self.gelu(gate)
             up = self.linear(x, width, bias=False, name="up")
-            return self.linear(
-                self.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"
-            )
+            gated = self.binary("mul", gate, up, name="gated")
+            return self.linear(gated, x.shape[-1], bias=False, name="down")
 
     def shared_embedding(
         self, tokens: Tensor, rows: int, width: int, tied: bool, name: str = "embedding"
@@ -605,13 +592,6 @@ class TransformerBuilder(GraphBuilder):
             moved=2 * tokens.size * width * self.dtype_bytes,
         )
         return embedded, table
-
-    def tied_head(self, x: Tensor, table: Tensor, name: str = "head") -> Tensor:
-        """Logits from the embedding table; where the head is on another device, the table is sent
-        there.
-        """
-        rows = table.shape[0]
-        return self.matmul(x, table, (*x.shape[:-1], rows), x.shape[-1], name=name)
 
     def class_token(self, x: Tensor) -> Tensor:
         """Append a learned token to a sequence."""
