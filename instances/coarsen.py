@@ -51,11 +51,11 @@ partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 4
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
-from placeopt.instances.quotient import components, layer_paths, quotient
+from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
 from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
 
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
-
-ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +192,7 @@ def group_labels(
     ----------
     method, depth, types : as in `coarsen`; then groups are merged along heavy edges.
     """
-    grouping = _group(model, method, num_groups, depth, types, acyclic=False)
-    return grouping.ordered_labels()
+    return _group(model, method, num_groups, depth, types, acyclic=False).ordered_labels()
 
 
 def _group(

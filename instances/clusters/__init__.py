@@ -316,7 +316,7 @@ def read_cluster(path: str | Path) -> Cluster:
         not connected.
     """
     where = f"cluster file '{path}'"
-    given = {"links": [], "connections": []} | read_toml(path, what="cluster file")
+    given = {"links": [], "connections": [], **read_toml(path, what="cluster file")}
     table = Body(given, where).only(("name", "contention", "devices", "links", "connections"))
     devices: list[Device] = []
     for row in table.bodies("devices"):

@@ -12,7 +12,6 @@ import inspect
 import math
 import pkgutil
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
@@ -32,7 +31,7 @@ class Entry(NamedTuple):
 
     target: str
     summary: str
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    fixed: Mapping[str, Any] = {}
 
 
 _TABLE: dict[str, Entry] = {

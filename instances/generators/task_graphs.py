@@ -27,6 +27,8 @@ from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
     from placeopt.model.arrays import Ints
@@ -283,7 +285,7 @@ class _Tasks:
         self,
         kind: str,
         cost: float,
-        reads: list[tuple[int, ...]],
+        reads: Sequence[tuple[int, ...]],
         writes: tuple[int, ...],
         label: str,
     ) -> None:
@@ -355,10 +357,10 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
         raise InputError(
             f"generator '{name}': option 'points' expects a power of two >= 2, received {points}"
         )
-    check_count(name, 2 * points - 1 + points * (points.bit_length() - 1))
+    stages = points.bit_length() - 1
+    check_count(name, 2 * points - 1 + points * stages)
     tasks = _Tasks(name)
     tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
-    stages = points.bit_length() - 1
     for level in range(1, stages + 1):
         for index in range(1 << level):
             tasks.add(
@@ -367,7 +369,7 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     for stage in range(stages):
         before = (0, stages) if stage == 0 else (1, stage - 1)
         for index in range(points):
-            reads: list[tuple[int, ...]] = [(*before, index), (*before, index ^ (1 << stage))]
+            reads = [(*before, index), (*before, index ^ (1 << stage))]
             tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
     return tasks.graph(ccr, seed)
 
@@ -390,7 +392,7 @@ def stencil(
     for t in range(steps):
         for i in range(rows):
             for j in range(columns):
-                around: list[tuple[int, ...]] = [
+                around = [
                     (t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
                 ]
                 tasks.add("sweep", 1, around, (t, i, j), f"{t}.{i}.{j}")

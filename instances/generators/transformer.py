@@ -131,8 +131,7 @@ def gpt(
     check_heads(name, hidden, heads)
     b = TransformerBuilder(name, detail, dtype_bytes, training)
     with b.layer("embeddings"):
-        tokens = b.input(batch, seq)
-        x, table = b.shared_embedding(tokens, vocab, hidden, tied, name="wte")
+        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied, name="wte")
         x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
@@ -288,8 +287,7 @@ def mt5(
     with b.layer("shared"):
         x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
     with b.layer("encoder"):
-        x = b.dropout(x)
-        x = _t5_stack(b, x, None, layers, heads, head_dim, ffn)
+        x = _t5_stack(b, b.dropout(x), None, layers, heads, head_dim, ffn)
     with b.layer("decoder"):
         tokens = b.input(batch, target)
         if table is None:
