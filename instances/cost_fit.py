@@ -56,7 +56,7 @@ class FitReport:
     p90_error: float
     standard_error: dict[str, float]
     known: dict[str, bool]
-    message: str = ""
+    message: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,6 @@ class OpFields(TypedDict, total=False):
     parameters: int
     buffers: int
     moved: int | None
-    meta: int
 
 
 OP_FIELDS = (
@@ -78,6 +77,7 @@ class GraphBuilder:
         self.name = name
         self.dtype_bytes = dtype_bytes
         self._path = ""
+        self.meta = -1  # label of the sharded op that the next ops are pieces of
         self._names = Counter[str]()
         self._op_names: list[str] = []
         self._ops: list[tuple[Any, ...]] = []  # values of OP_FIELDS
@@ -113,7 +113,6 @@ class GraphBuilder:
         parameters: int = 0,
         buffers: int = 0,
         moved: int | None = None,
-        meta: int = -1,
     ) -> list[Tensor]:
         """Add one op with any number of outputs and return them.
 
@@ -144,7 +143,7 @@ class GraphBuilder:
             values = sum(tensor.size for tensor in (*inputs, *outputs))
             moved = (values + parameters) * self.dtype_bytes
         resident = (parameters + buffers) * self.dtype_bytes
-        self._ops.append((kind, self._path, flops, moved, resident, parameters, meta))
+        self._ops.append((kind, self._path, flops, moved, resident, parameters, self.meta))
         return outputs
 
     def op(
@@ -153,10 +152,9 @@ class GraphBuilder:
         """Add one op with one output and return it; see `ops`."""
         return self.ops(kind, inputs, (shape,), **fields)[0]
 
-    def variable(self, shape: Shape, *, name: str = "weights", meta: int = -1) -> Tensor:
+    def variable(self, shape: Shape, *, name: str = "weights") -> Tensor:
         """Learned values as an op of their own, which other ops read as a tensor."""
-        size = math.prod(shape)
-        return self.op("variable", (), shape, name=name, parameters=size, moved=0, meta=meta)
+        return self.op("variable", (), shape, name=name, parameters=math.prod(shape), moved=0)
 
     def build(self) -> OpGraph:
         """Return the graph."""
