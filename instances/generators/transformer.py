@@ -99,7 +99,7 @@ def bert_stack(
         x = b.dropout(b.layer_norm(x))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(x, heads=heads, head_dim=hidden // heads)
+            y = b.attention(x, heads=heads)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
             y = b.feed_forward(x, ffn)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
@@ -136,7 +136,7 @@ def gpt(
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
             y = b.layer_norm(x, "ln1")
-            y = b.attention(y, heads=heads, head_dim=hidden // heads, fused_qkv=True)
+            y = b.attention(y, heads=heads, fused_qkv=True)
             x = b.add(x, b.dropout(y))
             y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
             x = b.add(x, b.dropout(y))
@@ -184,7 +184,6 @@ def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int
     y = b.attention(
         b.rms_norm(x, "norm1"),
         heads=heads,
-        head_dim=x.shape[-1] // heads,
         kv_heads=kv_heads,
         bias=False,
         rotary=True,
@@ -395,14 +394,11 @@ def flava(
 
 def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
     """Pre-norm encoder layers and a final norm, as in the vision transformer."""
-    hidden = x.shape[-1]
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(
-                b.layer_norm(x, "ln1"), heads=heads, head_dim=hidden // heads, masked=False
-            )
+            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, masked=False)
             x = b.add(x, b.dropout(y), name="residual1")
-            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * hidden)
+            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * x.shape[-1])
             x = b.add(x, b.dropout(y), name="residual2")
     return b.layer_norm(x, "final_norm")
 
@@ -487,7 +483,7 @@ class TransformerBuilder(GraphBuilder):
         x: Tensor,
         *,
         heads: int,
-        head_dim: int,
+        head_dim: int = 0,
         kv_heads: int = 0,
         context: Tensor | None = None,
         fused_qkv: bool = False,
@@ -504,6 +500,7 @@ class TransformerBuilder(GraphBuilder):
         Parameters
         ----------
         x : queries' input, shape (batch, seq, hidden).
+        head_dim : features of a head, 0 for hidden / heads.
         kv_heads : heads of keys and values (grouped-query attention), 0 for `heads`.
         context : input of keys and values, default `x`.
         fused_qkv : one projection for queries, keys and values.
@@ -511,8 +508,8 @@ class TransformerBuilder(GraphBuilder):
         masked : add a mask to the scores; `position_bias` is added instead where it is given.
         """
         source = x if context is None else context
-        kv_heads = kv_heads or heads
         (batch, seq, hidden), keys = x.shape, source.shape[1]
+        head_dim, kv_heads = head_dim or hidden // heads, kv_heads or heads
         with self.layer(name):
             if fused_qkv:
                 joint = self.dense(x, (heads + 2 * kv_heads) * head_dim, bias=bias, name="qkv")
