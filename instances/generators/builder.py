@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+Size = int | tuple[int, int]
+"""Of a kernel or its padding: one number for height and width, or both."""
+
 MAX_BUILT = 300_000
 """Most ops of a graph that is written down op by op: seconds, not minutes."""
 
@@ -40,6 +43,11 @@ class Tensor(NamedTuple):
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    """Return both numbers of a size."""
+    return (size, size) if isinstance(size, int) else size
 
 
 class OpFields(TypedDict, total=False):
@@ -247,9 +255,9 @@ class GraphBuilder:
         self,
         x: Tensor,
         out: int,
-        kernel: int | tuple[int, int],
+        kernel: Size,
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Size = 0,
         *,
         groups: int = 1,
         bias: bool = False,
@@ -257,8 +265,7 @@ class GraphBuilder:
     ) -> Tensor:
         """Two-dimensional convolution."""
         batch, channels, height, width = x.shape
-        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
-        ph, pw = (padding, padding) if isinstance(padding, int) else padding
+        (kh, kw), (ph, pw) = height_and_width(kernel), height_and_width(padding)
         shape = (
             batch,
             out,
@@ -304,9 +311,9 @@ class GraphBuilder:
         self,
         x: Tensor,
         out: int,
-        kernel: int | tuple[int, int],
+        kernel: Size,
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Size = 0,
         *,
         name: str = "conv",
     ) -> Tensor:

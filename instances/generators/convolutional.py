@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators import generator
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.builder import GraphBuilder, Size, Tensor, height_and_width
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -272,12 +272,10 @@ def _pooled(b: GraphBuilder, x: Tensor, out: int) -> Tensor:
     return b.conv_bn_relu(_average(b, x), out, 1, name="pooled")
 
 
-def _branch(
-    b: GraphBuilder, x: Tensor, name: str, *convs: tuple[int, int | tuple[int, int]]
-) -> Tensor:
+def _branch(b: GraphBuilder, x: Tensor, name: str, *convs: tuple[int, Size]) -> Tensor:
     """Convolutions (channels, kernel) one after the other, which keep the size of the image."""
     for position, (out, kernel) in enumerate(convs, start=1):
-        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        height, width = height_and_width(kernel)
         padding = height // 2, width // 2
         x = b.conv_bn_relu(x, out, kernel, 1, padding, name=f"{name}{position}")
     return x
