@@ -241,19 +241,14 @@ def _first_given(places: list[int], values: Sequence[Any]) -> int:
 
 def op_attributes(graph: OpGraph) -> Iterator[dict[str, str | int | bool]]:
     """Yield the attributes of each op that are not neutral, in op order."""
-    columns = {"type": graph.op_types, "layer": graph.layer}
-    arrays = {key: getattr(graph, key).tolist() for key in DEFAULTS if key not in columns}
-    measured = graph.measured.tolist()
-    for i in range(graph.num_ops):
-        row: dict[str, str | int | bool] = {}
-        for key, default in DEFAULTS.items():
-            value = columns[key][i] if key in columns else arrays[key][i]
-            if value != default:
-                row[key] = value
-        for kind, value in zip(graph.measured_kinds, measured[i], strict=True):
-            if value != UNKNOWN:
-                row[f"time:{kind}"] = value
-        yield row
+    columns: dict[str, Any] = {"type": graph.op_types, "layer": graph.layer}
+    columns |= {key: getattr(graph, key).tolist() for key in DEFAULTS if key not in columns}
+    for i, times in enumerate(graph.measured.tolist()):
+        row = {key: columns[key][i] for key in DEFAULTS}
+        kinds = zip(graph.measured_kinds, times, strict=True)
+        yield {key: value for key, value in row.items() if value != DEFAULTS[key]} | {
+            f"time:{kind}": value for kind, value in kinds if value != UNKNOWN
+        }
 
 
 def edge_attributes(graph: OpGraph) -> Iterator[tuple[int, int, dict[str, str | int]]]:

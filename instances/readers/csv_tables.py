@@ -25,7 +25,7 @@ from placeopt.instances.readers.attributes import (
 )
 from placeopt.instances.readers.draft import Draft
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_text
+from placeopt.model.files import csv_text, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,24 +207,21 @@ def _is_plain(table: list[list[str]]) -> bool:
 def write(graph: OpGraph) -> str:
     """Return both tables as text; `read` gives the graph back, but for its name and tick length."""
     ops, edges = list(op_attributes(graph)), list(edge_attributes(graph))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     columns = used_columns(ops)
-    writer.writerow(["op", *columns])
+    rows = [["op", *columns]]
     for op, row in zip(graph.op_names, ops, strict=True):
         if op != op.strip() or not op:
             raise InputError(
                 f"op name {op!r:.60}: CSV cannot hold names with outer spaces; write another format"
             )
-        writer.writerow([op, *(_text(row.get(column, "")) for column in columns)])
-    writer.writerow([])
+        rows.append([op, *(_text(row.get(column, "")) for column in columns)])
     columns = used_columns([row for _, _, row in edges]) or ["tensor"]
-    writer.writerow(["source", "target", *columns])
-    for u, v, edge in edges:
-        writer.writerow(
-            [graph.op_names[u], graph.op_names[v], *(edge.get(column, "") for column in columns)]
-        )
-    return stream.getvalue()
+    rows += [[], ["source", "target", *columns]]
+    rows += [
+        [graph.op_names[u], graph.op_names[v], *(_text(edge.get(column, "")) for column in columns)]
+        for u, v, edge in edges
+    ]
+    return csv_text(rows)
 
 
 def _text(value: Any) -> str:

@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.readers.draft import UNSUPPORTED, Draft, entry, number, rows, ticks, whole
+from placeopt.instances.readers.draft import Draft, entry, number, rows, ticks, whole
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
+from placeopt.model.graph import UNSUPPORTED
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:

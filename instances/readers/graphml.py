@@ -131,13 +131,7 @@ def write(graph: OpGraph) -> str:
         for i, column in enumerate(used_columns(rows)):
             ids[domain, column] = f"{letter}{i}"
             value = next(row[column] for row in rows if column in row)
-            kind = (
-                "boolean"
-                if isinstance(value, bool)
-                else "long"
-                if isinstance(value, int)
-                else "string"
-            )
+            kind = {bool: "boolean", int: "long"}.get(type(value), "string")
             name = quoteattr(column)
             lines.append(
                 f'<key id="{letter}{i}" for="{domain}" attr.name={name} attr.type="{kind}"/>'

@@ -90,7 +90,7 @@ def finish(
     return to_graph(model, shared=shared, free_views=free_views)
 
 
-def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False) -> OpGraph:
+def to_graph(model: Model, *, shared: str, free_views: bool) -> OpGraph:
     """Turn a model whose constants are propagated into an OpGraph.
 
     Parameters
@@ -252,22 +252,15 @@ def _merged(model: Model, node: Node) -> tuple[int, int]:
 
 def _groups(count: int, together: list[tuple[int, int]]) -> list[int]:
     """Return the group of every op, by the first op of each; -1 for an op that is alone."""
-    leader = list(range(count))
+    import networkx as nx
 
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    for i, j in together:
-        a, b = sorted((find(i), find(j)))
-        leader[b] = a
-    size = Counter(map(find, range(count)))
-    groups: dict[int, int] = {}
-    return [
-        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(count)
-    ]
+    ties = nx.Graph()
+    ties.add_edges_from(together)
+    group = [-1] * count
+    for number, ops in enumerate(sorted(nx.connected_components(ties), key=min)):
+        for op in ops:
+            group[op] = number
+    return group
 
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
@@ -348,14 +341,14 @@ def _consumers(model: Model) -> dict[str, list[int]]:
 
 def _distinct(names: list[str]) -> list[str]:
     """Make names distinct by appending #2, #3, ..."""
-    seen: set[str] = set(names) if len(set(names)) < len(names) else set()
-    used: dict[str, int] = {}
+    seen = set(names)
+    used: Counter[str] = Counter()
     result = []
     for name in names:
-        count = used[name] = used.get(name, 0) + 1
+        used[name] += 1
         fresh = name
-        while count > 1 and (fresh := f"{name}#{count}") in seen:
-            count = used[name] = count + 1
+        while used[name] > 1 and (fresh := f"{name}#{used[name]}") in seen:
+            used[name] += 1
         seen.add(fresh)
         result.append(fresh)
     return result

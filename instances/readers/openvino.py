@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
-from placeopt.instances.readers.ir_graph import (
-    finish,
-    propagate_constants,
-)
+from placeopt.instances.readers.ir_graph import finish, propagate_constants
 from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
 from placeopt.instances.readers.op_costs import vocabulary
 from placeopt.instances.readers.safe_xml import parse_xml
@@ -58,7 +55,7 @@ def read(
     for node in model.nodes if fold else ():
         if node.rule == "shape" and model.values[node.inputs[0]].known:
             for name in node.outputs:
-                model.values[name].constant, model.values[name].learned = True, False
+                model.values[name].make_constant()
     return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 

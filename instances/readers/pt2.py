@@ -102,7 +102,7 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
     for spec, kind in itertools.product(specs, ("parameter", "buffer", "tensor_constant")):
         value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
         if value is not None:
-            value.constant, value.learned = True, kind == "parameter"
+            value.make_constant(learned=kind == "parameter")
     nodes = []
     for call in graph["nodes"]:
         outputs = _tensors(call["outputs"])

@@ -101,7 +101,7 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
     for node in model.nodes:
         if node.rule == "fill":  # arange, zeros, ...
             for key in node.outputs:
-                model.values[key].constant, model.values[key].learned = True, False
+                model.values[key].make_constant()
     return finish(model, fuse=fuse, fold=fold, shared=shared, free_views=True)
 
 
@@ -178,7 +178,7 @@ class _Reader:
     def _placeholder(self, node: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
         refs[node] = _declare(node.name, node.meta.get("val"), values)
         if node.name in self.constants and node.name in values:
-            values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
+            values[node.name].make_constant(learned=self.constants[node.name])
 
     def _attribute(
         self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]
@@ -190,7 +190,7 @@ class _Reader:
             return
         refs[node] = _declare(name, node.meta.get("val"), values)
         if name in values:
-            values[name].constant, values[name].learned = True, False
+            values[name].make_constant()
 
     def _call(
         self,
