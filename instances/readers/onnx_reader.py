@@ -357,8 +357,7 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
         _capture(proto_node.input, inside, scope, captured, found)
         node = _node(proto_node, scope, found)
         _capture(node.inputs, inside, scope, captured, found)  # what is nested deeper captures
-        if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
-            total = total.plus(op_costs.cost(node, scope))
+        total = total.plus(op_costs.run_cost([node], scope))
     captured |= dict.fromkeys(item.name for item in body.output if item.name not in inside)
     weights = (value for value in inside.values() if value.constant)
     return total.plus(stored_cost(weights)), list(captured)

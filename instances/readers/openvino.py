@@ -199,19 +199,14 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
     """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of
     iterations.
     """
-    bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
     costs = []
-    for body in bodies:
-        inner = _translate(body, node.name, turns)
-        propagate_constants(inner)
-        run = [op_costs.cost(item, inner.values) for item in inner.nodes]
-        held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
-        costs.append(
-            held._replace(
-                flops=sum(cost.flops for cost in run),
-                bytes_moved=sum(cost.bytes_moved for cost in run),
-            )
-        )
+    for body in layer:
+        if body.tag in ("body", "then_body", "else_body"):
+            inner = _translate(body, node.name, turns)
+            propagate_constants(inner)
+            run = op_costs.run_cost(inner.nodes, inner.values)
+            held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
+            costs.append(held._replace(flops=run.flops, bytes_moved=run.bytes_moved))
     op_costs.charge_bodies(
         node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns)
     )

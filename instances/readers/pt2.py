@@ -172,15 +172,8 @@ def _argument(arg: dict[str, Any]) -> Any:
         return [x for x in (_argument(item) for item in value) if x is not None]
     if key == "as_none":
         return None
-    if key in (
-        "as_int",
-        "as_ints",
-        "as_bool",
-        "as_bools",
-        "as_float",
-        "as_floats",
-        "as_string",
-        "as_strings",
-    ):
-        return value
-    return ()
+    return value if key.removesuffix("s") in _PLAIN else ()
+
+
+_PLAIN = ("as_int", "as_bool", "as_float", "as_string")
+"""Arguments that are plain values, or with an "s" lists of them."""

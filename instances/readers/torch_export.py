@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
-from placeopt.instances.readers.model_ir import Cost, Model, Value
-from placeopt.instances.readers.torch_ops import Ref, inner_name, make_node, module_path, region_of
+from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.torch_ops import (
+    Ref,
+    inner_name,
+    innermost,
+    make_node,
+    module_path,
+    region_of,
+)
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node
     from placeopt.model.graph import OpGraph
@@ -108,14 +115,11 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
 def _translate(program: Any, name: str, turns: int | None) -> Model:
     from torch.export.graph_signature import InputKind
 
-    kinds = {
-        spec.arg.name: spec.kind
-        for spec in program.graph_signature.input_specs
-        if hasattr(spec.arg, "name")
-    }
     constant = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
     constants = {
-        key: kind == InputKind.PARAMETER for key, kind in kinds.items() if kind in constant
+        spec.arg.name: spec.kind == InputKind.PARAMETER
+        for spec in program.graph_signature.input_specs
+        if spec.kind in constant and hasattr(spec.arg, "name")
     }
     return _Reader(turns, constants).read(program.graph, program.graph_module, name)
 
@@ -204,7 +208,8 @@ class _Reader:
         outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
         if outputs:
             args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
-            made = make_node(name, str(node.target), args, kwargs, outputs, _layer(node))
+            layer = module_path(innermost(node))
+            made = make_node(name, str(node.target), args, kwargs, outputs, layer)
             add_bodies(made, args, values, self.turns)
             nodes.append(made)
 
@@ -220,37 +225,21 @@ def add_bodies(
     bodies = [arg for arg in args if isinstance(arg, Model)]
     if not bodies:
         return
-    costs = [_run_cost(body) for body in bodies]
+    costs = [op_costs.run_cost(body.nodes, body.values) for body in bodies]
     known: int | None = 1
     if node.type in OVER_SEQUENCES:
-        sizes = values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape
+        carried = args[1] if node.type == "scan" and len(args) > 1 else ()
+        first = len(carried) if isinstance(carried, list | tuple) else 0
+        sizes = values[node.inputs[first]].shape
         known = sizes[0] if sizes else None
     elif node.type == "while_loop":
         known = None
     op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, turns))
 
 
-def _run_cost(body: Model) -> Cost:
-    """Return the cost of one run of a nested graph, without ops of tensors of unknown rank."""
-    rows = [op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)]
-    return Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows))
-
-
-OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
-    "map_impl": lambda args: 0,
-    "scan": lambda args: len(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else 0,
-    "associative_scan": lambda args: 0,
-}
-"""Calls that run a nested graph along the first axis, and which of their tensors is the first that
-they run over."""
-
-
-def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
-    return all(
-        name in values and values[name].shape is not None
-        for name in (*node.inputs, *node.outputs)
-        if name
-    )
+OVER_SEQUENCES = ("map_impl", "scan", "associative_scan")
+"""Calls that run a nested graph along the first axis of their tensors, `scan` of those behind what
+it carries."""
 
 
 def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[Any, Any]:
@@ -300,12 +289,6 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return [x for item in value for x in _flat(item)]
     return [value]
-
-
-def _layer(node: Any) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple)]
-    return module_path(str(paths[-1])) if paths else ""
 
 
 @contextmanager

@@ -82,6 +82,15 @@ def _tensors(values: Sequence[Any]) -> Iterator[str]:
             yield from (x for x in _tensors(value) if x)
 
 
+def innermost(node: Any) -> str:
+    """Return the path of the module that makes a node of a program, as torch writes it; "" for the
+    outermost.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(entry[0]) for entry in stack.values() if isinstance(entry, tuple)]
+    return paths[-1] if paths else ""
+
+
 def module_path(stack: str) -> str:
     """Return "layers/0/attn" for the path "layers.0.attn" of a module, also in torch's "L['self']"
     notation.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, region_of
+from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, innermost, region_of
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
@@ -288,14 +288,7 @@ def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
 
 def module_of(node: Any) -> str:
     """Return the path of the module that makes a node, "" for the outermost."""
-    entries = [
-        entry[0]
-        for entry in (node.meta.get("nn_module_stack") or {}).values()
-        if isinstance(entry, tuple)
-    ]
-    if not entries:
-        return ""
-    path = str(entries[-1]).removeprefix("L__self__").removeprefix("L['self']").strip(".")
+    path = innermost(node).removeprefix("L__self__").removeprefix("L['self']").strip(".")
     return _TURN.sub("", path.replace("['", ".").replace("']", "").strip("."))
 
 
