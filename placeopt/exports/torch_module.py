@@ -15,8 +15,9 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.export import Exported, text_file
+from placeopt.exports.export import Exported
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 from placeopt.programs.torch_program import attribute, is_here, known_devices, with_devices
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _put(module: Any, name: str, device: str) -> None:
 
 def saved_module(
     file: str, title: str, modules: Mapping[str, Any], extra: str = ""
-) -> dict[str, Callable[[Path], None]]:
+) -> dict[str, Callable[[Path], object]]:
     """Return how to write the Python file and weights.pt.
 
     Parameters
@@ -215,7 +216,7 @@ def saved_module(
     weights = {name: _weights(module) for name, module in modules.items()}
 
     def write_code(path: Path) -> None:
-        text_file(_code(title, modules) + extra)(path)
+        write_text(path, _code(title, modules) + extra)
 
     def write_weights(path: Path) -> None:
         import torch

@@ -52,11 +52,14 @@ class TorchProgram:
     exported: Any
 
 
+def is_archive(source: Any) -> bool:
+    """Whether a source is an archive of torch.export."""
+    return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
+
+
 def is_torch_program(source: Any) -> bool:
     """Whether a source is a torch module, the name of one, or an archive of torch.export."""
-    if is_torch_source(source):
-        return True
-    return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
+    return is_torch_source(source) or is_archive(source)
 
 
 def torch_program(
