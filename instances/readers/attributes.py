@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, all_ticks, place, ticks, whole
+from placeopt.instances.readers.draft import (
+    DEFAULTS,
+    Draft,
+    Place,
+    all_ticks,
+    number,
+    place,
+    ticks,
+    whole,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.files import TRUTH, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
@@ -210,9 +219,10 @@ class AttributeDraft(Draft):
     """
 
     def __init__(
-        self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse"
+        self, name: str, meaning: Names, *, tick_seconds: Any, repeated: str = "refuse"
     ) -> None:
-        super().__init__(name, tick_seconds=tick_seconds, repeated=repeated)
+        unit = number(tick_seconds, "graph", "tick_seconds")
+        super().__init__(name, tick_seconds=unit, repeated=repeated)
         self.meaning = meaning
 
     def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:

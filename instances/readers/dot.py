@@ -25,7 +25,6 @@ from placeopt.instances.readers.attributes import (
     edge_attributes,
     op_attributes,
 )
-from placeopt.instances.readers.draft import number
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
@@ -62,7 +61,7 @@ def read(
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
-    unit = number(parser.attributes.get("tick_seconds", 1e-9), "graph", "tick_seconds")
+    unit = parser.attributes.get("tick_seconds", 1e-9)
     draft = AttributeDraft(title, Names(node_time, edge_time, edge_bytes), tick_seconds=unit)
     for node, (defaults, own, line) in parser.nodes.items():
         draft.add_op(node, {**defaults, **own}, line)

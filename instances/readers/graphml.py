@@ -21,7 +21,6 @@ from placeopt.instances.readers.attributes import (
     op_attributes,
     used_columns,
 )
-from placeopt.instances.readers.draft import number
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -44,7 +43,7 @@ def read(
     draft = AttributeDraft(
         own.get("name") or graph.get("id") or path.stem,
         Names(node_time, edge_time, edge_bytes),
-        tick_seconds=number(own.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
+        tick_seconds=own.get("tick_seconds", 1e-9),
     )
     for i, node in enumerate(graph.findall("node")):
         where = f"node {i + 1}"

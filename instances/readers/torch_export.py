@@ -19,6 +19,7 @@ from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Model, Value
 from placeopt.instances.readers.torch_ops import (
     Ref,
+    flat,
     inner_name,
     innermost,
     make_node,
@@ -138,7 +139,7 @@ class _Reader:
         values: dict[str, Value] = {}
         nodes: list[Node] = []
         results = self._walk(graph, owner, values, {}, nodes, "")
-        return Model(name, nodes, values, [str(x) for x in _flat(results) if isinstance(x, Ref)])
+        return Model(name, nodes, values, [str(x) for x in flat(results) if isinstance(x, Ref)])
 
     def _walk(
         self,
@@ -205,7 +206,7 @@ class _Reader:
         nodes: list[Node],
     ) -> None:
         refs[node] = _declare(name, node.meta.get("val"), values)
-        outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
+        outputs = [str(x) for x in flat(refs[node]) if isinstance(x, Ref)]
         if outputs:
             args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
             layer = module_path(innermost(node))
@@ -283,12 +284,6 @@ def _resolve(value: Any, refs: dict[Any, Any]) -> Any:
         found = refs.get(value)
         return () if found is None else found
     return value
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in _flat(item)]
-    return [value]
 
 
 @contextmanager

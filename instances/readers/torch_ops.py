@@ -82,6 +82,15 @@ def _tensors(values: Sequence[Any]) -> Iterator[str]:
             yield from (x for x in _tensors(value) if x)
 
 
+def flat(value: Any) -> list[Any]:
+    """Return what is nested in lists, tuples and dicts, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in flat(item)]
+    return [value]
+
+
 def innermost(node: Any) -> str:
     """Return the path of the module that makes a node of a program, as torch writes it; "" for the
     outermost.

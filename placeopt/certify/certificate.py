@@ -16,7 +16,6 @@ import gzip
 import hashlib
 import json
 import platform
-import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.body import FRACTION
 from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest, write_bytes
@@ -275,7 +275,7 @@ def _fractions(data: Mapping[str, Any], where: str) -> dict[str, Fraction]:
     found = {}
     for key in _EXACT.intersection(data):
         text = data[key]
-        if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+        if not isinstance(text, str) or not FRACTION.fullmatch(text):
             raise InputError(
                 f"{where}: field '{key}': expected a fraction such as 16/3, received {text!r:.40}"
             )

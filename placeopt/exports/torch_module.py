@@ -188,11 +188,8 @@ def _put(module: Any, name: str, device: str) -> None:
         return
     moved = value.detach().to(device)
     if isinstance(value, torch.nn.Parameter):
-        setattr(parent, leaf, torch.nn.Parameter(moved, value.requires_grad))
-    elif leaf in parent._buffers:
-        parent._buffers[leaf] = moved
-    else:
-        setattr(parent, leaf, moved)
+        moved = torch.nn.Parameter(moved, value.requires_grad)
+    setattr(parent, leaf, moved)
 
 
 def saved_module(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 
 MAX_FLOAT = sys.float_info.max
+
+FRACTION = re.compile(r"[0-9]{1,19}/[1-9][0-9]{0,18}")
+"""How a number of ticks that is not whole is written exactly."""
 
 
 class Body:

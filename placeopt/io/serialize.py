@@ -20,14 +20,13 @@ import importlib.util
 import itertools
 import json
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import Body, int_table, is_number, kind_of, plain, show
+from placeopt.io.body import FRACTION, Body, int_table, is_number, kind_of, plain, show
 from placeopt.model.arrays import columns_of
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
@@ -431,7 +430,7 @@ def _rational(body: Body, key: str) -> Any:
     if f"{key}_exact" not in body.data:
         return body.integer(key)
     text = body.text(f"{key}_exact")
-    if not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+    if not FRACTION.fullmatch(text):
         raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)
     value = Fraction(text)
     if body.number(key) != float(value):

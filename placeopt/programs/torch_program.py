@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, innermost, region_of
+from placeopt.instances.readers.torch_ops import (
+    OPS,
+    base_name,
+    flat,
+    inner_name,
+    innermost,
+    region_of,
+)
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
@@ -262,15 +269,6 @@ def _refusing(words: str) -> Iterator[None]:
 def attribute(module: Any, path: str) -> Any:
     """Return what lies at a dotted path in a module."""
     return operator.attrgetter(path)(module)
-
-
-def flat(value: Any) -> list[Any]:
-    """Return what is nested in lists, tuples and dicts, in order."""
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in flat(item)]
-    return (
-        [x for item in value.values() for x in flat(item)] if isinstance(value, dict) else [value]
-    )
 
 
 def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
