@@ -51,7 +51,6 @@ TIME_ALIASES = (
 TRANSFER_ALIASES = ("ticks", "weight", "cost", "comm", "time", "latency")
 BYTES_ALIASES = ("bytes", "size", "data", "tensor_bytes")
 TYPE_ALIASES = ("type", "op_type", "op", "kind")
-LABEL_COLUMNS = ("type", "layer")
 
 MAX_ATTRIBUTES = 200
 """Most attributes of one op or edge: defaults of a file apply to each of them."""
@@ -99,7 +98,7 @@ class OpColumns:
             if not _given(value) or column in fields:
                 continue
             default = DEFAULTS[column]
-            if column in LABEL_COLUMNS:
+            if isinstance(default, str):
                 fields[column] = one_line(str(value), 200)
             elif isinstance(default, bool):
                 fields[column] = flag(value, where, column)
@@ -129,7 +128,7 @@ class OpColumns:
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
                 return False
-            if column in LABEL_COLUMNS:
+            if isinstance(DEFAULTS[column], str):
                 fields[column] = _labels(columns[at])
             else:
                 fields[column] = all_ticks(columns[at])

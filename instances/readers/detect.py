@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUMBERS = re.compile(r"[0-9\s,]*$")
-_DOT_HEAD = re.compile(r"(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I)
+_DOT_HEAD = re.compile(
+    r"(?:\s|(?://|#)[^\n]*\n|/\*.*?\*/)*+(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I | re.S
+)
+"""How a DOT file begins, behind blanks and comments."""
 
 
 def detect(path: Path) -> str:
@@ -81,32 +84,10 @@ def _by_text(text: str) -> str | None:
         return _json(text)
     if text.startswith("<"):
         return _xml(text)
-    if _DOT_HEAD.match(text, _skip_comments(text)):
+    if _DOT_HEAD.match(text):
         return "dot"
     lines = text.splitlines()
     return next((name for name, test in _LINE_TESTS if test(lines)), None)
-
-
-def _skip_comments(text: str) -> int:
-    """Return where the first word of a DOT file begins, behind blanks and comments."""
-    at = 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        end = next(
-            (
-                end
-                for begin, end in (("//", "\n"), ("#", "\n"), ("/*", "*/"))
-                if text.startswith(begin, at)
-            ),
-            "",
-        )
-        closed = text.find(end, at + 2) if end else -1
-        if closed < 0:
-            break
-        at = closed + len(end)
-    return at
 
 
 def _text(prefix: bytes, *, whole: bool) -> str | None:

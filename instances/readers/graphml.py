@@ -74,12 +74,12 @@ def _only_graph(root: ET.Element) -> ET.Element:
     return graphs[0]
 
 
-def _keys(root: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def _keys(root: ET.Element) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Return the names of attributes by their key, and their defaults by name for nodes, edges and
     the graph.
     """
     elements = root.findall("key")
-    keys = {key.get("id", ""): key.get("attr.name") or str(key.get("id", "")) for key in elements}
+    keys = {key.get("id", ""): key.get("attr.name") or key.get("id", "") for key in elements}
     if len(keys) > MAX_ATTRIBUTES:
         raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
     defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}

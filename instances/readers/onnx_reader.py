@@ -739,8 +739,7 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
     ----------
     attrs : the plain attributes of the node (ints, floats, texts and lists of them).
     """
-    rule = _OPS["rule"].get(op_type, "elementwise")
-    found = dict(_OPS["attributes"].get(op_type, {}))
+    rule, found = op_costs.look_up(_OPS, op_type)
     if op_type == "Conv":
         found["groups"] = int(attrs.get("group", 1))
     if rule == "attention":

@@ -35,6 +35,11 @@ def vocabulary(name: str) -> dict[str, Any]:
     return ops
 
 
+def look_up(ops: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+    """Return the cost rule of an op type in a vocabulary, and its attributes to add to."""
+    return ops["rule"].get(kind, "elementwise"), dict(ops["attributes"].get(kind, {}))
+
+
 def _tables() -> Any:
     return json.loads(Path(__file__).with_name("op_tables.json").read_text("utf-8"))
 

@@ -16,7 +16,6 @@ from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.ir_graph import finish, propagate_constants
 from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
-from placeopt.instances.readers.op_costs import vocabulary
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -234,7 +233,7 @@ def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int 
     return None
 
 
-_OPS = vocabulary("openvino")
+_OPS = op_costs.vocabulary("openvino")
 
 DTYPES = _OPS["dtypes"]
 """Element type by the precision of a port or the element_type of a constant."""
@@ -242,8 +241,7 @@ DTYPES = _OPS["dtypes"]
 
 def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, dict[str, Any]]:
     """Return the cost rule of a layer and the attributes that the rules look at."""
-    rule = _OPS["rule"].get(kind, "elementwise")
-    found = dict(_OPS["attributes"].get(kind, {}))
+    rule, found = op_costs.look_up(_OPS, kind)
     if rule == "matmul":
         for key in ("a", "b"):
             text = attributes.get(f"transpose_{key}", "false")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Node
-from placeopt.instances.readers.op_costs import vocabulary
+from placeopt.instances.readers.op_costs import look_up, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +51,7 @@ def make_node(
     positions tell a weight from a bias.
     """
     kind = base_name(target)
-    rule = OPS["rule"].get(kind, "elementwise")
-    attrs = dict(OPS["attributes"].get(kind, {}))
+    rule, attrs = look_up(OPS, kind)
     inputs = list(_tensors([*args, *kwargs.values()]))
     if rule == "pool":
         attrs["kernel"] = _kernel(args[1] if len(args) > 1 else kwargs.get("kernel_size", ()), kind)

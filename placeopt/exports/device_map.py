@@ -185,7 +185,7 @@ class ModuleDevices:
         return [
             i
             for module, own in self.own.items()
-            if module == path or module.startswith(inside)
+            if f"{module}.".startswith(inside)
             for i in own
             if not self.program.calls[i].free
         ]
