@@ -172,7 +172,7 @@ class _Reader:
             elif node.target is operator.getitem:
                 whole = refs.get(node.args[0])
                 refs[node] = whole[node.args[1]] if isinstance(whole, list | tuple) else whole
-            elif (found := region_of(node)) is not None:
+            elif found := region_of(node):
                 body = getattr(owner, str(found[0].target))
                 inside = _bound(body.graph, found[1], refs)
                 refs[node] = self._walk(body.graph, body, values, inside, nodes, name)

@@ -178,9 +178,7 @@ def _inline_regions(module: Any) -> None:
     still do.
     """
     graph = module.graph
-    while regions := [
-        (node, found) for node in graph.nodes if (found := region_of(node)) is not None
-    ]:
+    while regions := [(node, found) for node in graph.nodes if (found := region_of(node))]:
         for node, (nested, given, grad) in regions:
             results = _inline(module, node, nested, given)
             if not grad:
@@ -324,7 +322,7 @@ def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> l
     for i, call in enumerate(program.calls):
         if found[i] < 0:
             found[i] = max((found[j] for j in call.inputs), default=-1)
-    for i in range(program.num_calls - 1, -1, -1):
+    for i in reversed(range(program.num_calls)):
         if found[i] < 0:
             found[i] = min((found[j] for j in program.readers[i]), default=count - 1)
     _refuse_backward(program, found)
