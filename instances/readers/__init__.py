@@ -241,11 +241,11 @@ def _exists(text: str) -> bool:
         return False
 
 
-def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, int]:
+def symbolic_dims(source: str | Path) -> dict[str, int]:
     """Return the dimensions of a model's inputs that need a value (`dims`), with the number of
     their uses.
     """
-    path, entry = locate(source, format)
+    path, entry = locate(source)
     if entry.name != "onnx":
         return {}
     found: dict[str, int] = _function("onnx_reader:symbolic_dims")(path)

@@ -159,8 +159,7 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
         for i in range(accelerators)
     ] + [Device(f"cpu{i}", "cpu", "cpu", 1e11, 1e10) for i in range(cpus)]
     k = len(devices)
-    link_class = np.zeros((k, k), np.int64)
-    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), link_class)
+    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), np.zeros((k, k), np.int64))
 
 
 def _kind(name: str) -> str:

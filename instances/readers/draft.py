@@ -84,8 +84,8 @@ class Draft:
         name: str | None = None,
         times: dict[str, int] | None = None,
         **fields: Any,
-    ) -> int:
-        """Add an op and return its index.
+    ) -> None:
+        """Add an op.
 
         Parameters
         ----------
@@ -117,7 +117,6 @@ class Draft:
             ops, values = self._times[kind]
             ops.append(op)
             values.append(ticks)
-        return op
 
     def cells_edge(self, cells: Sequence[Any], where: Place) -> None:
         """Add an edge that is a tensor of its own, given as (source, target, ticks)."""

@@ -17,7 +17,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 BITS = {
     name: bits
@@ -176,21 +176,31 @@ class Model:
                         "input, a weight nor the output of an op"
                     )
         before = [{made[x] for x in node.inputs if x in made} for node in self.nodes]
-        if any(max(found, default=-1) >= i for i, found in enumerate(before)):
-            self.nodes = [self.nodes[i] for i in self._order(before)]
+        order = in_order(before, [node.name for node in self.nodes])
+        self.nodes = [self.nodes[i] for i in order]
 
-    def _order(self, before: list[set[int]]) -> list[int]:
-        """Return the nodes in a topological order, those that may run early by their index."""
-        import networkx as nx
 
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(len(before)))
-        graph.add_edges_from((j, i) for i, found in enumerate(before) for j in found)
-        order: list[int] = []
-        try:
-            for i in nx.lexicographical_topological_sort(graph):
-                order.append(i)
-        except nx.NetworkXUnfeasible:
-            stuck = self.nodes[min(set(graph).difference(order))].name
-            raise InputError(f"the graph has a cycle through op '{one_line(stuck)}'") from None
-        return order
+def in_order(before: Sequence[set[int]], names: Sequence[str]) -> list[int]:
+    """Return a topological order of nodes that read from those `before` them: theirs where it is
+    one, else those that may run early by their index.
+
+    Raises
+    ------
+    InputError
+        If there is a cycle.
+    """
+    if all(max(found, default=-1) < i for i, found in enumerate(before)):
+        return list(range(len(before)))
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(before)))
+    graph.add_edges_from((j, i) for i, found in enumerate(before) for j in found)
+    order: list[int] = []
+    try:
+        for i in nx.lexicographical_topological_sort(graph):
+            order.append(i)
+    except nx.NetworkXUnfeasible:
+        stuck = names[min(set(graph).difference(order))]
+        raise InputError(f"the graph has a cycle through op '{one_line(stuck)}'") from None
+    return order

@@ -111,11 +111,11 @@ def read(
     return finish(model, fuse=fuse, fold=fold, shared=shared, is_identity=_is_identity)
 
 
-def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
+def symbolic_dims(path: Path) -> dict[str, int]:
     """Return the dimensions of the model's inputs that have no value, by name, with the number of
     their uses.
     """
-    return _symbols(load_model(path, max_bytes=max_bytes))
+    return _symbols(load_model(path, max_bytes=2**40))
 
 
 def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
@@ -168,10 +168,9 @@ def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
     symbols = _symbols(proto)
     for name in dims:
         if name not in symbols:
-            hint = did_you_mean(name, symbols)
             raise InputError(
                 f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; "
-                f"{hint}"
+                f"{did_you_mean(name, symbols)}"
             )
     graph = proto.graph
     for name, dim in _dimensions((*graph.input, *graph.value_info, *graph.output)):

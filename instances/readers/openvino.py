@@ -244,8 +244,7 @@ def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, 
     rule, found = op_costs.look_up(_OPS, kind)
     if rule == "matmul":
         for key in ("a", "b"):
-            text = attributes.get(f"transpose_{key}", "false")
-            found[f"trans_{key}"] = text.lower() in ("true", "1")
+            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "").lower() in ("true", "1")
     elif rule == "pool" and "kernel" in attributes:
         found["kernel"] = tuple(
             whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(",")

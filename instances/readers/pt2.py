@@ -66,17 +66,17 @@ def _program(path: Path, max_bytes: int) -> str:
             if len(entries) > max_entries:
                 raise InputError(f"more than {max_entries} files in the archive")
             models = [
-                x for x in entries if "models/" in x.filename and x.filename.endswith(".json")
-            ]
-            models += [
-                x for x in entries if x.filename.endswith("serialized_exported_program.json")
+                x
+                for x in entries
+                if x.filename.endswith("serialized_exported_program.json")
+                or ("models/" in x.filename and x.filename.endswith(".json"))
             ]
             if not models:
                 raise InputError(
                     "a zip archive, but not of torch.export: it holds no models/*.json"
                 )
             most = min(max_bytes, max(MIN_UNPACKED, max_ratio * path.stat().st_size))
-            with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
+            with archive.open(min(models, key=lambda x: x.filename)) as stream:
                 data = stream.read(
                     most + 1
                 )  # what is declared may be a lie: stop when it is enough

@@ -282,9 +282,11 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
                 f"B{s}", "B", where, max(1, backward_ratio * ticks), (-1,), (*back, (f"F{s}", 0)), s
             )
         )
-    names = tuple(problem.device_names[d] for d in used)
     return PipelineProblem.from_blocks(
-        problem.name, blocks, names, tick_seconds=problem.tick_seconds
+        problem.name,
+        blocks,
+        [problem.device_names[d] for d in used],
+        tick_seconds=problem.tick_seconds,
     )
 
 

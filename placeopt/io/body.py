@@ -137,8 +137,7 @@ class Body:
 
     def flags(self, key: str) -> Flags:
         """Return a list of 0/1 or true/false as a mask."""
-        values = self._each(key, "true or false", lambda value: value in (0, 1))
-        return np.array(values, np.bool_)
+        return np.array(self._each(key, "true or false", lambda value: value in (0, 1)), np.bool_)
 
     def _each(self, key: str, expected: str, right: Callable[[Any], bool]) -> list[Any]:
         """Return a list of which every entry is what is expected."""

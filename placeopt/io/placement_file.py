@@ -92,8 +92,7 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
     if isinstance(value, Placement):
         return value
     if isinstance(value, Mapping):
-        known = {"device", "format"} & set(value)
-        data = dict(value) if known else {"device": dict(value)}
+        data = dict(value) if {"device", "format"} & set(value) else {"device": dict(value)}
         return _from_json(data, problem, "placement")
     if isinstance(value, list | tuple | np.ndarray):
         placement = Placement(np.asarray(value))
@@ -320,8 +319,9 @@ class _Table:
             raise InputError(f"{self.where}: {at}: op '{name}' has two priorities; keep one")
         value = _whole(rank)
         if value is None or abs(value) >= 2**62:
-            expected = "expected a whole number as priority"
-            raise InputError(f"{self.where}: {at}: {expected}, received {rank!r:.40}")
+            raise InputError(
+                f"{self.where}: {at}: expected a whole number as priority, received {rank!r:.40}"
+            )
         self.priority[i], self.ranked[i] = value, True
 
     def placement(self, *, with_ranks: bool) -> Placement:

@@ -112,10 +112,9 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
                     }
                 )
         if episode.cause[job] != COMPLETED:
-            label = f"{name}: {CAUSES[episode.cause[job]]}"
             events.append(
                 {
-                    "name": label,
+                    "name": f"{name}: {CAUSES[episode.cause[job]]}",
                     "ph": "i",
                     "s": "p",
                     "pid": 2,

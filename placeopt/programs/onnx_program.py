@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import locate
+from placeopt.instances.readers.model_ir import in_order
 from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, write_text
@@ -231,25 +232,8 @@ def _makers(nodes: Sequence[Any]) -> dict[str, int]:
 def _sorted(graph: Any) -> list[Any]:
     """Return the nodes in an order in which every one finds its inputs."""
     made = _makers(graph.node)
-    order: list[int] = []
-    state = [0] * len(graph.node)
-    for root in range(len(graph.node)):
-        stack = [root]
-        while stack:
-            i = stack[-1]
-            if state[i] == 0:
-                state[i] = 1
-                stack += [
-                    made[name]
-                    for name in reads(graph.node[i])
-                    if name in made and state[made[name]] == 0
-                ]
-                continue
-            stack.pop()
-            if state[i] == 1:
-                state[i] = 2
-                order.append(i)
-    return [graph.node[i] for i in order]
+    before = [{made[name] for name in reads(node) if name in made} for node in graph.node]
+    return [graph.node[i] for i in in_order(before, [node.name for node in graph.node])]
 
 
 def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
