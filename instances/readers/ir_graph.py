@@ -421,7 +421,8 @@ def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
     if spatial < 0 or len(image) <= spatial or len(output) != len(image):
         return False
     made, filters = output[-spatial - 1], weight[:lead]
-    if made is not None and None not in filters and made != math.prod(filters):  # type: ignore[arg-type]
+    known = made is not None and None not in filters
+    if known and made != math.prod(filters):  # type: ignore[arg-type]
         return False
     return _fit_groups(image[-spatial - 1], weight[lead], filters, node.attrs.get("groups"))
 

@@ -289,9 +289,8 @@ def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) 
     rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
     inputs, outputs = list(proto_node.input), list(proto_node.output)
     name = proto_node.name or next((x for x in outputs if x), proto_node.op_type)
-    path = scope_of(proto_node).replace(".", "/") or "/".join(
-        proto_node.name.strip("/").split("/")[:-1]
-    )
+    module = proto_node.name.strip("/").rpartition("/")[0]
+    path = scope_of(proto_node).replace(".", "/") or module
     node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, path)
     if rule == "control":
         _add_bodies(node, proto_node, values, found)

@@ -93,7 +93,7 @@ def _node(
     """Translate a layer that computes something, and the bodies of a loop."""
     title, kind = _label(layer), layer.get("type", "")
     rule, attrs = rule_of(kind, _data(layer), f"layer '{title}'")
-    module = "/".join(title.strip("/").split("/")[:-1])
+    module = title.strip("/").rpartition("/")[0]
     node = Node(title, kind, rule, inputs, outputs, attrs, module)
     if rule == "control":
         _add_bodies(node, layer, values, turns)

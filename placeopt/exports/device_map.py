@@ -90,8 +90,8 @@ def device_map(job: Job) -> Exported:
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
     note = (
-        f"{table.moved} ops between the modules run where their inputs are, not where the placement "
-        "has them"
+        f"{table.moved} ops between the modules run where their inputs are, not where the "
+        "placement has them"
     )
     return Exported(found, {"device_map.json": text_file(text)}, (note,) if table.moved else ())
 
