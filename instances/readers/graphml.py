@@ -36,7 +36,7 @@ def read(
     path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
 ) -> OpGraph:
     """Read a GraphML file with one directed graph; options as in `from_networkx`."""
-    root = parse_xml(path, max_bytes=max_bytes)
+    root = parse_xml(path, "graphml", max_bytes=max_bytes)
     graph = _only_graph(root)
     keys, defaults = _keys(root)
     own = _data(graph, keys, "graph", defaults["graph"])
@@ -64,8 +64,6 @@ def read(
 
 def _only_graph(root: ET.Element) -> ET.Element:
     """Return the one graph of a file, which has to be directed."""
-    if root.tag != "graphml":
-        raise InputError(f"expected the root element <graphml>, received <{root.tag[:40]}>")
     graphs = root.findall("graph")
     if len(graphs) != 1:
         raise InputError(f"expected one <graph>, received {len(graphs)}")

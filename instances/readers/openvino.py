@@ -46,9 +46,7 @@ def read(
         If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is
         not there.
     """
-    root = parse_xml(path, max_bytes=max_bytes)
-    if root.tag != "net":
-        raise InputError(f"expected the root element <net>, received <{root.tag[:40]}>")
+    root = parse_xml(path, "net", max_bytes=max_bytes)
     model = _translate(root, root.get("name") or path.stem, op_costs.check_turns(trip_count))
     model.sort()
     for node in model.nodes if fold else ():
