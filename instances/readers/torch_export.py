@@ -126,30 +126,25 @@ def _translate(program: Any, name: str, turns: int | None) -> Model:
 
 
 class _Reader:
-    """Reads a graph of a program, and the graphs nested in it."""
+    """Reads a graph of a program, and has others read the graphs nested in it.
+
+    Parameters
+    ----------
+    constants : constant inputs by name, and whether they are learned.
+    """
 
     def __init__(self, turns: int | None, constants: dict[str, bool]) -> None:
-        self.turns, self.constants = (
-            turns,
-            constants,
-        )  # constant inputs by name, and whether they are learned
+        self.turns, self.constants = turns, constants
+        self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
 
     def read(self, graph: Any, owner: Any, name: str) -> Model:
         """Return the model of a graph; `owner` is the module that holds its nested graphs."""
-        values: dict[str, Value] = {}
-        nodes: list[Node] = []
-        results = self._walk(graph, owner, values, {}, nodes, "")
-        return Model(name, nodes, values, [str(x) for x in flat(results) if isinstance(x, Ref)])
+        results = self._walk(graph, owner, {}, "")
+        outputs = [str(x) for x in flat(results) if isinstance(x, Ref)]
+        return Model(name, self.nodes, self.values, outputs)
 
-    def _walk(
-        self,
-        graph: Any,
-        owner: Any,
-        values: dict[str, Value],
-        refs: dict[Any, Any],
-        nodes: list[Node],
-        region: str,
-    ) -> Any:
+    def _walk(self, graph: Any, owner: Any, refs: dict[Any, Any], region: str) -> Any:
         """Collect the nodes of a graph and of the regions inlined in it; return what stands for its
         results.
 
@@ -164,9 +159,9 @@ class _Reader:
             name = inner_name(region, node.name)
             if node.op == "placeholder":
                 if not region:
-                    self._placeholder(node, values, refs)
+                    self._placeholder(node, refs)
             elif node.op == "get_attr":
-                self._attribute(node, name, owner, values, refs)
+                self._attribute(node, name, owner, refs)
             elif node.op == "output":
                 results = _resolve(node.args[0], refs)
             elif node.target is operator.getitem:
@@ -175,44 +170,48 @@ class _Reader:
             elif found := region_of(node):
                 body = getattr(owner, str(found[0].target))
                 inside = _bound(body.graph, found[1], refs)
-                refs[node] = self._walk(body.graph, body, values, inside, nodes, name)
+                refs[node] = self._walk(body.graph, body, inside, name)
             elif node.op == "call_function":
-                self._call(node, name, values, refs, nodes)
+                self._call(node, name, refs)
         return results
 
-    def _placeholder(self, node: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
-        refs[node] = _declare(node.name, node.meta.get("val"), values)
-        if node.name in self.constants and node.name in values:
-            values[node.name].make_constant(learned=self.constants[node.name])
+    def _placeholder(self, node: Any, refs: dict[Any, Any]) -> None:
+        refs[node] = self._declare(node.name, node.meta.get("val"))
+        if node.name in self.constants and node.name in self.values:
+            self.values[node.name].make_constant(learned=self.constants[node.name])
 
-    def _attribute(
-        self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]
-    ) -> None:
+    def _attribute(self, node: Any, name: str, owner: Any, refs: dict[Any, Any]) -> None:
         nested: Any = getattr(owner, str(node.target), None)
         if hasattr(nested, "graph"):
             if not all(region_of(user) for user in node.users):
                 refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
             return
-        refs[node] = _declare(name, node.meta.get("val"), values)
-        if name in values:
-            values[name].make_constant()
+        refs[node] = self._declare(name, node.meta.get("val"))
+        if name in self.values:
+            self.values[name].make_constant()
 
-    def _call(
-        self,
-        node: Any,
-        name: str,
-        values: dict[str, Value],
-        refs: dict[Any, Any],
-        nodes: list[Node],
-    ) -> None:
-        refs[node] = _declare(name, node.meta.get("val"), values)
+    def _call(self, node: Any, name: str, refs: dict[Any, Any]) -> None:
+        refs[node] = self._declare(name, node.meta.get("val"))
         outputs = [str(x) for x in flat(refs[node]) if isinstance(x, Ref)]
         if outputs:
             args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
             layer = module_path(innermost(node))
             made = make_node(name, str(node.target), args, kwargs, outputs, layer)
-            add_bodies(made, args, values, self.turns)
-            nodes.append(made)
+            add_bodies(made, args, self.values, self.turns)
+            self.nodes.append(made)
+
+    def _declare(self, name: str, meta: Any) -> Any:
+        """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
+        none.
+        """
+        if isinstance(meta, list | tuple):
+            return tuple(self._declare(f"{name}:{i}", item) for i, item in enumerate(meta))
+        if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
+            return None
+        dtype = str(meta.dtype).removeprefix("torch.")
+        dtype = "float8" if dtype.startswith("float8") else dtype
+        self.values[name] = Value(tuple(_size(d) for d in meta.shape), dtype)
+        return Ref(name)
 
 
 def add_bodies(
@@ -250,20 +249,6 @@ def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[A
     return {node: refs.get(argument) for node, argument in pairs if hasattr(argument, "op")}
 
 
-def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
-    """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
-    none.
-    """
-    if isinstance(meta, list | tuple):
-        return tuple(_declare(f"{name}:{i}", item, values) for i, item in enumerate(meta))
-    if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
-        return None
-    dtype = str(meta.dtype).removeprefix("torch.")
-    dtype = "float8" if dtype.startswith("float8") else dtype
-    values[name] = Value(tuple(_size(d) for d in meta.shape), dtype)
-    return Ref(name)
-
-
 def _size(dim: Any) -> int | None:
     """Return a dimension; a symbolic one has the size of the example input."""
     if isinstance(dim, int):
@@ -294,11 +279,10 @@ def quiet_export() -> Iterator[None]:
     nowhere = io.StringIO()
     try:
         with (
-            warnings.catch_warnings(),
+            warnings.catch_warnings(action="ignore"),
             contextlib.redirect_stdout(nowhere),
             contextlib.redirect_stderr(nowhere),
         ):
-            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

@@ -173,8 +173,8 @@ def own_copy(module: Any) -> Any:
         if node.op == "get_attr"
         if isinstance(value := attribute(module, node.target), torch.Tensor)
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, on how its specs are copied
+    # torch's own warnings, on how its specs are copied
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         return copy.deepcopy(module, memo)
 
 
