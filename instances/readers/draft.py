@@ -207,8 +207,8 @@ class Draft:
         self._target += targets
         self._where += lines
 
-    def build(self, **fields: Any) -> OpGraph:
-        """Return the graph; `fields` are further attributes of OpGraph.
+    def build(self) -> OpGraph:
+        """Return the graph.
 
         Raises
         ------
@@ -244,7 +244,6 @@ class Draft:
             shapes=shapes if len(shapes) == num_tensors else (),
             tick_seconds=self.tick_seconds,
             **columns,
-            **fields,
         )
 
     def _find_all(self, keys: Sequence[Any], edge: Ints) -> Ints:
@@ -266,13 +265,11 @@ class Draft:
         """Return the edges that are there a second time and are merged; refuse them where that is
         asked for.
         """
-        group = tensor.copy()
-        if (
-            self.repeated != "parallel"
-        ):  # edges that are tensors of their own count as one group by source
-            own = np.ones(len(producer), np.bool_)
-            own[np.fromiter(self._tensor.values(), np.int64, count=len(self._tensor))] = False
-            group = np.where(own[tensor], len(producer) + producer[tensor], group)
+        group = tensor
+        # edges that are tensors of their own count as one group by source
+        if self.repeated != "parallel":
+            shared = np.isin(tensor, list(self._tensor.values()))
+            group = np.where(shared, tensor, len(producer) + producer[tensor])
         order = np.lexsort((target, group))
         same = (np.diff(group[order]) == 0) & (np.diff(target[order]) == 0)
         again = np.sort(order[1:][same])

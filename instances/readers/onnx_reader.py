@@ -275,8 +275,7 @@ def _stored(graph: Any) -> dict[str, Value]:
 
 def _value(name: str, found: Inferred) -> Value:
     """Return what inference found of a value."""
-    shape, dtype = found.shapes.get(name, (None, "float32"))
-    return Value(shape, dtype)
+    return Value(*found.shapes.get(name, (None, "float32")))
 
 
 def _constant(tensor: Any, dims: Any) -> Value:
