@@ -55,9 +55,8 @@ def open_placement(path: str | Path | PlacementText) -> PlacementText:
     if isinstance(path, PlacementText):
         return path
     where, text = f"placement '{path}'", read_text(path, what="placement")
-    return PlacementText(
-        where, text, parse_json(text, where) if text.lstrip()[:1] in ("{", "[") else None
-    )
+    is_json = text.lstrip().startswith(("{", "["))
+    return PlacementText(where, text, parse_json(text, where) if is_json else None)
 
 
 def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) -> Placement:
