@@ -149,11 +149,14 @@ def _codec_for(data: dict[str, Any], kind: str | None, where: str) -> Codec:
     return _by_kind[found]
 
 
+def to_text(value: Any) -> str:
+    """Return `value` as the JSON text that `save` writes."""
+    return json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
+
+
 def save(value: Any, path: str | Path) -> Path:
     """Write `value` as JSON; the file is replaced at once."""
-    return write_text(
-        path, json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
-    )
+    return write_text(path, to_text(value))
 
 
 def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTES) -> Any:
