@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.instances.readers.torch_ops import flat
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.threads import torch_threads
-from placeopt.programs.torch_program import attribute, check_devices, flat
+from placeopt.programs.torch_program import attribute, check_devices
 from placeopt.runtime.measurement import Measurement, check_placement
 from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
