@@ -43,7 +43,6 @@ class Relaxation:
     Attributes
     ----------
     shared : ticks per micro-batch in which left-out blocks run.
-    edges : (predecessor, block, ticks from start to start at least).
     head, tail : longest way from the start of a micro-batch to a block's start, and from its end to
     the end.
     occupied : unit-ticks that one micro-batch occupies at least of every device whose memory is
@@ -53,7 +52,6 @@ class Relaxation:
     problem: PipelineProblem
     shared: int
     span: Ints  # (num_blocks,) ticks, 0 for what is left out
-    edges: tuple[tuple[int, int, int], ...]
     head: Ints  # (num_blocks,) ticks
     tail: Ints  # (num_blocks,) ticks
     occupied: dict[int, int]
@@ -75,7 +73,8 @@ def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
 def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     span = np.where(left_out, 0, problem.span)
     lags = not left_out.any()
-    edges = tuple((u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges)
+    # (predecessor, block, ticks from start to start at least)
+    edges = [(u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges]
     head, tail = np.zeros_like(span), np.zeros_like(span)
     into: list[list[tuple[int, int]]] = [[] for _ in span]
     for u, v, gap in edges:
@@ -86,9 +85,8 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     for v in order[::-1]:
         for u, gap in into[v]:
             tail[u] = max(tail[u], gap - span[u] + span[v] + tail[v])
-    limited = np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist()
     occupied = {}
-    for d in limited:
+    for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
         memory = problem.memory[:, d]
         changing = np.flatnonzero(memory).tolist()
         if len(changing) == 2:  # one block allocates what the other frees
@@ -97,12 +95,7 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
         else:
             least = _least_residence(memory, edges)
         occupied[d] = least + freed_while_running(memory, span)
-    return Relaxation(problem, int(problem.span[left_out].sum()), span, edges, head, tail, occupied)
-
-
-def load_bound(problem: PipelineProblem) -> Fraction:
-    """Return the work of the busiest device: it runs all of it once per micro-batch."""
-    return Fraction(int(problem.work.max()))
+    return Relaxation(problem, int(problem.span[left_out].sum()), span, head, tail, occupied)
 
 
 def residence_bound(problem: PipelineProblem) -> Fraction:
@@ -132,7 +125,7 @@ def freed_while_running(memory: Ints, span: Ints) -> int:
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
-def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> int:
+def _least_residence(memory: Ints, edges: list[tuple[int, int, int]]) -> int:
     """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in
     whole numbers.
 
@@ -141,13 +134,12 @@ def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> i
     floating point only says which edges carry flow; how much is worked out in whole numbers, edge
     by edge from the leaves of the forest that they form.
     """
+    table = np.array(edges)
     rows = np.repeat(np.arange(len(edges)), 2)
-    columns = np.array([[u, v] for u, v, _ in edges]).ravel()
     values = np.tile([1.0, -1.0], len(edges))
-    matrix = csr_array((values, (rows, columns)), shape=(len(edges), len(memory)))
+    matrix = csr_array((values, (rows, table[:, :2].ravel())), shape=(len(edges), len(memory)))
     # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
-    time_unit = float(max(1, *(gap for _, _, gap in edges)))
-    gaps = np.array([-gap for _, _, gap in edges]) / time_unit
+    gaps = -table[:, 2] / float(table[:, 2].max(initial=1))
     answer = linear_program(
         -memory / float(np.abs(memory).max()), below=(matrix, gaps), method="highs-ds"
     )
@@ -199,8 +191,11 @@ def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int
 
 
 def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:
-    """Return every bound on the period in ticks per micro-batch, by method."""
-    return {"load": load_bound(problem), "residence": residence_bound(problem)}
+    """Return every bound on the period in ticks per micro-batch, by method.
+
+    The load is the work of the busiest device: it runs all of it once per micro-batch.
+    """
+    return {"load": Fraction(int(problem.work.max())), "residence": residence_bound(problem)}
 
 
 def best_bound(problem: PipelineProblem) -> tuple[Fraction, str]:
@@ -305,19 +300,16 @@ def _most_work(span: Ints, need: Ints, micro_batches: int, capacity: int) -> int
     return work
 
 
-def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: float = 20.0) -> str:
+def memory_shortage(problem: PipelineProblem, seconds: float) -> str:
     """Return why the memory limits admit no schedule and the smallest that do, "" unless that is
     proved in time.
 
-    The memory of a micro-batch is never negative, so if one alone does not fit, none does.
-
-    Parameters
-    ----------
-    most_seconds : spent on the proof that a limit is too small, however many `seconds` are left.
+    The memory of a micro-batch is never negative, so if one alone does not fit, none does. At most
+    20 s are spent on the proof that a limit is too small, however many `seconds` are left.
     """
     if not problem.limited.any() or one_fits(problem):
         return ""
-    excess = smallest_excess(problem, min(seconds, most_seconds))
+    excess = smallest_excess(problem, min(seconds, 20.0))
     if excess is None or excess <= 0:
         return ""
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))
@@ -330,7 +322,7 @@ def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: f
 def one_fits(problem: PipelineProblem) -> bool:
     """Whether one micro-batch fits when its blocks run in topological order."""
     held = np.cumsum(problem.memory[problem.topological_order], axis=0)
-    return bool((held <= problem.capacity[None, :]).all())
+    return bool((held <= problem.capacity).all())
 
 
 def _limits(problem: PipelineProblem, capacity: Ints) -> str:

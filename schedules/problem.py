@@ -23,7 +23,7 @@ Mathematics 8, 1956.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -202,10 +202,9 @@ class PipelineProblem(ArrayHolder):
                 f"'{self.device_names[at]}' that no predecessor "
                 "has allocated; let it wait for the block that allocates it"
             )
-        over = (self.memory > self.capacity[None, :]).any(axis=1)
-        if over.any():
-            i = int(over.argmax())
-            at = int(np.flatnonzero(self.memory[i] > self.capacity)[0])
+        over = np.argwhere(self.memory > self.capacity)
+        if over.size:
+            i, at = over[0].tolist()
             raise InputError(
                 f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the "
                 f"{self.memory[i, at]} that block '{self.block_names[i]}' alone needs; raise it to "
@@ -269,10 +268,7 @@ class PipelineProblem(ArrayHolder):
     def topological_order(self) -> Ints:
         """Block indices, every predecessor before its successors."""
         target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
-        order = np.argsort(self.pred, kind="stable")
-        return frozen(
-            topological_order(self.num_blocks, self.pred[order], target[order], self.block_names)
-        )
+        return frozen(topological_order(self.num_blocks, self.pred, target, self.block_names))
 
     @cached_property
     def ancestors(self) -> tuple[set[int], ...]:
@@ -454,9 +450,8 @@ class _Matching:
     """
 
     def __init__(self, allocated: dict[int, int], ancestors: Sequence[set[int]]) -> None:
-        self.ancestors = ancestors
-        self.spare = dict(sorted(allocated.items()))
-        self.flow: dict[int, dict[int, int]] = {u: {} for u in self.spare}
+        self.ancestors, self.spare = ancestors, allocated
+        self.flow: dict[int, Counter[int]] = {u: Counter() for u in allocated}
 
     def add(self, block: int, units: int) -> bool:
         """Match `units` that `block` frees, moving earlier matches aside; return whether all could
@@ -475,7 +470,7 @@ class _Matching:
             for source, taker in moved:
                 self.flow[source][taker] -= amount
             for source, taker in path:
-                self.flow[source][taker] = self.flow[source].get(taker, 0) + amount
+                self.flow[source][taker] += amount
             units -= amount
         return True
 
@@ -486,18 +481,18 @@ class _Matching:
         The freeing block of a pair no longer needs what the allocating block of the next pair gave
         it.
         """
-        came_from: dict[
-            int, tuple[int, int]
-        ] = {}  # freeing block -> (allocating block it may lose, who takes that)
-        reached, seen = deque([block]), {block}
-        while reached:
-            at = reached.popleft()
+        # freeing block -> (allocating block it may lose, who takes that)
+        came_from: dict[int, tuple[int, int]] = {}
+        reached = [block]
+        for at in reached:  # grows
             for source in [source for source in self.spare if source in self.ancestors[at]]:
                 if self.spare[source] > 0:
-                    return _way_back(came_from, (source, at), block)
+                    path = [(source, at)]
+                    while path[-1][1] != block:
+                        path.append(came_from[path[-1][1]])
+                    return path
                 served = [other for other, units in self.flow[source].items() if units > 0]
-                found = [other for other in served if other not in seen]
-                seen.update(found)
+                found = [other for other in served if other != block and other not in came_from]
                 came_from.update((other, (source, at)) for other in found)
                 reached += found
         return None
@@ -535,13 +530,3 @@ def _limits(capacity: int | Sequence[int] | None, devices: int) -> Ints | None:
     if limits.shape != (devices,):
         raise InputError(f"capacity: expected 1 or {devices} values, received {limits.size}")
     return limits
-
-
-def _way_back(
-    came_from: dict[int, tuple[int, int]], pair: tuple[int, int], block: int
-) -> list[tuple[int, int]]:
-    """Return the pairs from one to that whose second block is `block`."""
-    path = [pair]
-    while path[-1][1] != block:
-        path.append(came_from[path[-1][1]])
-    return path
