@@ -49,8 +49,10 @@ from placeopt.model.result import Budget
 from placeopt.schedules.from_model import (
     ALL,
     families,
+    is_table,
     join_passes,
     pipeline_of_placement,
+    resident_bytes,
     stage_of_ops,
 )
 from placeopt.schedules.problem import Block, PipelineProblem
@@ -202,8 +204,7 @@ def both_directions(
     """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
     direction.
     """
-    d = one.num_devices
-    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], np.int64)
+    d, held = one.num_devices, np.array(resident_bytes(placed, device))
     aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
     capacity = np.where(
         placed.capacity < UNLIMITED,
@@ -274,7 +275,7 @@ def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
 
 def _placed_cut(graph: OpGraph, cluster: Cluster, shape: str, device: Ints) -> Cut:
     """Return the cut that puts every op on these devices of one replica."""
-    return Cut(shape, cluster.num_devices, 1, _placed(graph, cluster), device)
+    return Cut(shape, cluster.num_devices, 1, load(graph, cluster, objective="period"), device)
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
@@ -307,13 +308,6 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     return np.asarray(large[family])
 
 
-def is_table(tensor_bytes: int, resident: int) -> bool:
-    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs
-    on).
-    """
-    return 0 < resident <= tensor_bytes
-
-
 def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """Return the ops of the two largest top-level layers that do not depend on each other, or None.
 
@@ -321,12 +315,9 @@ def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """
     top = np.array([name.split("/")[0] for name in graph.layer] or [""] * graph.num_ops)
     total = max(1, int(graph.flops.sum()))
-    large = [
-        name
-        for name in sorted(set(top.tolist()) - {""})
-        if graph.flops[top == name].sum() * 10 >= total
-    ]
-    large.sort(key=lambda name: (-int(graph.flops[top == name].sum()), name))
+    work = {name: int(graph.flops[top == name].sum()) for name in set(top.tolist()) - {""}}
+    large = [name for name in work if work[name] * 10 >= total]
+    large.sort(key=lambda name: (-work[name], name))
     forward = {name: (top == name) & ~graph.backward for name in large}
     reach = {name: _descendants(graph, forward[name]) for name in large}
     for a, b in itertools.combinations(large, 2):
@@ -354,17 +345,11 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     new = np.full(graph.num_ops, -1, np.int64)
     new[kept] = np.arange(len(kept))
     tensors = []
-    columns = []
-    for t in range(graph.num_tensors):
-        if new[graph.producer[t]] < 0:
-            continue
-        readers = [
-            int(new[c])
-            for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]
-            if new[c] >= 0
-        ]
-        tensors.append((int(new[graph.producer[t]]), int(graph.tensor_bytes[t]), readers))
-        columns.append(t)
+    columns = np.flatnonzero(keep[graph.producer])
+    for t in columns.tolist():
+        readers = new[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]
+        producer, size = int(new[graph.producer[t]]), int(graph.tensor_bytes[t])
+        tensors.append((producer, size, readers[readers >= 0].tolist()))
     part = OpGraph.from_tensors(
         graph.name,
         [graph.op_names[i] for i in kept],
@@ -399,13 +384,9 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
     )
 
 
-def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
-    return load(graph, cluster, objective="period")
-
-
 def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> Ints:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
-    problem = _placed(graph, cluster)
+    problem = load(graph, cluster, objective="period")
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
         return np.zeros(problem.num_ops, np.int64)
@@ -451,10 +432,7 @@ def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
     The copies of a stage are on its device of every replica; for X, on the two devices that hold
     it. Tensor-parallel weights have one copy per replica.
     """
-    copies = [
-        [stage + turn * cut.stages for turn in range(cluster.num_devices // cut.stages)]
-        for stage in range(cut.stages)
-    ]
+    copies = [[*range(stage, cluster.num_devices, cut.stages)] for stage in range(cut.stages)]
     if cut.shape == "X":
         copies = [places + copies[-1 - stage] for stage, places in enumerate(copies)]
     gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])
@@ -464,7 +442,8 @@ def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
             continue
         size = int(graph.resident[gradients & (cut.device == stage)].sum())
         spread = int(graph.resident[gradients & (cut.device == ALL)].sum())
-        links = [cluster.links[cluster.link_class[a, b]] for a in places for b in places if a != b]
+        pairs = itertools.permutations(places, 2)
+        links = [cluster.links[cluster.link_class[a, b]] for a, b in pairs]
         slowest = min(links, key=lambda link: link.bandwidth)
         share = (size + spread // cut.stages) / len(places)
         worst = max(worst, 2 * (len(places) - 1) * (slowest.latency + share / slowest.bandwidth))
@@ -512,19 +491,15 @@ class ModelCut:
 
     def rows(self, *, mode: str, recompute: bool = False, split: bool = False) -> list[StageRow]:
         """Return the stages, in order; for X those of one direction."""
-        placed, one = (
-            self.cut.placed,
-            self.cut.one_direction(mode=mode, recompute=recompute, split=split),
-        )
+        placed = self.cut.placed
+        one = self.cut.one_direction(mode=mode, recompute=recompute, split=split)
         stage, homes = stage_of_ops(placed, self.cut.device, self.cut.parts)
-        position = np.empty(placed.num_ops, np.int64)
-        position[placed.topological_order] = np.arange(placed.num_ops)
+        order = placed.topological_order[~placed.backward[placed.topological_order]]
         held = np.maximum(one.memory, 0).sum(axis=1)
-        forward = np.array([kind == "F" for kind in one.kind])
+        forward = one.forward == 1
         rows = []
         for number, home in enumerate(homes):
-            ops = np.flatnonzero((stage == number) & ~placed.backward)
-            ops = ops[np.argsort(position[ops])]
+            ops = order[stage[order] == number]
             blocks = one.stage == number
             rows.append(
                 StageRow(
@@ -548,15 +523,10 @@ class ModelCut:
 
         With X the opposite device has a copy of each.
         """
-        placed, device = self.cut.placed, self.cut.device
-        spread = int(placed.resident[device == ALL].sum())
-        own = [
-            int(placed.resident[device == d].sum()) - (-spread // placed.num_devices)
-            for d in range(placed.num_devices)
-        ]
-        return (
-            [a + b for a, b in zip(own, own[::-1], strict=True)] if self.cut.shape == "X" else own
-        )
+        own = resident_bytes(self.cut.placed, self.cut.device)
+        if self.cut.shape != "X":
+            return own
+        return [a + b for a, b in zip(own, own[::-1], strict=True)]
 
     def write(self, path: Path) -> Path:
         """Write the device and the stage of every op of the model as it was read.
