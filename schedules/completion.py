@@ -36,26 +36,24 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 
-def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
+def affordable_passes(problem: PipelineProblem, seconds: float) -> float:
     """Return how many greedy passes over all instances take about `seconds`: each looks at all that
     are ready.
     """
     # Greedy passes over one ready instance in a second: how many passes a time limit allows is
     # counted, not measured
     dispatches_per_second = 10_000_000
-    return seconds * dispatches_per_second / (len(problem.device) * micro_batches**2)
+    return seconds * dispatches_per_second / (len(problem.device) * problem.micro_batches**2)
 
 
-def complete(
-    problem: PipelineProblem, repetend: Repetend, micro_batches: int, seconds: float = float("inf")
-) -> Ints:
-    """Return the starts of `micro_batches` micro-batches, shape (micro_batches, num_blocks) ticks.
+def complete(problem: PipelineProblem, repetend: Repetend, seconds: float) -> Ints:
+    """Return the starts of all micro-batches, shape (micro_batches, num_blocks) ticks.
 
     Without the time for the greedy variants, the pattern is unrolled and shifted left.
     """
-    unrolled = repetend.unroll(micro_batches)
+    unrolled = repetend.unroll(problem.micro_batches)
     shifted = compact(problem, unrolled)
-    if affordable_passes(problem, micro_batches, seconds) < 6:
+    if affordable_passes(problem, seconds) < 6:
         return shifted
     greedy = [dispatch(problem, rank) for rank in (unrolled, unrolled + problem.span)]
     found = [shifted, *(start for start in greedy if start is not None)]

@@ -82,6 +82,7 @@ class CyclicModel:
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
         self._edges = problem.edges_of(size)
+        self._sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
         self._add_variables()
         self._add_devices()
         self._add_precedences()
@@ -165,10 +166,10 @@ class CyclicModel:
 
     def _add_symmetry_breaking(self) -> None:
         b = self.problem.num_blocks
-        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
-        self.model.add(self.sigma[sources[0]] == 0)
-        if len(sources) == 1:
-            self.model.add(self.turn[sources[0]] == 0)
+        first, *others = self._sources
+        self.model.add(self.sigma[first] == 0)
+        if not others:
+            self.model.add(self.turn[first] == 0)
         for i in range(b if self.size > 1 else 0):
             for q in range(self.size - 1):
                 self.model.add(
@@ -234,11 +235,9 @@ class CyclicModel:
         horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
         sinks = sorted(set(range(b)) - {u for u, _, _ in self.problem.edges})
-        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
-        for q in range(self.size):
-            for last, first in itertools.product(sinks, sources):
-                end = self._start(q * b + last) + self._span[last]
-                self.model.add(latency >= end - self._start(q * b + first))
+        for q, last, first in itertools.product(range(self.size), sinks, self._sources):
+            end = self._start(q * b + last) + self._span[last]
+            self.model.add(latency >= end - self._start(q * b + first))
         if self.for_latency:
             self.model.minimize(latency)
             return
@@ -290,8 +289,8 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
     parts = [sorted(part) for part in nx.weakly_connected_components(graph)]
     found = []
     for one, other in itertools.pairwise(parts):
-        swap = dict(zip(one, other, strict=False)) | dict(zip(other, one, strict=False))
-        swap |= {i: i for i in range(problem.num_blocks) if i not in swap}
+        swap = {i: i for i in range(problem.num_blocks)}
+        swap |= dict(zip([*one, *other], [*other, *one], strict=True))
         alike = len(one) == len(other) and _has_one_way(graph, one) and _has_one_way(graph, other)
         if alike and _is_symmetry(problem, swap):
             found.append((one, other))

@@ -95,12 +95,12 @@ class DeviceTree:
         self.turns = {d: self._most_turns(d) for d in used}
         self.applies = all(self.turns.values())
 
-    def _can_be_listed(self, used: list[int], max_blocks: int = 10) -> bool:
+    def _can_be_listed(self, used: list[int]) -> bool:
         """Whether every block runs on one device, and each device in use has a limit and at most
-        `max_blocks` blocks, since their orders are listed.
+        10 blocks, since their orders are listed.
         """
         one_device_each = bool((np.diff(self.problem.device_ptr) == 1).all())
-        few = max(map(len, self.blocks)) <= max_blocks
+        few = max(map(len, self.blocks)) <= 10
         return one_device_each and few and bool(self.problem.limited[used].all())
 
     def _parts(self) -> Ints:
@@ -218,28 +218,17 @@ class DeviceTree:
     # --- the walk from the leaves to the roots
     # --------------------------------------------------------------
 
-    def decide(
-        self,
-        period: int,
-        seconds: float = 10.0,
-        *,
-        patterns_per_second: int = 500_000,
-        pairs_per_second: int = 100_000_000,
-        most_patterns: int = 4_000_000,
-    ) -> tuple[bool, Repetend | None] | None:
+    def decide(self, period: int, seconds: float = 10.0) -> tuple[bool, Repetend | None] | None:
         """Return (feasible, pattern), or None where the method does not apply or needs far more
         than `seconds`.
 
         What "far more" means is counted, not timed: the answer does not depend on the machine.
-
-        Parameters
-        ----------
-        patterns_per_second, pairs_per_second : local patterns of all devices that are listed, and
-        pairs of them that are compared, for each second allowed.
-        most_patterns : ever listed.
         """
         if not self.applies:
             return None
+        # Local patterns of all devices that are listed, and pairs of them that are compared, for
+        # each second allowed; so many patterns at most
+        patterns_per_second, pairs_per_second, most_patterns = 500_000, 100_000_000, 4_000_000
         rows = min(most_patterns, int(seconds * patterns_per_second))
         patterns: dict[int, Ints] = {}
         for device in self.leaves_first:

@@ -496,15 +496,15 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
     problem, piece_of = model.problem, piece_of_op(model, pieces)
     found = dict.fromkeys(quotient(model, pieces), 0)
     tensor = problem.edge_tensor
-    columns = tensor, piece_of[problem.producer[tensor]], piece_of[problem.consumer]
-    for t, u, v in set(zip(*(column.tolist() for column in columns), strict=True)):
+    source, target = piece_of[problem.producer[tensor]], piece_of[problem.consumer]
+    for t, u, v in set(zip(tensor.tolist(), source.tolist(), target.tolist(), strict=True)):
         if u < 0 or v < 0 or u == v:
             continue
-        source, target = pieces[u].place, pieces[v].place
-        if source in (ALL, target):
+        here, there = pieces[u].place, pieces[v].place
+        if here in (ALL, there):
             continue  # tensor-parallel blocks have gathered what they give
-        link = problem.link_class[source, target]
-        found[u, v] += _slowest(model, t) if target == ALL else int(problem.transfer[t, link])
+        link = problem.link_class[here, there]
+        found[u, v] += _slowest(model, t) if there == ALL else int(problem.transfer[t, link])
     return found
 
 

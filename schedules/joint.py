@@ -26,7 +26,7 @@ from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
 from placeopt.model.shown import Shown
-from placeopt.schedules.bounds import best_bound, makespan_bound
+from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.cuts import SHAPES, Cut, ModelCut, cut_model, first_devices, with_memory
 from placeopt.schedules.from_model import join_passes, least_work
 from placeopt.schedules.shapes import check_mode
@@ -493,8 +493,4 @@ def _memory_binds(choice: Choice) -> bool:
     problem, schedule = choice.problem, choice.schedule
     assert problem is not None
     busiest = problem.work.max()
-    return (
-        schedule is not None
-        and schedule.period > busiest
-        and (best_bound(problem)[0] > busiest or bool(problem.limited.any()))
-    )
+    return schedule is not None and schedule.period > busiest and bool(problem.limited.any())

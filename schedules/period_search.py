@@ -83,13 +83,7 @@ class PeriodSearch:
         """Seconds left of this search's share of the time."""
         return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
 
-    def run(
-        self,
-        known: Iterable[Repetend | None],
-        *,
-        first_seconds: float = 2.0,
-        first_share: float = 1 / 6,
-    ) -> None:
+    def run(self, known: Iterable[Repetend | None]) -> None:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time
         is up.
 
@@ -97,16 +91,12 @@ class PeriodSearch:
         gets good early, and the rest of the time goes into the proof. `known` are patterns of this
         or fewer micro-batches; repeated as often as it takes, one is a pattern of this size if its
         own divides it.
-
-        Parameters
-        ----------
-        first_seconds, first_share : most seconds, and most of the time left, for one period before
-        others are tried; later rounds have 4 times as long each.
         """
         self._offer(greedy_pattern(self.problem, self.size))
         for pattern in known:
             self._offer_repeated(pattern)
-        first = min(first_seconds, first_share * self.seconds_left)
+        # The most time for one period before others are tried; later rounds have 4 times as long
+        first = min(2.0, 1 / 6 * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low

@@ -166,21 +166,19 @@ def _m(chain: _Chain) -> None:
 
 
 def _nn(chain: _Chain) -> None:
-    half = _half(chain)
-    low, high = chain.places[:half], chain.places[half:]
+    low, high = _halves(chain)
     after = chain.everywhere("TF0", "F", [])
     after = chain.forward(low, after)
     after = chain.everywhere("TF1", "F", after)
-    after = chain.forward(high, after, first=half)
-    after = chain.backward(high, after, first=half)
+    after = chain.forward(high, after, first=len(low))
+    after = chain.backward(high, after, first=len(low))
     after = chain.everywhere("TB1", "B", after)
     after = chain.backward(low, after)
     chain.everywhere("TB0", "B", after)
 
 
 def _k(chain: _Chain) -> None:
-    half = _half(chain)
-    left, right = chain.places[:half], chain.places[half:]
+    left, right = _halves(chain)
     after = chain.forward(left, [], tag="a") + chain.forward(right, [], tag="b")
     after = chain.everywhere("TF", "F", after, memory=1)
     after = chain.everywhere("TB", "B", after, memory=-1)
@@ -196,13 +194,14 @@ def _wave(chain: _Chain) -> None:
     chain.there_and_back((chain.places + chain.places[::-1]) * chain.options.waves, [])
 
 
-def _half(chain: _Chain) -> int:
-    if chain.options.devices % 2:
+def _halves(chain: _Chain) -> tuple[list[int], list[int]]:
+    half, odd = divmod(len(chain.places), 2)
+    if odd:
         raise InputError(
             "shape option devices: this shape needs an even number, received "
             f"{chain.options.devices}"
         )
-    return chain.options.devices // 2
+    return chain.places[:half], chain.places[half:]
 
 
 SHAPES: dict[str, tuple[Callable[[_Chain], None], str]] = {
@@ -290,7 +289,7 @@ def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
     options: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         options[key] = value if key == "mode" else _number(key, value)
-    options.update({key: value for key, value in overrides.items() if value is not None})
+    options |= {key: value for key, value in overrides.items() if value is not None}
     if "split" in options:
         options["split"] = bool(options["split"])
     return shape(name, **options)

@@ -79,12 +79,8 @@ class TesselSolver(SearchSolver):
         if best is None:
             tracker.message = "no repetend found in time; allow more seconds"
         else:
-            offer_pattern(
-                problem,
-                tracker,
-                best,
-                complete(problem, best, problem.micro_batches, tracker.seconds_left),
-            )
+            start = complete(problem, best, tracker.seconds_left)
+            offer_pattern(problem, tracker, best, start)
 
 
 class _AssignmentModel:

@@ -38,16 +38,12 @@ from placeopt.schedules.solution import PipelineSchedule
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CHANNEL, BLOCKING = "channel", "blocking"
-MODES = ("lag", CHANNEL, BLOCKING)
-
-Moved = dict[tuple[int, int], str]
-"""(block, block that waits for it) -> name of the transfer between them."""
+MODES = ("lag", "channel", "blocking")
 
 
-def transfers_of(problem: PipelineProblem) -> Moved:
+def transfers_of(problem: PipelineProblem) -> dict[tuple[int, int], str]:
     """Return the transfers: waits of at least a tick between blocks that do not lie on the same
-    devices.
+    devices, as (block, block that waits for it) -> name of the transfer between them.
     """
     places = [tuple(problem.devices_of(i).tolist()) for i in range(problem.num_blocks)]
     names = problem.block_names
@@ -80,7 +76,7 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
     for (u, v), name in moved.items():
         ends = blocks[u].devices, blocks[v].devices
         occupied = tuple(sorted({*ends[0], *ends[1]}))
-        if mode == CHANNEL:
+        if mode == "channel":
             if ends not in channel:
                 channel[ends] = len(devices)
                 devices.append(">".join(_joined(problem, end) for end in ends))

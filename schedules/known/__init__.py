@@ -8,7 +8,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.arrays import UNLIMITED, Ints
+import numpy as np
+
 from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import offer_schedule
@@ -21,6 +22,7 @@ from placeopt.solving.base import SearchSolver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
@@ -89,11 +91,7 @@ class KnownSchedule(SearchSolver):
         start = self.starts(problem, problem.micro_batches)
         tracker.count()
         peaks = peak_memory(problem, start)
-        over = [
-            d
-            for d, peak in enumerate(peaks)
-            if peak > problem.capacity[d] and problem.capacity[d] < UNLIMITED
-        ]
+        over = np.flatnonzero(problem.capacity < peaks).tolist()
         if over:
             d = over[0]
             tracker.message = (
@@ -150,7 +148,9 @@ def one_chain(solver: KnownSchedule, problem: PipelineProblem, chains: list[Chai
 
 @dataclass(frozen=True)
 class OneStagePerDevice(KnownSchedule):
-    """A schedule of one chain with every stage on a device of its own."""
+    """A schedule of one chain with every stage on a device of its own: a stage warms up with
+    forward passes, then alternates between backward and forward passes.
+    """
 
     shape: ClassVar[str] = "one chain with one stage per device (shape V)"
 
@@ -160,21 +160,37 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
+    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
+        """Return the forward passes of a stage before its first backward pass: as many as there are
+        stages from it to the last.
+        """
+        return stages - stage
+
+    def delay(self, stage: int) -> int:
+        """Return how many backward passes later the W of a micro-batch runs on a stage."""
+        return 0
+
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
-        """Return the order of the stage on the device."""
-        return self.stage_order(chains[0], chains[0].device.index(device), micro_batches)
+        """Warm up, then B or I, a W that is `delay` old, F; what is left of W at the end."""
+        chain, n = chains[0], micro_batches
+        stage = chain.device.index(device)
+        weight, delay = chain.weight[stage], self.delay(stage)
+        warm = min(n, self.warm_up(chain.num_stages, stage, n))
+        order = [(j, chain.forward[stage]) for j in range(warm)]
+        for j in range(n):
+            order.append((j, chain.backward[stage]))
+            if weight >= 0 and j >= delay:
+                order.append((j - delay, weight))
+            if j + warm < n:
+                order.append((j + warm, chain.forward[stage]))
+        return order + [(j, weight) for j in range(max(0, n - delay), n)]
 
-    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
-        """Return the (micro-batch, block) pairs of one stage in execution order."""
-        raise NotImplementedError
 
-
-def is_v(chain: Chain, num_devices: int) -> bool:
-    """Whether the stages go down the devices once and come back up: two stages per device."""
-    return (
-        chain.num_stages == 2 * num_devices
-        and all(
-            chain.device[s] == chain.device[2 * num_devices - 1 - s] for s in range(num_devices)
-        )
-        and len(set(chain.device[:num_devices])) == num_devices
-    )
+def waves_of(chain: Chain) -> int:
+    """Return how often the stages go down the devices and come back up, 0 where they lie
+    elsewhere.
+    """
+    down = chain.device[: len(set(chain.device))]
+    turns = chain.num_stages // (2 * len(down))
+    alike = chain.device == (down + down[::-1]) * turns and len(set(down)) == len(down)
+    return turns if alike else 0

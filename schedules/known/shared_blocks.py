@@ -34,11 +34,10 @@ from placeopt.model.errors import Refused
 from placeopt.schedules.evaluate import compact, dispatch
 from placeopt.schedules.known import KnownSchedule
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
-    from placeopt.schedules.known.chains import Chain, Instance
+    from placeopt.schedules.known.chains import Chain
 
 Waits = dict[int, int]
 """Block to the ticks between its end and another block's start."""
@@ -55,13 +54,6 @@ class OneForwardOneBackwardPlus(KnownSchedule):
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Nothing: chains are not asked for."""
-
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
-        """Return the order of every device."""
-        start = self.starts(problem, micro_batches)
-        return [order_on(problem, start, device) for device in range(problem.num_devices)]
 
     def group(self, problem: PipelineProblem) -> int:
         """Micro-batches follow each other one by one."""
