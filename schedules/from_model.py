@@ -104,8 +104,6 @@ def pipeline_of_placement(
     recompute: bool = False,
     mode: str = "train",
     parts: ArrayLike | None = None,
-    micro_batches: int = 8,
-    name: str = "",
 ) -> PipelineProblem:
     """Return the pipeline problem of a placement.
 
@@ -146,11 +144,10 @@ def pipeline_of_placement(
             )
         )
     return PipelineProblem.from_blocks(
-        name or problem.name,
+        problem.name,
         blocks,
         problem.device_names,
         capacity=capacities(model, reserve),
-        micro_batches=micro_batches,
         tick_seconds=problem.tick_seconds,
     )
 

@@ -147,12 +147,12 @@ class PipelineProblem(ArrayHolder):
             raise InputError(
                 f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}"
             )
-        total = float(self.span.astype(np.float64).sum() + self.lag.astype(np.float64).sum())
+        total = self.span.sum(dtype=np.float64) + self.lag.sum(dtype=np.float64)
         if total * self.micro_batches >= MAX_SUM:
             raise InputError(
                 "span: the sum over all micro-batches passes 2^62; use a larger tick_seconds"
             )
-        if float(np.abs(self.memory).astype(np.float64).sum()) * self.micro_batches >= MAX_SUM:
+        if np.abs(self.memory).sum(dtype=np.float64) * self.micro_batches >= MAX_SUM:
             raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
 
     def _check_block(self, i: int) -> None:

@@ -110,9 +110,9 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     return PipelineProblem.from_blocks(name, blocks, devices, **fields)
 
 
-def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> PipelineProblem:
+def problem_from_dict(table: Mapping[str, Any]) -> PipelineProblem:
     """Build a problem from the object described at the top of this module."""
-    title, blocks, devices, fields = _from_object(table, name)
+    title, blocks, devices, fields = _from_object(table, "pipeline")
     return PipelineProblem.from_blocks(title, blocks, devices, **fields)
 
 

@@ -68,7 +68,7 @@ class TesselSolver(SearchSolver):
         for assignment in _assignments(problem, self.max_micro_batches or problem.num_blocks):
             if tracker.stop() or period <= goal:
                 break
-            if _chain_bound(problem, assignment, reach) >= period or _overfull(problem, assignment):
+            if _chain_bound(assignment, reach) >= period or _overfull(problem, assignment):
                 continue
             model = _AssignmentModel(problem, assignment, period - 1)
             found = model.solve(tracker.seconds_left, self.num_workers, tracker.seed)
@@ -193,7 +193,7 @@ def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
     return found
 
 
-def _chain_bound(problem: PipelineProblem, index: Ints, chains: list[tuple[int, int, int]]) -> int:
+def _chain_bound(index: Ints, chains: list[tuple[int, int, int]]) -> int:
     """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u +
     length - span_v.
     """

@@ -148,14 +148,10 @@ def ranks(problem: PipelineProblem, micro_batches: int) -> Ints:
 def with_shared(problem: PipelineProblem, own: set[int], start: Ints) -> Ints:
     """Return the starts with a time for every shared block; only the order counts."""
     wanted = start.copy()
-    order = problem.topological_order.tolist()
-    followers: list[list[int]] = [[] for _ in range(problem.num_blocks)]
-    for u, v, _ in problem.edges:
-        followers[u].append(v)
-    shared = [i for i in order if i not in own]
+    shared = [i for i in problem.topological_order.tolist() if i not in own]
     timed = set(own)
     for i in reversed(shared):
-        ready = [v for v in followers[i] if v in timed]
+        ready = [v for v in problem.successors[i] if v in timed]
         if ready:
             wanted[:, i] = wanted[:, ready].min(axis=1)
             timed.add(i)

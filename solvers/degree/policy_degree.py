@@ -272,9 +272,7 @@ class PolicyDegree(DegreeSolver):
         Rewards count as what they are above their mean, so that the values of long streams are no
         larger than others.
         """
-        states, rewards, to_come = (
-            np.concatenate([getattr(one, key) for one in seen]) for key in Served._fields
-        )
+        states, rewards, to_come = (np.concatenate(parts) for parts in zip(*seen, strict=True))
         rewards -= rewards.mean()
         flat, error = states[:, :-1].reshape(-1, states.shape[2]), 0.0
         for _ in range(sweeps):
