@@ -32,8 +32,13 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
+
+UNREACHED = -(2**60)
+"""The longest way to where none leads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,23 +80,15 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     lags = not left_out.any()
     # (predecessor, block, ticks from start to start at least)
     edges = [(u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges]
-    head, tail = np.zeros_like(span), np.zeros_like(span)
-    into: list[list[tuple[int, int]]] = [[] for _ in span]
-    for u, v, gap in edges:
-        into[v].append((u, gap))
-    order = problem.topological_order.tolist()
-    for v in order:
-        head[v] = max((head[u] + gap for u, gap in into[v]), default=0)
-    for v in order[::-1]:
-        for u, gap in into[v]:
-            tail[u] = max(tail[u], gap - span[u] + span[v] + tail[v])
+    ways = longest_ways(problem.topological_order.tolist(), edges)
+    head, tail = ways.max(axis=0), (ways + span).max(axis=1) - span
     occupied = {}
     for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
         memory = problem.memory[:, d]
         changing = np.flatnonzero(memory).tolist()
         if len(changing) == 2:  # one block allocates what the other frees
             first, last = sorted(changing, key=lambda i: memory[i], reverse=True)
-            least = int(memory[first]) * _longest_path(first, last, order, into)
+            least = int(memory[first]) * max(0, int(ways[first, last]))
         else:
             least = _least_residence(memory, edges)
         occupied[d] = least + freed_while_running(memory, span)
@@ -152,16 +149,23 @@ def _least_residence(memory: Ints, edges: list[tuple[int, int, int]]) -> int:
     return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
 
 
-def _longest_path(
-    source: int, target: int, order: list[int], into: list[list[tuple[int, int]]]
-) -> int:
-    """Return the longest way from the start of one block to that of another, 0 if there is none."""
-    distance = {source: 0}
+def longest_ways(order: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> Ints:
+    """Return the longest way from every node to every other, 0 to itself, UNREACHED where there is
+    none.
+
+    Parameters
+    ----------
+    order : all nodes, each before those that its edges (from, to, length) lead to.
+    """
+    into: list[list[tuple[int, int]]] = [[] for _ in order]
+    for u, v, length in edges:
+        into[v].append((u, length))
+    ways = np.full((len(order), len(order)), UNREACHED)  # at [to, from]
+    np.fill_diagonal(ways, 0)
     for v in order:
-        ways = [distance[u] + gap for u, gap in into[v] if u in distance]
-        if ways:
-            distance[v] = max(ways)
-    return distance.get(target, 0)
+        for u, length in into[v]:
+            np.maximum(ways[v], ways[u] + length, out=ways[v], where=ways[u] >= 0)
+    return ways.T
 
 
 def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:

@@ -100,7 +100,7 @@ class CyclicModel:
         # is reached from
         # every other over at most num_blocks precedences that would break, each with a bounded step
         # of k.
-        longest = max((self._span[u] + lag for u, _, lag in self._edges), default=0)
+        longest = max((ticks for _, _, ticks in self._edges), default=0)
         deepest = self.problem.num_blocks * (2 + longest // self.period + (self.size > 1))
         n = self.num_instances
         self._latest = self.period * (deepest + 1)
@@ -137,12 +137,12 @@ class CyclicModel:
                 model.add_no_overlap([interval[i] for i in here] + [again[i] for i in here])
 
     def _add_precedences(self) -> None:
-        for u, v, lag in self._edges:
-            if (u, v) in self.before and lag == 0:
+        for u, v, ticks in self._edges:
+            if (u, v) in self.before and ticks == self._span[u]:
                 # On one device the order of the sigmas decides alone.
                 self.model.add(self.turn[v] >= self.turn[u] + self.before[v, u])
             else:
-                self.model.add(self._start(v) >= self._start(u) + self._span[u] + lag)
+                self.model.add(self._start(v) >= self._start(u) + ticks)
                 self.model.add(self.turn[v] >= self.turn[u])
 
     def _start(self, instance: int) -> Any:
@@ -379,20 +379,17 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
 
 def _arcs(problem: PipelineProblem, repetend: Repetend) -> list[tuple[int, int, int, int]]:
     """Return (u, v, w, h) with S_v >= S_u + w - P h: precedences, and the order on each device."""
-    size, period = repetend.size, repetend.period
-    start = repetend.start.ravel()
-    span = np.tile(problem.span, size)
-    arcs = [(u, v, int(span[u]) + lag, 0) for u, v, lag in problem.edges_of(size)]
+    size, span = repetend.size, np.tile(problem.span, repetend.size).tolist()
+    turn, point = np.divmod(repetend.start.ravel(), repetend.period)
+    arcs = [(u, v, ticks, 0) for u, v, ticks in problem.edges_of(size)]
     for device in range(problem.num_devices):
         here = problem.instances_on(device, size)
         if not here:
             continue
         # In the steady state the instances of one window of P ticks, in order, follow each other
         # for ever.
-        turn = {i: int(start[i] // period) for i in here}
-        here.sort(key=lambda i: (int(start[i] % period), i))
+        here.sort(key=lambda i: (point[i], i))
         for i, j in itertools.pairwise([*here, here[0]]):
             # S_j - P k_j >= S_i - P k_i + span_i inside a window, one P later around its end.
-            h = turn[i] - turn[j] + (1 if j == here[0] else 0)
-            arcs.append((i, j, int(span[i]), h))
+            arcs.append((i, j, span[i], int(turn[i] - turn[j]) + (j == here[0])))
     return arcs

@@ -50,6 +50,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.schedules.bounds import longest_ways
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class DeviceTree:
         for root in sorted(min(tree) for tree in nx.connected_components(lines)):
             self.parent |= {child: above for above, child in nx.dfs_edges(lines, root)}
             self.leaves_first += nx.dfs_postorder_nodes(lines, root)
-        self.distance = self._distances()
+        self.distance = longest_ways(self.order, self.edges)
         self.turns = {d: self._most_turns(d) for d in used}
         self.applies = all(self.turns.values())
 
@@ -116,22 +117,6 @@ class DeviceTree:
         lines = nx.Graph((home[u], home[v]) for u, v, _ in self.edges if home[u] != home[v])
         lines.add_nodes_from(used)
         return lines
-
-    def _distances(self) -> Ints:
-        """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
-        n = len(self.span)
-        found = np.full((n, n), -UNBOUNDED, np.int64)
-        np.fill_diagonal(found, 0)
-        for v in self.order:
-            for u, to, lag in self.edges:
-                if to == v:
-                    np.maximum(
-                        found[:, v],
-                        found[:, u] + self.span[u] + lag,
-                        out=found[:, v],
-                        where=found[:, u] >= 0,
-                    )
-        return found
 
     def _most_turns(self, device: int) -> int:
         """Repetitions that a micro-batch touches on a device at most, 0 if memory does not bound
@@ -276,13 +261,13 @@ class DeviceTree:
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
         parts = np.intersect1d(self.part[list(top)], self.part[list(bottom)]).tolist()
         rows = [
-            (parts.index(self.part[u]), top[u], bottom[v], 0, self.span[u] + lag)
-            for u, v, lag in self.edges
+            (parts.index(self.part[u]), top[u], bottom[v], 0, ticks)
+            for u, v, ticks in self.edges
             if u in top and v in bottom
         ]
         rows += [
-            (parts.index(self.part[u]), top[v], bottom[u], 1, self.span[u] + lag)
-            for u, v, lag in self.edges
+            (parts.index(self.part[u]), top[v], bottom[u], 1, ticks)
+            for u, v, ticks in self.edges
             if u in bottom and v in top
         ]
         return np.array(rows, np.int64)
@@ -307,13 +292,13 @@ class DeviceTree:
             start[here] = patterns[device][row[device]] + moved + int(shift[row[above]])
             for part in self._parts_on(device):
                 into = [
-                    start[u] + self.span[u] + lag - start[v]
-                    for u, v, lag in self.edges
+                    start[u] + ticks - start[v]
+                    for u, v, ticks in self.edges
                     if self.home[u] == above and v in part
                 ]
                 back = [
-                    start[v] - self.span[u] - lag - start[u]
-                    for u, v, lag in self.edges
+                    start[v] - ticks - start[u]
+                    for u, v, ticks in self.edges
                     if u in part and self.home[v] == above
                 ]
                 turns = -(-max(into) // period) if into else min(back, default=0) // period

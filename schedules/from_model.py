@@ -495,7 +495,7 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
     tensor = problem.edge_tensor
     source, target = piece_of[problem.producer[tensor]], piece_of[problem.consumer]
     for t, u, v in set(zip(tensor.tolist(), source.tolist(), target.tolist(), strict=True)):
-        if u < 0 or v < 0 or u == v:
+        if (u, v) not in found:
             continue
         here, there = pieces[u].place, pieces[v].place
         if here in (ALL, there):

@@ -245,10 +245,14 @@ class PipelineProblem(ArrayHolder):
         )
 
     def edges_of(self, micro_batches: int) -> list[tuple[int, int, int]]:
-        """Return the edges of several micro-batches; block b of the q-th is q * num_blocks + b."""
-        b = self.num_blocks
+        """Return the edges of several micro-batches with the ticks from start to start at least;
+        block b of the q-th micro-batch is q * num_blocks + b.
+        """
+        b, span = self.num_blocks, self.span.tolist()
         return [
-            (q * b + u, q * b + v, lag) for q in range(micro_batches) for u, v, lag in self.edges
+            (q * b + u, q * b + v, span[u] + lag)
+            for q in range(micro_batches)
+            for u, v, lag in self.edges
         ]
 
     def graph(self, micro_batches: int = 1) -> nx.DiGraph:

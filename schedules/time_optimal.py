@@ -160,11 +160,9 @@ class _MakespanModel:
                 self.model.add_hint(variable, value)
 
     def _add_precedences(self) -> None:
-        for j in range(self.n):
-            for u, v, lag in self.problem.edges:
-                self.model.add(
-                    self.start[j, v] >= self.start[j, u] + int(self.problem.span[u]) + lag
-                )
+        start = self.start.ravel()
+        for u, v, ticks in self.problem.edges_of(self.n):
+            self.model.add(start[v] >= start[u] + ticks)
 
     def _order_micro_batches(self) -> None:
         """Micro-batches are identical: sorting the starts of each block keeps everything valid."""
