@@ -222,9 +222,8 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     n, best = micro_batches, 0
     for relaxed in relaxations(problem):
         ticks = int((relaxed.head + relaxed.span).max())
-        for d, blocks in enumerate(problem.on_device):
-            here = np.array(blocks, np.int64)
-            if here.size:
+        for d, here in enumerate(map(list, problem.on_device)):
+            if here:
                 busy = n * int(relaxed.span[here].sum())
                 ticks = max(
                     ticks, busy + _idle_at_the_ends(relaxed, d, n), _inner_sets(relaxed, here, n)
@@ -242,15 +241,14 @@ def work_between_ends(relaxed: Relaxation, micro_batches: int) -> int:
     tail of its blocks.
     """
     found = [0]
-    for here in relaxed.problem.on_device:
-        blocks = np.array(here, np.int64)
-        if blocks.size:
-            ends = int(relaxed.head[blocks].min()) + int(relaxed.tail[blocks].min())
-            found.append(ends + micro_batches * int(relaxed.span[blocks].sum()))
+    for here in map(list, relaxed.problem.on_device):
+        if here:
+            ends = int(relaxed.head[here].min()) + int(relaxed.tail[here].min())
+            found.append(ends + micro_batches * int(relaxed.span[here].sum()))
     return max(found)
 
 
-def _inner_sets(relaxed: Relaxation, here: Ints, micro_batches: int) -> int:
+def _inner_sets(relaxed: Relaxation, here: list[int], micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the
     largest counts.
     """
@@ -272,7 +270,7 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
     losses add up. If it can, either loss is that of the set of freeing, or of allocating, blocks
     (`_inner_sets`).
     """
-    problem, here = relaxed.problem, np.array(relaxed.problem.on_device[device])
+    problem, here = relaxed.problem, list(relaxed.problem.on_device[device])
     delta, span, head, tail = (
         problem.memory[here, device],
         relaxed.span[here],

@@ -294,9 +294,7 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def work(self) -> Ints:
         """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
-        spans = np.repeat(self.span, np.diff(self.device_ptr))
-        ticks = np.bincount(self.device, weights=spans, minlength=self.num_devices)
-        return frozen(ticks.astype(np.int64))
+        return frozen(np.array([self.span[list(here)].sum() for here in self.on_device]))
 
     @cached_property
     def on_device(self) -> tuple[tuple[int, ...], ...]:

@@ -25,18 +25,14 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Ints
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import check_choice
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MODES = ("lag", "channel", "blocking")
 
@@ -79,7 +75,8 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
         if mode == "channel":
             if ends not in channel:
                 channel[ends] = len(devices)
-                devices.append(">".join(_joined(problem, end) for end in ends))
+                names = ("+".join(problem.device_names[d] for d in end) for end in ends)
+                devices.append(">".join(names))
             occupied = (channel[ends],)
         span = dict(blocks[v].after)[blocks[u].name]
         sent.append(
@@ -101,11 +98,6 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
     )
 
 
-def _joined(problem: PipelineProblem, devices: Iterable[int]) -> str:
-    """Return the names of devices as one."""
-    return "+".join(problem.device_names[d] for d in devices)
-
-
 def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:
     """Return the schedule as it runs under another treatment of transfers: the order of every
     device is kept.
@@ -115,7 +107,7 @@ def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:
     """
     problem = schedule.problem
     there = with_transfers(problem, mode)
-    wanted: Ints = schedule.start
+    wanted = schedule.start
     if there is not problem:
         ends = [wanted[:, u] + problem.span[u] for u, _ in transfers_of(problem)]
         wanted = np.column_stack([wanted, *ends])
