@@ -24,8 +24,6 @@ from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
@@ -91,9 +89,7 @@ class Dispatch(NamedTuple):
     start: Ints  # -1 until it starts
     waiting: Ints  # predecessors that have not started
     release: Ints  # when the last predecessor delivers
-    ready: NDArray[
-        np.int64
-    ]  # instances that wait for no predecessor, in no order; the first `num_ready` count
+    ready: Ints  # instances that wait for no predecessor, in no order; the first `num_ready` count
     free: Ints  # when each device is free
     held: Ints  # memory that each device holds
 

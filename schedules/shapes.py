@@ -269,7 +269,7 @@ def only_forward(blocks: list[Block]) -> list[Block]:
     return [
         replace(
             block,
-            memory=(0,) * len(block.devices),
+            memory=(),
             after=tuple((before, lag) for before, lag in block.after if before in forward),
         )
         for block in blocks

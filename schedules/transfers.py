@@ -79,9 +79,7 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
                 devices.append(">".join(names))
             occupied = (channel[ends],)
         span = dict(blocks[v].after)[blocks[u].name]
-        sent.append(
-            Block(name, "other", occupied, span, (0,) * len(occupied), ((blocks[u].name, 0),))
-        )
+        sent.append(Block(name, "other", occupied, span, after=((blocks[u].name, 0),)))
     for v, block in enumerate(blocks):
         after = tuple(
             (moved[u, v], 0) if (u, v) in moved else (problem.block_names[u], lag)

@@ -87,9 +87,7 @@ class Served(NamedTuple):
 
     states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
     rewards: Floats  # (n, J) 1 where the job completed
-    to_come: NDArray[
-        np.int64
-    ]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
+    to_come: Ints  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
 
 
 @dataclass(eq=False)
