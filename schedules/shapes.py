@@ -84,13 +84,12 @@ class ShapeOptions:
 
 
 class _Chain:
-    """Collects blocks; every helper returns the names that the next block waits for."""
+    """Collects blocks; every helper returns those that the next block waits for."""
 
     def __init__(self, options: ShapeOptions) -> None:
         self.options = options
         self.places = list(range(options.devices))
         self.blocks: list[Block] = []
-        self.place: dict[str, tuple[int, ...]] = {}
 
     def add(
         self,
@@ -99,47 +98,44 @@ class _Chain:
         devices: tuple[int, ...],
         span: int,
         memory: int,
-        after: list[str],
+        after: list[Block],
         stage: int = -1,
-    ) -> list[str]:
-        def lag(before: str) -> int:
-            return 0 if set(self.place[before]) & set(devices) else self.options.lag
-
-        self.place[name] = devices
-        waits = tuple((before, lag(before)) for before in after)
+    ) -> list[Block]:
+        waits = tuple(
+            (before.name, 0 if set(before.devices) & set(devices) else self.options.lag)
+            for before in after
+        )
         self.blocks.append(Block(name, kind, devices, span, (memory,) * len(devices), waits, stage))
-        return [name]
+        return self.blocks[-1:]
 
     def forward(
-        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
-    ) -> list[str]:
+        self, places: list[int], after: list[Block], first: int = 0, tag: str = ""
+    ) -> list[Block]:
         """Add F blocks of the stages first, first + 1, ... on the devices `places`."""
-        for offset, device in enumerate(places):
-            stage = first + offset
+        for stage, device in enumerate(places, first):
             after = self.add(
                 f"F{tag}{stage}", "F", (device,), self.options.forward, 1, after, stage
             )
         return after
 
     def backward(
-        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
-    ) -> list[str]:
+        self, places: list[int], after: list[Block], first: int = 0, tag: str = ""
+    ) -> list[Block]:
         """Add the backward blocks of those stages, last stage first."""
         o = self.options
-        for offset in reversed(range(len(places))):
-            stage, device = first + offset, (places[offset],)
+        for stage, device in reversed([*enumerate(places, first)]):
             if o.split:
-                after = self.add(f"I{tag}{stage}", "I", device, o.input_span, 0, after, stage)
-                self.add(f"W{tag}{stage}", "W", device, o.weight_span, -1, after, stage)
+                after = self.add(f"I{tag}{stage}", "I", (device,), o.input_span, 0, after, stage)
+                self.add(f"W{tag}{stage}", "W", (device,), o.weight_span, -1, after, stage)
             else:
-                after = self.add(f"B{tag}{stage}", "B", device, o.backward, -1, after, stage)
+                after = self.add(f"B{tag}{stage}", "B", (device,), o.backward, -1, after, stage)
         return after
 
-    def everywhere(self, name: str, kind: str, after: list[str], memory: int = 0) -> list[str]:
+    def everywhere(self, name: str, kind: str, after: list[Block], memory: int = 0) -> list[Block]:
         """Add a tensor-parallel block on all devices."""
         return self.add(name, kind, tuple(self.places), self.options.tensor, memory, after)
 
-    def there_and_back(self, places: list[int], after: list[str], tag: str = "") -> list[str]:
+    def there_and_back(self, places: list[int], after: list[Block], tag: str = "") -> list[Block]:
         """Add the F blocks of the stages on the devices `places`, then their backward blocks."""
         return self.backward(places, self.forward(places, after, tag=tag), tag=tag)
 
