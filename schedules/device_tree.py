@@ -260,16 +260,12 @@ class DeviceTree:
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
         parts = np.intersect1d(self.part[list(top)], self.part[list(bottom)]).tolist()
-        rows = [
-            (parts.index(self.part[u]), top[u], bottom[v], 0, ticks)
-            for u, v, ticks in self.edges
-            if u in top and v in bottom
-        ]
-        rows += [
-            (parts.index(self.part[u]), top[v], bottom[u], 1, ticks)
-            for u, v, ticks in self.edges
-            if u in bottom and v in top
-        ]
+        rows = []
+        for u, v, ticks in self.edges:
+            if u in top and v in bottom:
+                rows.append((parts.index(self.part[u]), top[u], bottom[v], 0, ticks))
+            elif u in bottom and v in top:
+                rows.append((parts.index(self.part[u]), top[v], bottom[u], 1, ticks))
         return np.array(rows, np.int64)
 
     def _assemble(

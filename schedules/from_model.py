@@ -22,7 +22,6 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -385,11 +384,13 @@ def _merged(model: PlacedModel, pieces: list[Piece]) -> list[Piece]:
     """
     graph = nx.DiGraph(list(quotient(model, pieces)))
     graph.add_nodes_from(range(len(pieces)))
-    for i, j in itertools.combinations(range(len(pieces)), 2):
-        alike = pieces[i].group == pieces[j].group and i in graph and j in graph
-        if alike and not _detour(graph, i, j) and not _detour(graph, j, i):
-            pieces[i].ops += pieces[j].ops
-            nx.contracted_nodes(graph, i, j, self_loops=False, copy=False)
+    for i, piece in enumerate(pieces):
+        if i not in graph:
+            continue
+        for j in sorted(j for j in graph if j > i and pieces[j].group == piece.group):
+            if not _detour(graph, i, j) and not _detour(graph, j, i):
+                piece.ops += pieces[j].ops
+                nx.contracted_nodes(graph, i, j, self_loops=False, copy=False)
     return [pieces[i] for i in sorted(graph)]
 
 
