@@ -124,14 +124,18 @@ def cut_model(
     memory_shares = (1.0, 0.8, 0.6, 0.4)
     for share in memory_shares:
         try:
-            cut = _CUTS[shape](graph, group, share, seconds)
+            device = _CUTS[shape](graph, group, share, seconds)
+            parts = None
+            if shape == "wave":  # these are stages, two of each device
+                parts, device = device, np.minimum(device, 2 * stages - 1 - device)
+            placed = load(graph, group, objective="period")
+            cut = Cut(shape, stages, cluster.num_devices // stages, placed, device, parts)
             cut.problem(mode=mode, recompute=mode == "train")
         except InputError as error:
             # The weights alone, with all memory for them, say most about what is missing.
             found = found or error
             continue
-        sync = _sync(cut, graph, cluster) if mode == "train" else 0.0
-        return replace(cut, replicas=cluster.num_devices // stages, sync=sync)
+        return replace(cut, sync=_sync(cut, graph, cluster)) if mode == "train" else cut
     assert found is not None
     raise found
 
@@ -153,15 +157,15 @@ def _one_replica(shape: str, stages: int, cluster: Cluster) -> Cluster:
     return group
 
 
-# --- the shapes
+# --- the shapes: the device of every op, the stage for a wave
 # ----------------------------------------------------------------------------------------
 
 
-def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return _placed_cut(graph, cluster, "V", _cut(graph, _smaller(cluster, share), seconds))
+def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
+    return _cut(graph, _smaller(cluster, share), seconds)
 
 
-def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     d = cluster.num_devices
     virtual = Cluster(
         name=f"{cluster.name} twice",
@@ -174,9 +178,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut
         link_class=np.tile(cluster.link_class, (2, 2)),
         channel=np.full((2 * d, 2 * d), -1),
     )
-    stage = _ranked(graph, _cut(graph, virtual, seconds))
-    device = np.where(stage < d, stage, 2 * d - 1 - stage)
-    return replace(_placed_cut(graph, cluster, "wave", device), parts=stage)
+    return _ranked(graph, _cut(graph, virtual, seconds))
 
 
 def _ranked(graph: OpGraph, stage: Ints) -> Ints:
@@ -192,10 +194,9 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     return np.array([order.index(s) for s in stage.tolist()], np.int64)
 
 
-def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     # Two stages share a device: half of its memory each is enough, though not always necessary.
-    device = _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
-    return _placed_cut(graph, cluster, "X", device)
+    return _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
 
 
 def both_directions(
@@ -243,18 +244,18 @@ def _tagged(blocks: Iterable[Block], tag: str) -> Iterator[Block]:
         yield replace(block, name=f"{block.name}{tag}", after=after)
 
 
-def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     spread = outsized_ops(graph, cluster.num_devices)
     if not spread.any():
         raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
     rest, kept = subgraph(graph, ~spread)
-    inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
+    small = _smaller(cluster, share, int(graph.resident[spread].sum()))
     device = np.full(graph.num_ops, ALL, np.int64)
-    device[kept] = inner
-    return _placed_cut(graph, cluster, "M", device)
+    device[kept] = _cut(rest, small, seconds)
+    return device
 
 
-def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     parts = branches(graph)
     if parts is None:
         raise InputError(f"'{graph.name}' has no two independent branches")
@@ -266,16 +267,11 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
-    return _placed_cut(graph, cluster, "K", device)
+    return device
 
 
-def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return _placed_cut(graph, cluster, "T", np.full(graph.num_ops, ALL, np.int64))
-
-
-def _placed_cut(graph: OpGraph, cluster: Cluster, shape: str, device: Ints) -> Cut:
-    """Return the cut that puts every op on these devices of one replica."""
-    return Cut(shape, cluster.num_devices, 1, load(graph, cluster, objective="period"), device)
+def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
+    return np.full(graph.num_ops, ALL, np.int64)
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}

@@ -400,7 +400,7 @@ def confidence_interval(values: Floats) -> tuple[float, float]:
 
 
 def record_episode(
-    problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
+    problem: JobStreamProblem, policy: DegreePolicy, seed: int
 ) -> tuple[Episode, Floats]:
     """Run one episode; return it and the features of the cluster that each job leaves behind,
     (jobs, features).

@@ -238,7 +238,7 @@ class PolicyDegree(DegreeSolver):
         ]
         runs = list(
             map_threads(
-                lambda task: record_episode(task[0], task[1], seed=task[2]),
+                lambda task: record_episode(*task),
                 tasks,
                 os.cpu_count() or 1,
                 "episodes",
