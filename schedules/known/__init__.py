@@ -38,13 +38,9 @@ class KnownSchedule(SearchSolver):
     shape: ClassVar[str]
     """What the schedule expects, in words."""
 
-    def unit(self, chains: list[Chain]) -> int:
+    def unit(self, problem: PipelineProblem) -> int:
         """Return the number that the micro-batches must be a multiple of."""
         return 1
-
-    def group(self, problem: PipelineProblem) -> int:
-        """Return the same for a problem."""
-        return self.unit(chains_of(problem))
 
     @abstractmethod
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
@@ -54,10 +50,9 @@ class KnownSchedule(SearchSolver):
         self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
     ) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
-        used = {device for chain in chains for device in chain.device}
         return [
-            self.order(chains, device, micro_batches) if device in used else []
-            for device in range(problem.num_devices)
+            self.order(chains, device, micro_batches) if here else []
+            for device, here in enumerate(problem.on_device)
         ]
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
@@ -73,7 +68,7 @@ class KnownSchedule(SearchSolver):
         except InputError as error:
             raise Refused(f"{self.name} is made for {self.shape}: {error}") from error
         self.check(problem, chains)
-        unit = self.unit(chains)
+        unit = self.unit(problem)
         if micro_batches % unit:
             raise Refused(
                 f"{self.name}: expected a multiple of {unit} micro-batches, received "
@@ -111,7 +106,7 @@ class KnownSchedule(SearchSolver):
         """Return the shortest pattern in the middle of a long schedule that repeats for ever, if
         there is one.
         """
-        unit = self.group(problem)
+        unit = self.unit(problem)
         longest = unit * max(1, -(-2 * problem.num_devices // unit))
         found = sorted(
             _repetitions(self.starts(problem, 3 * longest), longest),

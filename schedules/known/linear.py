@@ -81,9 +81,9 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     name: ClassVar[str] = "interleaved-1f1b"
     shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
 
-    def unit(self, chains: list[Chain]) -> int:
+    def unit(self, problem: PipelineProblem) -> int:
         """Micro-batches run in groups of D."""
-        return len(set(chains[0].device))
+        return sum(map(bool, problem.on_device))
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse anything but v rounds over the devices."""
@@ -97,7 +97,7 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
-        count, rank = self.unit(chains), chain.device.index(device)
+        count, rank = len(set(chain.device)), chain.device.index(device)
         chunks = chain.num_stages // count
         total = micro_batches * chunks
         order: list[Instance] = []

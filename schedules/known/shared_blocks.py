@@ -55,10 +55,6 @@ class OneForwardOneBackwardPlus(KnownSchedule):
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Nothing: chains are not asked for."""
 
-    def group(self, problem: PipelineProblem) -> int:
-        """Micro-batches follow each other one by one."""
-        return 1
-
     def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
         own = [i for i in range(problem.num_blocks) if len(problem.devices_of(i)) == 1]
