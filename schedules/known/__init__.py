@@ -107,19 +107,12 @@ class KnownSchedule(SearchSolver):
         there is one.
         """
         unit = self.unit(problem)
-        longest = unit * max(1, -(-2 * problem.num_devices // unit))
-        found = sorted(
-            _repetitions(self.starts(problem, 3 * longest), longest),
-            key=lambda found: found.per_micro_batch,
-        )
-        return next(
-            (
-                found
-                for found in found
-                if not pattern_violations(problem, found.period, found.start)
-            ),
-            None,
-        )
+        longest = unit * -(-2 * problem.num_devices // unit)
+        repeated = _repetitions(self.starts(problem, 3 * longest), longest)
+        for found in sorted(repeated, key=lambda found: found.per_micro_batch):
+            if not pattern_violations(problem, found.period, found.start):
+                return found
+        return None
 
 
 def _repetitions(start: Ints, longest: int) -> Iterator[Repetend]:

@@ -101,9 +101,8 @@ class _Queue:
 
     def alternate(self, times: int, *names: str) -> None:
         """Run the passes `names` in turn."""
-        for _ in range(times):
-            for name in names:
-                self.run(name)
+        for name in names * times:
+            self.run(name)
 
     def run(self, name: str, times: int = 1) -> None:
         before = {"I0": "F0", "I1": "F1", "W0": "I0", "W1": "I1"}.get(name)
