@@ -14,7 +14,7 @@ References
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,18 +65,16 @@ class PeriodSearch:
 
     def is_better(self, other: PeriodSearch | None) -> bool:
         """Whether there is no other, or this search found a pattern that is shorter than its."""
-        if other is None:
-            return True
-        return self.value is not None and (other.value is None or self.value < other.value)
+        return other is None or self.value < other.value
 
     def reaches(self, bound: Fraction) -> bool:
         """Whether a pattern was found whose period per micro-batch is not above a bound."""
-        return self.value is not None and self.value <= bound
+        return self.value <= bound
 
     @property
-    def value(self) -> Fraction | None:
-        """Ticks per micro-batch of the best pattern."""
-        return None if self.pattern is None else self.pattern.per_micro_batch
+    def value(self) -> Fraction | float:
+        """Ticks per micro-batch of the best pattern, infinity without one."""
+        return inf if self.pattern is None else self.pattern.per_micro_batch
 
     @property
     def seconds_left(self) -> float:
