@@ -63,14 +63,6 @@ class PeriodSearch:
             None  # how far to climb from the bound while the device tree decides
         )
 
-    def is_better(self, other: PeriodSearch | None) -> bool:
-        """Whether there is no other, or this search found a pattern that is shorter than its."""
-        return other is None or self.value < other.value
-
-    def reaches(self, bound: Fraction) -> bool:
-        """Whether a pattern was found whose period per micro-batch is not above a bound."""
-        return self.value <= bound
-
     @property
     def value(self) -> Fraction | float:
         """Ticks per micro-batch of the best pattern, infinity without one."""

@@ -107,9 +107,9 @@ class RepetendSolver(SearchSolver):
         for size, share in self._shares().items():
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
             search.run([known, None if best is None else best.pattern])
-            if size == self.size or search.is_better(best):
+            if size == self.size or best is None or search.value < best.value:
                 best = search
-            if self.size == 0 and (search.reaches(overall) or tracker.stop()):
+            if self.size == 0 and (search.value <= overall or tracker.stop()):
                 break
         assert best is not None
         return best
