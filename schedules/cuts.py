@@ -366,6 +366,14 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     return part, kept
 
 
+def with_passes(graph: OpGraph, mode: str) -> OpGraph:
+    """Return the graph with the passes of every op joined, the backward ones derived where training
+    lacks them.
+    """
+    derive = mode == "train" and not graph.backward.any()
+    return join_passes(training_graph(graph) if derive else graph)
+
+
 def first_devices(cluster: Cluster, count: int) -> Cluster:
     """Return the first `count` devices of a cluster."""
     if count == cluster.num_devices:
@@ -581,8 +589,8 @@ def cut_source(
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)
-    whole = training_graph(graph) if mode == "train" and not graph.backward.any() else graph
-    cut = cut_model(shape, devices.num_devices, join_passes(whole), devices, mode, seconds)
+    whole = with_passes(graph, mode)
+    cut = cut_model(shape, devices.num_devices, whole, devices, mode, seconds)
     return ModelCut(cut, load(graph, devices, objective="period"), words)
 
 

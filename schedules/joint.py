@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load, load_graph
-from placeopt.instances.training import training_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.cuts import SHAPES, Cut, ModelCut, cut_model, first_devices, with_memory
-from placeopt.schedules.from_model import join_passes, least_work
+from placeopt.schedules.cuts import (
+    SHAPES,
+    Cut,
+    ModelCut,
+    cut_model,
+    first_devices,
+    with_memory,
+    with_passes,
+)
+from placeopt.schedules.from_model import least_work
 from placeopt.schedules.shapes import check_mode
 from placeopt.schedules.solve import schedule_result
 
@@ -298,9 +305,7 @@ class _Search:
         key = ("graph", 0, size)
         if key not in self.cuts:
             graph = self.cuts["read", 0, size] = _graph(self.model, size)
-            if self.options.mode == "train" and not graph.backward.any():
-                graph = training_graph(graph)
-            self.cuts[key] = join_passes(graph)
+            self.cuts[key] = with_passes(graph, self.options.mode)
         return self.cuts[key]  # type: ignore[no-any-return]
 
     def cut(self, shape: str, stages: int, size: int) -> Cut:
@@ -349,13 +354,8 @@ class _Search:
     def _work(self, size: int) -> float:
         """Seconds that a step takes at least, however the model is cut and scheduled."""
         placed = load(self.graph(size), self.cluster, objective="period")
-        ticks = (
-            least_work(placed, self.options.mode)
-            * self.options.batch
-            / size
-            / self.cluster.num_devices
-        )
-        return float(ticks) * placed.tick_seconds
+        ticks = least_work(placed, self.options.mode) * self.options.batch / size
+        return ticks / self.cluster.num_devices * placed.tick_seconds
 
     def _prepare(self, choice: Choice, cut: Cut) -> None:
         """Build the problem and the bound on a step, or say why there is none."""
