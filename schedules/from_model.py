@@ -515,14 +515,13 @@ def activations(
     reserve = np.zeros(problem.num_devices, np.int64)
     if not model.training:
         return memory, reserve
-    piece_of, rank = piece_of_op(model, pieces), np.argsort(order)
+    at = np.argsort(order)[piece_of_op(model, pieces)]  # of every op's piece in the order
     for t in range(problem.num_tensors):
         size, maker = int(problem.tensor_bytes[t]), int(problem.producer[t])
         if size == 0 or model.role[maker] != FORWARD:
             continue
         for place, makers, later in _kept_at(model, t):
-            first = min((int(piece_of[c]) for c in makers), key=lambda i: rank[i])
-            last = max((int(piece_of[c]) for c in later), key=lambda i: rank[i])
+            first, last = order[at[makers].min()], order[at[later].max()]
             where = list(model.devices(place))
             share = -(-size // len(where))
             if model.recompute and model.device[maker] == place:
