@@ -25,6 +25,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -172,25 +173,16 @@ def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int
     """Return the only flow on the edges of a forest that takes away every node's supply, None if
     there is none >= 0.
     """
-    at_node: dict[int, list[int]] = {}
+    forest = nx.Graph()
     for e, (u, v) in enumerate(edges):
-        at_node.setdefault(u, []).append(e)
-        at_node.setdefault(v, []).append(e)
-    left, flow = list(supply), [-1] * len(edges)
-    leaves = [node for node, incident in at_node.items() if len(incident) == 1]
-    while leaves:
-        node = leaves.pop()
-        if not at_node[node]:
-            continue
-        e = at_node[node].pop()
-        u, v = edges[e]
-        other = v if node == u else u
-        flow[e] = left[node] if node == u else -left[node]
-        left[other] += left[node]
-        left[node] = 0
-        at_node[other].remove(e)
-        if len(at_node[other]) == 1:
-            leaves.append(other)
+        forest.add_edge(u, v, number=e)
+    left, flow = list(supply), [-1] * len(edges)  # an edge that closes a circle stays at -1
+    for tree in nx.connected_components(forest):
+        for above, node in reversed(list(nx.bfs_edges(forest, min(tree)))):
+            e = forest[above][node]["number"]
+            flow[e] = left[node] if node == edges[e][0] else -left[node]
+            left[above] += left[node]
+            left[node] = 0
     return flow if not any(left) and min(flow, default=0) >= 0 else None
 
 
