@@ -330,8 +330,8 @@ def split_job_problem(
     job: SplitJob,
     topology: RampTopology,
     config: LookaheadConfig,
-    contention: str = "source",
-    name: str = "split job",
+    contention: str,
+    name: str,
 ) -> tuple[PlacementProblem, Placement]:
     """Return the split job as a placement problem on its servers, and the placement it was given.
 
@@ -353,11 +353,10 @@ def split_job_problem(
     n = len(cost)
     sinks = np.flatnonzero(job.sync)
     consumer = job.target.copy()
-    consumer[sinks] = n + np.arange(
-        len(sinks)
-    )  # arrival of a synchronised gradient: waited for by nobody
+    # arrival of a synchronised gradient: waited for by nobody
+    consumer[sinks] = n + np.arange(len(sinks))
     devices = np.concatenate([device, device[job.target[sinks]]])
-    times = np.concatenate([cost, np.zeros(len(sinks), np.int64)])
+    times = np.pad(cost, (0, len(sinks)))
     channel = np.full((k, k), -1, np.int64)
     off = ~np.eye(k, dtype=bool)
     if contention == "source":
@@ -369,8 +368,7 @@ def split_job_problem(
         producer=job.source,
         consumer_ptr=np.arange(len(consumer) + 1),
         consumer=consumer,
-        transfer=ticks[:, None],
-        link_class=np.zeros((k, k), np.int64),
+        transfer=ticks,
         channel=channel,
         name=name,
         tick_seconds=TICK,
