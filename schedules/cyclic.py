@@ -234,7 +234,7 @@ class CyclicModel:
         b = self.problem.num_blocks
         horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
-        sinks = sorted(set(range(b)) - {u for u, _, _ in self.problem.edges})
+        sinks = [i for i, after in enumerate(self.problem.successors) if not after]
         for q, last, first in itertools.product(range(self.size), sinks, self._sources):
             end = self._start(q * b + last) + self._span[last]
             self.model.add(latency >= end - self._start(q * b + first))
