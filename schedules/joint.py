@@ -434,7 +434,7 @@ class _Search:
                 reasons.append(result.message)
             elif result.solution.makespan < shortest:
                 best, shortest = result, result.solution.makespan
-            self.interrupted = self.interrupted or result.stop_reason == "interrupted"
+            self.interrupted = result.stop_reason == "interrupted"
             if self.interrupted or shortest <= goal:
                 break
         if best is None:
