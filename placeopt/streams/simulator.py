@@ -20,12 +20,18 @@ import numpy as np
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.threads import map_threads
-from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_loop import (
     CAUSES,
     COMPLETED,
+    CONSTANT,
+    FEASIBLE_FIRST,
     LOOKS_AHEAD,
+    MAX_DEGREE,
+    MIN_DEGREE,
     PACKED_AHEAD,
+    RANDOM,
+    ROLLOUT,
+    VALUE,
     Outcome,
     PolicyArrays,
     make_scratch,
@@ -41,15 +47,14 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 POLICY_KINDS = {
-    "max-degree": loop.MAX_DEGREE,
-    "min-degree": loop.MIN_DEGREE,
-    "constant-degree": loop.CONSTANT,
-    "random-degree": loop.RANDOM,
-    "feasible-first": loop.FEASIBLE_FIRST,
-    "rollout": loop.ROLLOUT,
-    "policy-degree": loop.VALUE,
+    "max-degree": MAX_DEGREE,
+    "min-degree": MIN_DEGREE,
+    "constant-degree": CONSTANT,
+    "random-degree": RANDOM,
+    "feasible-first": FEASIBLE_FIRST,
+    "rollout": ROLLOUT,
+    "policy-degree": VALUE,
 }
-
 
 NEEDS = {
     "feasible-first": ("order", "an order of degrees per model"),
