@@ -32,10 +32,10 @@ from placeopt.programs.torch_program import attribute, cut_stages, stage_of_call
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
+    in_order,
     lags,
     pieces_of,
     pipeline_of_placement,
-    ranks,
     stage_of_ops,
 )
 from placeopt.schedules.known.chains import chains_of
@@ -266,12 +266,13 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
     model = PlacedModel(problem, device, parts, False, False, "infer")
     pieces = pieces_of(model)
     edges = lags(model, pieces)
-    rank = ranks(pieces, edges)
+    order = in_order(pieces, edges)
+    rank = np.argsort(order).tolist()
     used = sorted({piece.place for piece in pieces})
     blocks = []
     # Time of a backward pass over its forward pass, where the problem has none
     backward_ratio = 2
-    for s, i in enumerate(np.argsort(rank).tolist()):
+    for s, i in enumerate(order):
         ticks = int(problem.compute[pieces[i].ops, pieces[i].place].sum())
         after = [(f"F{rank[u]}", lag) for (u, v), lag in sorted(edges.items()) if v == i]
         back = [(f"B{rank[v]}", lag) for (u, v), lag in sorted(edges.items()) if u == i]
