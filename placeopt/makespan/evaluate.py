@@ -17,20 +17,12 @@ from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.shown import Shown
-from placeopt.model.threads import num_threads, parallel_slices
+from placeopt.model.threads import parallel_slices
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "INFEASIBLE",
-    "Evaluation",
-    "best_queue",
-    "evaluate",
-    "evaluate_batch",
-    "num_threads",
-    "parallel_slices",
-]
+__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,13 +77,14 @@ class Evaluation(Shown):
         destination = device[problem.consumer]
         free = (source != destination) & (problem.channel[source, destination] < 0)
         key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])
-        pairs = np.stack(np.divmod(key, problem.num_devices), axis=1)
-        home = device[problem.producer[pairs[:, 0]]]
-        begin = self.finish[problem.producer[pairs[:, 0]]]
-        end = begin + problem.transfer[pairs[:, 0], problem.link_class[home, pairs[:, 1]]]
+        tensor, target = np.divmod(key, problem.num_devices)
+        producer = problem.producer[tensor]
+        begin = self.finish[producer]
+        end = begin + problem.transfer[tensor, problem.link_class[device[producer], target]]
+        rows = np.column_stack([tensor, target, begin, end])
         if not self._contended.size:
-            return np.column_stack([pairs, begin, end])  # in order already
-        rows = np.concatenate([np.column_stack([pairs, begin, end]), self._contended.T])
+            return rows  # in order already
+        rows = np.concatenate([rows, self._contended.T])
         return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
 
     @property
@@ -264,15 +257,13 @@ def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, st
 
     Ties prefer the simpler execution: fifo, then priority, then planned.
     """
-    best = (int(INFEASIBLE), "fifo")
-    modes = QUEUES if placement.priority is not None else ("fifo",)
-    row = placement.device[None, :]
-    for mode in modes:
-        ranks = None if mode == "fifo" else placement.priority
-        value = int(evaluate_batch(problem, row, ranks, mode, threads=1)[0])
-        if value < best[0]:
-            best = (value, mode)
-    return best
+    row, ranks = placement.device[None, :], placement.priority
+    value_of = {
+        mode: int(evaluate_batch(problem, row, ranks, mode, threads=1)[0])
+        for mode in (QUEUES if ranks is not None else ("fifo",))
+    }
+    fastest = min(value_of, key=value_of.__getitem__)
+    return value_of[fastest], fastest
 
 
 def warm_up(problem: PlacementProblem | None = None) -> None:
