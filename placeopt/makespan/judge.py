@@ -99,13 +99,6 @@ def _rows(broken: Flags) -> list[int]:
     return rows
 
 
-def _sorted(key: Ints) -> Ints:
-    """Return a stable order by key; evaluated schedules are in that order already."""
-    if (key[1:] >= key[:-1]).all():
-        return np.arange(len(key))
-    return np.argsort(key, kind="stable")
-
-
 def _sums(group: Ints, values: Ints, count: int) -> Ints:
     total = np.zeros(count, np.int64)
     np.add.at(total, group, values)
@@ -175,7 +168,7 @@ def _transfer_violations(
     away = source != target
     found += [f"{what(i)} goes to the device it is on" for i in _rows(~away)]
     key = tensor * problem.num_devices + target
-    order = _sorted(key)
+    order = np.argsort(key, kind="stable")
     again = np.zeros(len(key), np.bool_)
     again[order[1:]] = key[order[1:]] == key[order[:-1]]
     found += [f"{what(i)} happens twice" for i in _rows(again)]
@@ -231,11 +224,7 @@ def _input_violations(
     ]
     read = np.zeros(len(transfers.key), np.bool_)
     read[at[sent]] = True
-    unread = (
-        ~read & (transfers.position(transfers.key) == np.arange(len(read)))
-        if not read.all()
-        else ~read
-    )
+    unread = ~read & (transfers.position(transfers.key) == np.arange(len(read)))
     return found + [
         f"tensor {x // problem.num_devices} is sent to "
         f"'{problem.device_names[x % problem.num_devices]}', where nothing "
