@@ -93,11 +93,10 @@ def _clusters(relaxation: Relaxation, heads: HeadsTails, decided: Clusters, hori
     u, v = relaxation.source, relaxation.target
     room = horizon - (head + fast)[u] - (fast + tail)[v]
     near = relaxation.far > room
-    leader = np.array([decided.find(w) for w in range(n)], np.int64)
     first = np.concatenate([u[near], np.arange(n)])
-    second = np.concatenate([v[near], leader])
-    joined = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(n, n))
-    return np.asarray(connected_components(joined, directed=False)[1], np.int64)
+    second = np.concatenate([v[near], n + decided.cluster])  # a node per cluster, too
+    joined = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(2 * n, 2 * n))
+    return np.asarray(connected_components(joined, directed=False)[1][:n], np.int64)
 
 
 def _can_hold(
@@ -122,9 +121,9 @@ def _can_hold(
     work = sum(map(int, ticks))
     if int(head[ops].min()) + -(-work // len(devices)) + int(tail[ops].min()) > horizon:
         return False
-    elsewhere = ~np.isin(np.arange(len(relaxation.class_size)), relaxation.class_of[devices])
+    elsewhere = np.setdiff1d(relaxation.class_of, relaxation.class_of[devices])
     compute = relaxation.compute.copy()
-    compute[np.ix_(ops, np.flatnonzero(elsewhere))] = INCOMPATIBLE
+    compute[np.ix_(ops, elsewhere)] = INCOMPATIBLE
     if time.perf_counter() >= end or (compute == relaxation.compute).all():
         return True
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
