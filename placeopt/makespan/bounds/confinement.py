@@ -30,7 +30,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.relaxation import INFINITE, islands
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, islands
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _clusters(relaxation: Relaxation, heads: HeadsTails, decided: Clusters, hori
     """Return the number of the cluster of each op: all on one island."""
     n = relaxation.num_ops
     head, tail = heads.minima()
-    fast = np.where(heads.compute < 0, INFINITE, heads.compute).min(axis=1)
+    fast = fastest_ticks(heads.compute)
     u, v = relaxation.source, relaxation.target
     room = horizon - (head + fast)[u] - (fast + tail)[v]
     near = relaxation.far > room
@@ -126,8 +126,7 @@ def _can_hold(
     compute[np.ix_(ops, elsewhere)] = INCOMPATIBLE
     if time.perf_counter() >= end or (compute == relaxation.compute).all():
         return True
-    fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
-    there = replace(relaxation, compute=compute, min_compute=fastest)
+    there = replace(relaxation, compute=compute, min_compute=fastest_ticks(compute))
     return int(heads_tails(there, end=end).through().max()) <= horizon
 
 

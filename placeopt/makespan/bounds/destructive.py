@@ -37,7 +37,7 @@ from placeopt.makespan.bounds.communication import (
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
-from placeopt.makespan.bounds.relaxation import INFINITE, fits
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, fits
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class Clusters:
         off = off[self.cluster]
         self.contradiction |= bool(off.all(axis=1).any())
         left = np.where(off, INCOMPATIBLE, compute)
-        fastest = np.where(left < 0, INFINITE, left).min(axis=1)
-        self.relaxation = replace(self.relaxation, compute=left, min_compute=fastest)
+        self.relaxation = replace(self.relaxation, compute=left, min_compute=fastest_ticks(left))
         return bool((left != compute).any()), heads._replace(compute=left)
 
     def propagate(self, heads: HeadsTails) -> bool:
