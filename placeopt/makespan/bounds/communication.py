@@ -124,8 +124,7 @@ def heads_tails(
     if window is None:
         limit = int(min(most_work, work_a_second * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    half = end - 0.5 * left if math.isfinite(end) else end
-    head = _run(relaxation, relaxation.forwards, weights, window, half)
+    head = _run(relaxation, relaxation.forwards, weights, window, end - 0.5 * left)
     tail = _run(relaxation, relaxation.backwards, weights, window, end)
     return HeadsTails(head, tail, relaxation.compute)
 
