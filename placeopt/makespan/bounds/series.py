@@ -158,17 +158,14 @@ def placement_in_series(
     """Return the placement that runs each part as its own placement does, one part after the
     other; gates go where their own part has them.
     """
-    position = np.empty(problem.num_ops, np.int64)
-    position[problem.topological_order] = np.arange(problem.num_ops)
+    position = np.argsort(problem.topological_order)
     device, sequence = np.empty(problem.num_ops, np.int64), []
     for (ops, own), placement in zip(parts, placements, strict=True):
         device[ops[own]] = placement.device[own]
         rank = position[ops] if placement.priority is None else placement.priority
         order = np.argsort(rank, kind="stable")
         sequence.append(ops[order][own[order]])
-    priority = np.empty(problem.num_ops, np.int64)
-    priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
-    return Placement(device, priority)
+    return Placement(device, np.argsort(np.concatenate(sequence)))
 
 
 def restricted(placement: Placement, ops: Ints) -> Placement:
