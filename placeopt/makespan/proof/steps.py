@@ -46,20 +46,13 @@ class Ancestors(NamedTuple):
     apart: dict[int, Delay]
 
 
-def sweep(
-    state: Supposition,
-    *,
-    backwards: bool,
-    goal: Ints | None = None,
-    search: bool = True,
-) -> list[Lemma]:
+def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
 
     Parameters
     ----------
     goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do
     not reach them.
-    search : whether to look for lemmas at all.
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
     into, split = state.neighbours(backwards=backwards), state.splits()
@@ -68,9 +61,7 @@ def sweep(
     for v in order:
         _follow_edges(state, far, v, into)
         wanted = [
-            c
-            for c in state.classes(v)
-            if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])
+            c for c in state.classes(v) if into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
         if wanted:
             found += _lemmas(state, far, v, wanted, ancestors(state, v, order, place, into, split))
@@ -213,11 +204,11 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
         else:
             low = middle + 1
     best: tuple[Delay, list[int]] | None = None
-    for size in {low, max(low - 1, 0), max(low + 1, 0)}:
+    for size in {low, low - 1, low + 1}:
         if not 0 < size <= len(order):
             continue
         serial, ops = _one_machine(t, order[:size])
-        value = min(serial, float(t.key[ops].min()) if len(ops) else 0.0)
+        value = min(serial, float(t.key[ops].min()))
         if best is None or value > best[0]:
             best = value, ops
     return best
