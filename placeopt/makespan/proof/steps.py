@@ -387,20 +387,14 @@ def late_and_early(columns: Columns, most_levels: int = 400) -> Step | None:
     order = np.argsort(-tail, kind="stable")
     for level in sample(np.unique(head), most_levels).tolist():
         ops = order[head[order] >= level]
-        work = np.cumsum(time[ops])
-        fewest = np.sort(
-            head[ops]
-        )  # the j smallest heads of a prefix are no smaller than those of the whole set
-        low = np.cumsum(fewest)
+        work, tails = np.cumsum(time[ops]), np.cumsum(tail[ops])
+        # the j smallest heads of a prefix are no smaller than those of the whole set
+        low = np.cumsum(np.sort(head[ops]))
         refuted = np.ones(len(ops), np.bool_)
-        for j in range(1, devices + 1):
+        for j in range(1, min(devices, len(ops)) + 1):  # on j devices a prefix has j ops at least
             # tails descend: the j smallest of a prefix are its last ones
-            last = np.cumsum(tail[ops])
-            last = (
-                last - np.concatenate([np.zeros(min(j, len(ops)), np.int64), last[:-j]])[: len(ops)]
-            )
-            enough = np.arange(1, len(ops) + 1) >= j
-            refuted &= ~enough | (low[min(j, len(ops)) - 1] + work + last > j * most)
+            last = tails - np.concatenate([np.zeros(j, np.int64), tails[:-j]])
+            refuted[j - 1 :] &= (low[j - 1] + work + last > j * most)[j - 1 :]
         found = np.flatnonzero(refuted)
         if found.size:
             return ["ends", sorted(ops[: int(found[0]) + 1].tolist())]
