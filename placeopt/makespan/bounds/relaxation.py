@@ -93,7 +93,7 @@ class Relaxation:
     @cached_property
     def forwards(self) -> Direction:
         """In-edges in topological order."""
-        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
+        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1))
         rows = self.problem.topological_order, ptr, self.source, self.free, self.pay, self.far
         return Direction(*map(frozen, rows))
 
@@ -101,7 +101,7 @@ class Relaxation:
     def backwards(self) -> Direction:
         """Out-edges in reversed topological order."""
         by = np.argsort(self.source, kind="stable")
-        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1)).astype(np.int64)
+        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1))
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
         rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
         return Direction(*map(frozen, rows))
@@ -153,7 +153,7 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
     found = Relaxation(
         problem=problem,
         class_of=class_of,
-        class_size=np.bincount(class_of, minlength=compute.shape[1]).astype(np.int64),
+        class_size=np.bincount(class_of, minlength=compute.shape[1]),
         compute=compute,
         min_compute=fastest_ticks(compute),
         source=source,

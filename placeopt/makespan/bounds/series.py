@@ -69,7 +69,7 @@ def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> lis
         return []
     above = SegmentGraph(relaxation, end).above
     before = np.array([mask.bit_count() for mask in above], np.int64)
-    order = np.argsort(before, kind="stable").astype(np.int64)
+    order = np.argsort(before, kind="stable")
     places = np.arange(1, len(order))
     parts = np.split(order, places[before[order[1:]] >= places])
     return _with_gates(parts) if sum(len(part) >= fewest_ops for part in parts) > 1 else []
