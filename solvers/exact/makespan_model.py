@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import UNLIMITED, Flags, Ints
+from placeopt.makespan.bounds.relaxation import sample
+from placeopt.model.arrays import UNLIMITED, Ints
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.makespan.bounds.destructive import Clusters
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
 
@@ -64,11 +64,8 @@ class MakespanModel:
         self.allowed = analysis.relaxation.allowed
         # what holds for all schedules that round down to the coarse horizon
         deduced = analysis.within((self.horizon + 1) * scale - 1, propagation_seconds)
-        self.infeasible = deduced is None
-        self.clusters: Clusters | None = None
-        heads = analysis.heads
-        if deduced is not None:
-            heads, self.clusters = deduced
+        heads, self.clusters = (analysis.heads, None) if deduced is None else deduced
+        self.infeasible = self.clusters is None
         self.head, self.tail = (
             np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads)
         )
@@ -98,17 +95,13 @@ class MakespanModel:
         late = self.head + self.compute + self.tail > self.horizon
         possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), np.bool_)
         np.logical_and.at(possible, self.item, self.allowed & ~late)
-        if not possible.any(axis=1).all():
+        nowhere = ~possible.any(axis=1)
+        if nowhere.any():
             self.infeasible = True  # no solution within the horizon: keep a well-formed model
-            possible[~possible.any(axis=1)] = True
-            possible &= self._item_any(self.allowed)
-        self.possible = possible
+            able = np.zeros_like(possible)
+            np.logical_or.at(able, self.item, self.allowed)
+            possible[nowhere] = able[nowhere]
         self.devices = [np.flatnonzero(row).tolist() for row in possible]
-
-    def _item_any(self, mask: Flags) -> Flags:
-        result = np.zeros((int(self.item.max()) + 1, mask.shape[1]), np.bool_)
-        np.logical_or.at(result, self.item, mask)
-        return result
 
     def _variables(self, lower: int) -> None:
         m, n = self.model, self.problem.num_ops
@@ -137,10 +130,10 @@ class MakespanModel:
         """Literals of the devices of op v."""
         return self.on[self.item[v]]
 
-    def _readers(self, t: int) -> list[int]:
+    def readers(self, t: int) -> Ints:
         """Ops that read tensor t."""
         p = self.problem
-        return p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+        return p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
 
     def _durations(self) -> None:
         """End of every op; heads and tails that depend on the device."""
@@ -234,7 +227,7 @@ class MakespanModel:
         lanes: dict[int, list[Any]] = {}
         for t in range(p.num_tensors):
             i = int(self.item[p.producer[t]])
-            elsewhere = [v for v in self._readers(t) if self.item[v] != i]
+            elsewhere = [v for v in self.readers(t).tolist() if self.item[v] != i]
             for e in range(p.num_devices):
                 readers = [v for v in elsewhere if e in self._where(v)]
                 sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
@@ -268,15 +261,14 @@ class MakespanModel:
 
     def _memory(self) -> None:
         m, p = self.model, self.problem
-        weight = np.zeros(len(self.on), np.int64)
-        np.add.at(weight, self.item, p.resident)
-        total = int(weight.sum())
+        weight = p.units.bytes.tolist()
+        total = sum(weight)
         for d in range(p.num_devices):
             capacity = int(p.capacity[d])
             if capacity >= UNLIMITED or total <= capacity:
                 continue
             m.add(
-                sum(int(w) * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i])
+                sum(w * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i])
                 <= capacity
             )
         live = int(p.tensor_bytes.sum())
@@ -324,7 +316,9 @@ class MakespanModel:
                 m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
             )
             self._keep_at_home(t, d, home, end)
-        visitors = [v for v in self._readers(t) if d in self._where(v) and self.item[v] != i]
+        visitors = [
+            v for v in self.readers(t).tolist() if d in self._where(v) and self.item[v] != i
+        ]
         for source, literal in self.on[i].items():
             if source == d or not visitors:
                 continue
@@ -349,7 +343,7 @@ class MakespanModel:
         """
         m, p, u = self.model, self.problem, int(self.problem.producer[t])
         m.add(end >= self.end[u]).only_enforce_if(home)
-        readers = self._readers(t)
+        readers = self.readers(t).tolist()
         for v in readers:
             if d in self._where(v):
                 m.add(end >= self.end[v]).only_enforce_if([home, self._where(v)[d]])
@@ -444,8 +438,7 @@ class MakespanModel:
         spread over the graph.
         """
         fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
-        levels = (np.unique(head), np.unique(tail))
-        pick = [np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist() for x in levels]
+        pick = [sample(np.unique(x), 24).tolist() for x in (head, tail)]
         scored = []
         for a, b in itertools.product(*pick):
             inside = (head >= a) & (tail >= b)

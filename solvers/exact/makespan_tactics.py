@@ -99,11 +99,6 @@ class MakespanFacts:
         return self.model and serial // self.unit <= COARSE_HORIZON
 
     @property
-    def timed_exact(self) -> bool:
-        """Whether the exact grid can be searched, within a limit of seconds."""
-        return self.timed and self.exact
-
-    @property
     def building(self) -> float:
         """Seconds that building the model of the whole takes, about."""
         p = self.analysis.problem
@@ -220,7 +215,7 @@ def _probe(state: State, part: Tracker[Placement]) -> bool:
     while not part.stop() and part.value is not None:
         bound = part.lower_bound
         horizon = min(bound + step, part.value - 1)
-        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0, horizon)
+        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, horizon)
         if part.lower_bound <= horizon:
             break
         step = max(2 * step, bound // 500, 1)
@@ -475,7 +470,7 @@ def _ladder(state: State, part: Tracker[Placement]) -> bool:
         return True
     scale = max(facts.unit, -(-upper // RUNGS[facts.rung]))
     settings = facts.with_threads(state)
-    run = solve_on_grid(settings, part, facts.analysis, scale, 1.0, from_below=True)
+    run = solve_on_grid(settings, part, facts.analysis, scale, from_below=True)
     facts.rung += run.finished
     return run.closed
 
@@ -483,7 +478,7 @@ def _ladder(state: State, part: Tracker[Placement]) -> bool:
 def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
     """Run the model of the whole problem."""
     facts: MakespanFacts = state.facts
-    return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0).closed
+    return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit).closed
 
 
 def _building(facts: MakespanFacts) -> float:
@@ -494,7 +489,7 @@ PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
     Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=2.0),
-    Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
+    Runs("tight", BOTH, _tight, when=lambda f: f.timed and f.exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Steps("islands", BOTH, _islands, when=lambda facts: facts.timed and facts.on_islands),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
@@ -584,7 +579,7 @@ def _solve(
     )
     met = timed and lift(settings, own, inner, unit, own.elapsed + own.seconds_left / 2)
     if not met and not own.stop():
-        met = solve_on_grid(settings, own, inner, unit, 1.0).finished
+        met = solve_on_grid(settings, own, inner, unit).finished
     return met or own.stop_reason == "proved"
 
 
