@@ -313,8 +313,7 @@ def _send_starts(
         strict=True,
     )
     for tensor, old, begin, finish in rows:
-        readers = built.readers(tensor)
-        new = int(device[readers[schedule.device[readers] == old][0]])
+        new = int(device[next(v for v in built.readers(tensor) if schedule.device[v] == old)])
         sent[int(tensor), new] = int(finish) // built.scale - int(finish - begin) // built.scale
     return sent
 
@@ -383,8 +382,7 @@ def _followers(
         last_op[d] = v
     last_reader: dict[int, int] = {}
     for _, t, d, e in sends:
-        readers = built.readers(t)
-        reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
+        reader = min((v for v in built.readers(t) if device[v] == e), key=rank.__getitem__)
         channel = int(p.channel[d, e])
         if last_reader.get(channel, reader) != reader:
             after[last_reader[channel]].append(reader)
