@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 import threading
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -374,12 +374,9 @@ def _followers(
     """
     p = built.problem
     after: list[list[int]] = [[] for _ in order]
-    last_op: dict[int, int] = {}
-    for v in order.tolist():
-        d = int(device[v])
-        if d in last_op:
-            after[last_op[d]].append(v)
-        last_op[d] = v
+    for d in range(p.num_devices):
+        for u, v in pairwise(order[device[order] == d].tolist()):
+            after[u].append(v)
     last_reader: dict[int, int] = {}
     for _, t, d, e in sends:
         reader = min((v for v in built.readers(t) if device[v] == e), key=rank.__getitem__)
