@@ -96,15 +96,13 @@ class Evaluation(Shown):
 _NO_RANKS = frozen(np.zeros((0, 0), np.int64))
 
 
-def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
-    """Return the memory for the execution of one placement; none without a problem."""
-    n, k, edges = (
-        (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
-    )
-    return kernels.Trace(*(np.zeros(shape, np.int64) for shape in (n, n, (4, edges), 1, k)))
+def _empty_trace(ops: int, edges: int, devices: int) -> kernels.Trace:
+    """Return the memory for the execution of one placement; without ops none is executed."""
+    shapes = (ops, ops, (4, edges), 1, devices)
+    return kernels.Trace(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
-_NO_TRACE = _empty_trace()
+_NO_TRACE = _empty_trace(0, 0, 0)
 
 
 def _table(rows: NDArray[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
@@ -164,7 +162,8 @@ def evaluate(
         if placement.priority is None or mode == "fifo"
         else _table(placement.priority[None, :], np.int64)
     )
-    makespan, trace = np.empty(1, np.int64), _empty_trace(problem)
+    makespan = np.empty(1, np.int64)
+    trace = _empty_trace(problem.num_ops, problem.num_edges, problem.num_devices)
     kernels.batch(
         arrays,
         _table(placement.device[None, :], np.int32),
@@ -266,7 +265,7 @@ def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, st
     return value_of[fastest], fastest
 
 
-def warm_up(problem: PlacementProblem | None = None) -> None:
+def warm_up() -> None:
     """Compile the kernels (or load them from numba's cache), so that timings start warm."""
-    tiny = problem or PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
+    tiny = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
     evaluate_batch(tiny, np.zeros((1, tiny.num_ops), np.int32), threads=1)

@@ -82,16 +82,15 @@ class HeadsTails(NamedTuple):
     def minima(self) -> tuple[Ints, Ints]:
         """Return head and tail of each op on its best class, shape (num_ops,) each."""
         off = self.compute < 0
-        return np.where(off, INFINITE, self.head).min(axis=1), np.where(
-            off, INFINITE, self.tail
-        ).min(axis=1)
+        head, tail = (np.where(off, INFINITE, far).min(axis=1) for far in (self.head, self.tail))
+        return head, tail
 
     def through(self) -> Ints:
         """Return what each op proves about the makespan: min over classes of head + compute +
         tail.
         """
         total = self.head + self.compute + self.tail
-        return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
+        return np.where(self.compute < 0, INFINITE, total).min(axis=1)
 
 
 def heads_tails(

@@ -75,9 +75,7 @@ def head_tail_bound(
 
 def class_energy(compute: Ints, weights: Ints) -> Ints:
     """Return min over compatible classes of weight * compute, int64[num_ops]."""
-    return np.asarray(
-        np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1)
-    )
+    return np.where(compute < 0, np.iinfo(np.int64).max, compute * weights).min(axis=1)
 
 
 @uncounted_entry
