@@ -280,8 +280,7 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         m.add_hint(
             built.start[v], int(schedule.finish[v]) // built.scale - length
         )  # ends are rounded down
-    home = np.zeros(len(built.on), np.int64)
-    home[built.item] = device
+    home = device[built.problem.units.first_op]
     for i, literals in enumerate(built.on):
         if len(literals) > 1:
             for d, literal in literals.items():

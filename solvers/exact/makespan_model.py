@@ -376,10 +376,6 @@ class MakespanModel:
     # --- symmetry and cuts
     # ---------------------------------------------------------------------------
 
-    def symmetric_classes(self) -> list[tuple[int, ...]]:
-        """Classes of at least two interchangeable devices."""
-        return [c for c in self.problem.identical_devices if len(c) > 1]
-
     def _pivot_order(self) -> Ints:
         """Items in the order in which they open new devices: longest first."""
         weight = np.zeros(len(self.on), np.int64)
@@ -388,10 +384,10 @@ class MakespanModel:
 
     def _symmetry(self) -> None:
         """Device j + 1 of a class is opened by a later item than device j (in pivot order)."""
-        m = self.model
-        for members in self.symmetric_classes():
+        m, order = self.model, self._pivot_order().tolist()
+        for members in self.problem.identical_devices:
             opened: list[list[Literal]] = [[] for _ in members]
-            items = enumerate(self._pivot_order()[: 4 * len(members)].tolist())
+            items = enumerate(order[: 4 * len(members)])
             for (position, i), (j, d) in itertools.product(items, enumerate(members)):
                 on = self.on[i]
                 if d not in on:
@@ -405,20 +401,21 @@ class MakespanModel:
     def relabel(self, device: Ints) -> Ints:
         """Permute interchangeable devices so that the placement obeys `_symmetry`."""
         renamed = np.arange(self.problem.num_devices)
-        by_item = np.zeros(len(self.on), np.int64)
-        by_item[self.item] = device
-        for members in self.symmetric_classes():
-            seen = [d for d in dict.fromkeys(by_item[self._pivot_order()].tolist()) if d in members]
+        by_item = device[self.problem.units.first_op]
+        used = list(dict.fromkeys(by_item[self._pivot_order()].tolist()))
+        for members in self.problem.identical_devices:
+            seen = [d for d in used if d in members]
             seen += [d for d in members if d not in seen]
-            for new, old in zip(members, seen, strict=True):
-                renamed[old] = new
+            renamed[seen] = members
         return renamed[device]
 
     def _load_and_energy_cuts(self) -> None:
         """Makespan >= a + work on one device of the ops with head >= a and tail >= b, + b."""
-        head = np.where(self.allowed, self.head, np.iinfo(np.int64).max).min(axis=1)
-        tail = np.where(self.allowed, self.tail, np.iinfo(np.int64).max).min(axis=1)
-        for a, b in self._energy_thresholds(head, tail):
+        head, tail, fastest = (
+            np.where(self.allowed, ticks, np.iinfo(np.int64).max).min(axis=1)
+            for ticks in (self.head, self.tail, self.compute)
+        )
+        for a, b in self._energy_thresholds(head, tail, fastest):
             inside = np.flatnonzero((head >= a) & (tail >= b)).tolist()
             for d in range(self.problem.num_devices):
                 terms = [
@@ -430,12 +427,11 @@ class MakespanModel:
                     self.model.add(self.makespan >= a + b + sum(terms))
 
     def _energy_thresholds(
-        self, head: Ints, tail: Ints, *, most: int = 12
+        self, head: Ints, tail: Ints, fastest: Ints, *, most: int = 12
     ) -> list[tuple[int, int]]:
         """Return (0, 0) and the at most `most` thresholds whose head-tail bounds are largest,
         spread over the graph.
         """
-        fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
         pick = [sample(np.unique(x), 24).tolist() for x in (head, tail)]
         scored = []
         for a, b in itertools.product(*pick):
