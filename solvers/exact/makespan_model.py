@@ -71,7 +71,7 @@ class MakespanModel:
         )
         self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
         self._restrict_to_horizon()
-        self._variables(-(-lower // scale) if scale == 1 else lower // scale)
+        self._variables(lower // scale)
         self._durations()
         self._devices_run_one_op_at_a_time()
         self._precedences()
@@ -104,7 +104,7 @@ class MakespanModel:
         self.devices = [np.flatnonzero(row).tolist() for row in possible]
 
     def _variables(self, lower: int) -> None:
-        m, n = self.model, self.problem.num_ops
+        m = self.model
         self.makespan = m.new_int_var(min(max(0, lower), self.horizon), self.horizon, "makespan")
         true = m.new_constant(1)
         self.on: list[dict[int, Literal]] = []  # item -> device -> literal
@@ -118,8 +118,8 @@ class MakespanModel:
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.same_of: dict[tuple[int, int], Literal] = {}
-        for v in range(n):
-            devices = self.devices[self.item[v]]
+        for v, item in enumerate(self.item.tolist()):
+            devices = self.devices[item]
             first = min(int(self.head[v, d]) for d in devices)
             last = max(
                 self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices
