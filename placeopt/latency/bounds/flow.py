@@ -71,7 +71,7 @@ from placeopt.model.threads import call_interruptibly
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags
     from placeopt.model.ideals import Lattice
     from placeopt.model.problem import PlacementProblem
 
@@ -474,33 +474,35 @@ class FlowBound:
 
     def _units(self) -> Ints:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
-        unit = np.full(len(self.nodes.ops), -1, np.int64)
+        n, members = len(self.nodes.ops), self.lattice.members
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
-        state, slot = int(self._tables.value[ideal, :, s].argmin()), 0
+        state = int(self._tables.value[ideal, :, s].argmin())
+        slots: list[Flags] = []  # from the last one
         while ideal > 0:
             above, (came, choice) = ideal, divmod(int(self._tables.back[ideal, state, s]), 2)
             ideal, state = divmod(came, self._tables.value.shape[1])
             if choice == SLOT:
-                n = len(unit)
-                unit[self.lattice.members(above, n) & ~self.lattice.members(ideal, n)] = slot
-                slot, s = slot + 1, s - 1
-        unit[unit >= 0] = slot - 1 - unit[unit >= 0]
+                slots.append(members(above, n) & ~members(ideal, n))
+                s -= 1
+        unit = np.full(n, -1, np.int64)
+        for slot, held in enumerate(reversed(slots)):
+            unit[held] = slot
         return unit
 
     def _cut(self, units: Ints) -> Floats:
         """Row of the master problem: value <= cost of this placement under any flow."""
-        a, n = self.arrays, len(units)
+        a, n, unit = self.arrays, len(units), units.tolist()
         lasts = np.zeros(max(1, int(units.max()) + 1), np.int64)
         np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
         for b in self.nodes.between:
-            held = {int(units[v]) for v in b.before} & {int(units[v]) for v in b.behind}
-            lasts[[unit for unit in held if unit >= 0]] += b.time
-        for t, (u, heads, _) in enumerate(self.nodes.tensors):
-            at = {int(units[v]) for v in heads}
-            if units[u] >= 0 and at != {int(units[u])}:
-                lasts[units[u]] += a.io_time[t]
-            for s in at - {int(units[u]), -1}:
-                lasts[s] += a.io_time[t]
+            held = {unit[v] for v in b.before} & {unit[v] for v in b.behind}
+            lasts[list(held - {-1})] += b.time
+        for u, heads, ticks in self.nodes.tensors:
+            at = {unit[v] for v in heads}
+            if unit[u] >= 0 and at != {unit[u]}:
+                lasts[unit[u]] += ticks
+            for s in at - {unit[u], -1}:
+                lasts[s] += ticks
         duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale
         ends = self._ends
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
@@ -520,7 +522,7 @@ class FlowBound:
             size = sum(used[u] for u in units_of)
             fitting = [i for i in range(len(free)) if left[i] >= len(units_of) and free[i] >= size]
             at = (
-                min(fitting, key=lambda i: (free[i], i))
+                min(fitting, key=free.__getitem__)
                 if fitting
                 else max(range(len(free)), key=lambda i: (left[i], free[i]))
             )
