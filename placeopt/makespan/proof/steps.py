@@ -56,15 +56,14 @@ def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> l
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
     into, split = state.neighbours(backwards=backwards), state.splits()
-    place = {v: i for i, v in enumerate(order)}
     found: list[Lemma] = []
-    for v in order:
+    for at, v in enumerate(order):
         _follow_edges(state, far, v, into)
         wanted = [
             c for c in state.classes(v) if into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
         if wanted:
-            found += _lemmas(state, far, v, wanted, ancestors(state, v, order, place, into, split))
+            found += _lemmas(state, far, v, wanted, ancestors(state, order[: at + 1], into, split))
         state.narrow(v)
         if state.closed:
             break
@@ -100,23 +99,15 @@ def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neig
 
 
 def ancestors(
-    state: Supposition,
-    v: int,
-    order: list[int],
-    place: dict[int, int],
-    into: Neighbours,
-    split: set[tuple[int, int]],
+    state: Supposition, order: list[int], into: Neighbours, split: set[tuple[int, int]]
 ) -> Ancestors:
-    """Return the ops before v with their delays."""
+    """Return the ops before the last one of an order, v, with their delays."""
+    v, ops = order[-1], []
     near: dict[int, Delay] = {v: 0}
     apart: dict[int, Delay] = {v: INFINITE}
-    pending, at, ops = 1, place[v], []
-    while pending:
-        w = order[at]
-        at -= 1
+    for w in reversed(order):
         if w not in near:
             continue
-        pending -= 1
         run: Delay = 0
         if w != v:
             ops.append(w)
@@ -126,7 +117,6 @@ def ancestors(
             elif (state.group[w][0], state.group[v][0]) in split:
                 near[w] = max(near[w], apart[w])
         for u, free, pay in into.get(w, ()):
-            pending += u not in near
             near[u] = max(near.get(u, 0), free + run + near[w])
             apart[u] = max(
                 apart.get(u, 0), min(pay + run + near[w], INFINITE if free else run + apart[w])

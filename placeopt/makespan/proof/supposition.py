@@ -176,13 +176,12 @@ class Supposition:
 
     def neighbours(self, *, backwards: bool) -> Neighbours:
         """Return the ops before each op (after it, read backwards) with the delays between them."""
+        edges = [(u, v, free, pay) for (u, v), (free, pay) in self.edges.items()]
+        edges += [(u, v, ticks, ticks) for (u, v), ticks in self.delays.items()]
         found: Neighbours = {}
-        for (u, v), (free, pay) in self.edges.items():
-            found.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
-        for (u, v), ticks in self.delays.items():
-            found.setdefault(u if backwards else v, []).append(
-                (v if backwards else u, ticks, ticks)
-            )
+        for u, v, free, pay in edges:
+            first, last = (v, u) if backwards else (u, v)
+            found.setdefault(last, []).append((first, free, pay))
         return found
 
     # --- what is supposed, or follows
