@@ -60,7 +60,7 @@ class Effort:
 
     cases: int
     end: float
-    choices: Sequence[Choice] = ()
+    choices: Sequence[Choice]
     goals: Callable[[Supposition], tuple[Ints, Ints]] | None = None
     rounds: int = 12
     spent: int = 0
