@@ -119,7 +119,7 @@ class PeriodProgram:
         problem: PlacementProblem,
         incumbent: int | None,
         lower_bound: int,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool],
     ) -> None:
         self.problem, self._stop = problem, stop
         self.model = contract(problem, limit=incumbent)

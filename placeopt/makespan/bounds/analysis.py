@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from placeopt.makespan.bounds import METHODS
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.makespan.bounds.destructive import (
     Clusters,
@@ -31,21 +32,13 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-COMBINATORIAL = (
-    "critical-path",
-    "load",
-    "communication",
-    "fork-join",
-    "head-tail",
-    "energy",
-    "destructive",
-)
-"""Bounds that take milliseconds to a few seconds, cheapest first."""
-
 PROGRAMS = {"segments": 1.0, "front": 3.0}
 """Bounds by CP-SAT, which take what they are given, and the seconds from which on they are worth
 it: fronts are not for the quick bounds at the start of a search (at most two seconds), which would
 wait for them; beside the search they have turns of their own."""
+
+COMBINATORIAL = tuple(name for name in METHODS if name not in PROGRAMS)
+"""Bounds that take milliseconds to a few seconds, cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +137,7 @@ class Analysis:
 
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""
-        value, method = 0, "none"
-        for name, found in self.bounds.items():
-            if found > value:
-                value, method = found, name
+        method, value = max({"none": 0, **self.bounds}.items(), key=itemgetter(1))
         return value, method
 
     def closed(self) -> bool:
@@ -164,7 +154,7 @@ class Analysis:
 
     def run_all(self, chosen: Sequence[str], *, optional: bool) -> None:
         """Run the bounds `chosen`, cheapest first, until one meets the known solution."""
-        for name in (*COMBINATORIAL, *PROGRAMS):
+        for name in METHODS:
             if name in chosen and not self.closed():
                 self.run(name, optional=optional)
 
@@ -210,8 +200,7 @@ class Analysis:
 
     def _until(self, share: float) -> float:
         """End of a share of the time left, in seconds of `time.perf_counter`."""
-        left = self.seconds_left
-        return time.perf_counter() + share * left if math.isfinite(left) else math.inf
+        return time.perf_counter() + share * self.seconds_left
 
     def _affordable(self, name: str) -> bool:
         """Whether there is time for a bound, by an estimate of its steps."""
