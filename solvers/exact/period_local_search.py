@@ -464,8 +464,7 @@ class _Annealing:
             self.device = _balanced(model)
             self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
         else:
-            self.device = np.zeros(model.num_nodes, np.int64)
-            self.device[model.node] = tracker.solution.device
+            self.device = model.node_devices(tracker.solution.device)
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
@@ -504,15 +503,11 @@ def _balanced(model: ContractedProblem) -> Ints:
     """Give nodes, the largest bytes first, to the compatible device with the most free memory
     left.
     """
-    type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
-    free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
+    free, allowed = model.capacity[model.type_of], model.allowed[:, model.type_of]
     device = np.zeros(model.num_nodes, np.int64)
     for v in np.argsort(-model.resident, kind="stable").tolist():
-        best = max(
-            (d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d)
-        )
-        device[v] = best
-        free[best] -= int(model.resident[v])
+        device[v] = np.where(allowed[v], free, np.iinfo(np.int64).min).argmax()
+        free[device[v]] -= model.resident[v]
     return device
 
 
