@@ -31,6 +31,7 @@ import numpy as np
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import integer_program, linear_program
+from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -69,14 +70,6 @@ class Effort:
     close: float = 1e-3
 
 
-class _OutOfTimeError(Exception):
-    """The deadline passed inside a subproblem."""
-
-
-class _UndecidedError(Exception):
-    """A subproblem took longer than its share."""
-
-
 @dataclass
 class _Subproblem:
     """Sets of one device type: binary membership, one variable per transfer, one load row (the
@@ -84,7 +77,6 @@ class _Subproblem:
     """
 
     matrix: Any
-    right: Floats
     width: int
     load: Floats  # (width,) ticks of every variable
     fits: Floats  # (N,) 1 where the node may be in a set
@@ -143,7 +135,7 @@ class ColumnBound:
                 self._exact = True
                 if self._refutes(upper - 1, uniform, effort.rounds):
                     lower = upper
-        except _OutOfTimeError:  # or a program that failed, which another turn would do as well
+        except OutOfTimeError:  # or a program that failed, which another turn would do as well
             self.unfinished = time.perf_counter() >= self.deadline - effort.least_seconds
         return lower
 
@@ -163,7 +155,7 @@ class ColumnBound:
                 return False
             try:
                 answer = self._prices_refute(limit, prices)
-            except _UndecidedError:
+            except UndecidedError:
                 return False
             if answer is None:
                 return True
@@ -181,11 +173,11 @@ class ColumnBound:
         refuted).
         """
         n, num_types = self.model.num_nodes, self.model.num_types
-        usable = [i for i in range(len(self.sets)) if self._loads[i] <= limit * (1 + _MARGIN)]
+        loads = zip(self.sets, self._loads, strict=True)
+        usable = [found for found, load in loads if load <= limit * (1 + _MARGIN)]
         cover = np.zeros((n, len(usable)))
         budget = np.zeros((num_types, len(usable)))
-        for column, i in enumerate(usable):
-            g, members = self.sets[i]
+        for column, (g, members) in enumerate(usable):
             cover[:, column] = members
             budget[g, column] = 1.0
         cost = np.concatenate([np.zeros(len(usable)), uniform])
@@ -248,7 +240,7 @@ class ColumnBound:
             least = _MARGIN * float(prices.sum())
             found = self._above(g, limit, prices, max(threshold, least))
             if found is None and threshold < least:
-                raise _UndecidedError
+                raise UndecidedError
         if found is None:  # so far a claim of floating-point arithmetic at most
             found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
@@ -284,7 +276,7 @@ class ColumnBound:
         if code == cp_model.INFEASIBLE:
             return None
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            raise _UndecidedError
+            raise UndecidedError
         return np.array([bool(solver.value(var)) for var in x])
 
     def _limit_load(
@@ -322,11 +314,13 @@ class ColumnBound:
         upper[:n] = part.fits * (self.model.total[:, g] <= limit)
         lower = np.zeros(part.width)
         if self._direct:
-            found = self._ask(part, limit, prices, lower, upper, effort.direct_seconds, threshold)
-            if found is not _UNKNOWN:
-                return found  # type: ignore[no-any-return]
-            self._left()  # a turn that is over says nothing about longer ones
-            self._direct = False
+            try:
+                return self._ask(
+                    part, limit, prices, lower, upper, effort.direct_seconds, threshold
+                )
+            except UndecidedError:
+                self._left()  # a turn that is over says nothing about longer ones
+                self._direct = False
         for root in np.lexsort((np.arange(n), -prices)).tolist():
             if upper[root] == 0.0:
                 continue
@@ -337,8 +331,6 @@ class ColumnBound:
             lower[root] = 1.0
             if self._relaxed(part, limit, prices, lower, upper) > threshold:
                 found = self._ask(part, limit, prices, lower, upper, effort.root_seconds, threshold)
-                if found is _UNKNOWN:
-                    raise _UndecidedError
                 if found is not None:
                     return found
             lower[root] = upper[root] = 0.0
@@ -353,17 +345,16 @@ class ColumnBound:
         upper: Floats,
     ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
-        matrix, right = _with_limit(part, limit)
         answer = linear_program(
             -_pad(prices, part.width),
-            below=(matrix, right),
+            below=_with_limit(part, limit),
             bounds=np.stack([lower, upper], axis=1),
             seconds=self._left(),
         )
         if answer.status == 2:
             return -np.inf
         if answer.status != 0:
-            raise _OutOfTimeError
+            raise OutOfTimeError
         return float(-answer.fun)
 
     def _ask(
@@ -375,9 +366,13 @@ class ColumnBound:
         upper: Floats,
         seconds: float,
         threshold: float,
-    ) -> Any:
-        """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too
-        short.
+    ) -> Flags | None:
+        """Return a set above the threshold, None if there is none.
+
+        Raises
+        ------
+        UndecidedError
+            If the time was too short.
         """
         from scipy.sparse import csr_matrix, vstack
 
@@ -398,25 +393,19 @@ class ColumnBound:
         if answer.status == 2:
             return None
         if answer.x is not None:
-            return answer.x[:n] > 0.5
-        if answer.status not in (0, 1):
-            raise _OutOfTimeError
-        return _UNKNOWN
+            held: Flags = answer.x[:n] > 0.5
+            return held
+        raise UndecidedError if answer.status in (0, 1) else OutOfTimeError
 
     def _left(self) -> float:
         left = self.deadline - time.perf_counter()
         if left <= self.effort.least_seconds:
-            raise _OutOfTimeError
+            raise OutOfTimeError
         return left
 
 
-_UNKNOWN = object()  # answer of a subproblem that ran out of its share of time
-
-
 def _pad(values: Floats, width: int) -> Floats:
-    padded = np.zeros(width)
-    padded[: len(values)] = values
-    return padded
+    return np.pad(values, (0, width - len(values)))
 
 
 def _load(model: ContractedProblem, g: int, members: Flags) -> float:
@@ -430,37 +419,21 @@ def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
     from scipy.sparse import coo_matrix
 
     n = model.num_nodes
-    rows: list[int] = []
-    columns: list[int] = []
-    data: list[float] = []
+    terms: list[tuple[int, int, int]] = []  # (a, b, y): x_a - x_b <= y
     extra: list[float] = []
-    row = 0
-
-    def transfer(pairs: list[tuple[int, int]], ticks: float) -> None:
-        nonlocal row
-        for a, b in pairs:  # x_a - x_b <= y
-            rows.extend([row] * 3)
-            columns.extend([a, b, n + len(extra)])
-            data.extend([1.0, -1.0, -1.0])
-            row += 1
-        extra.append(ticks)
-
-    for t in range(len(model.producer)):
-        ticks = float(model.weight[t, g])
-        if ticks == 0:
-            continue
+    for t in np.flatnonzero(model.weight[:, g]).tolist():
         u = int(model.producer[t])
         consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        if len(consumers) == 1:
-            transfer([(u, consumers[0]), (consumers[0], u)], ticks)
-        else:
-            transfer([(c, u) for c in consumers], ticks)
-            transfer([(u, c) for c in consumers], ticks)
+        into, out = [(c, u) for c in consumers], [(u, c) for c in consumers]
+        for pairs in [out + into] if len(consumers) == 1 else [into, out]:
+            terms += [(a, b, n + len(extra)) for a, b in pairs]
+            extra.append(float(model.weight[t, g]))
+    columns = np.array(terms, np.int64).reshape(-1)
+    rows, data = np.repeat(np.arange(len(terms)), 3), np.tile([1.0, -1.0, -1.0], len(terms))
     width = n + len(extra)
     binding = int(model.resident.sum()) > int(model.capacity[g])
     return _Subproblem(
-        matrix=coo_matrix((data, (rows, columns)), shape=(row, width)).tocsr(),
-        right=np.zeros(row),
+        matrix=coo_matrix((data, (rows, columns)), shape=(len(terms), width)).tocsr(),
         width=width,
         load=np.concatenate([model.total[:, g].astype(np.float64), np.array(extra)]),
         fits=model.allowed[:, g].astype(np.float64),
@@ -475,8 +448,7 @@ def _with_limit(part: _Subproblem, limit: int) -> tuple[Any, Floats]:
     from scipy.sparse import csr_matrix, vstack
 
     blocks = [part.matrix, csr_matrix(part.load / max(float(limit), 1.0))]
-    right = [part.right, np.array([1.0 + _MARGIN])]
     if part.resident is not None:
         blocks.append(csr_matrix(_pad(part.resident, part.width)))
-        right.append(np.array([1.0 + _MARGIN]))
-    return vstack(blocks).tocsr(), np.concatenate(right)
+    right = np.repeat([0.0, 1.0 + _MARGIN], [part.matrix.shape[0], len(blocks) - 1])
+    return vstack(blocks).tocsr(), right
