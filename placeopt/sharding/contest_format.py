@@ -24,7 +24,7 @@ from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
 from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
 from placeopt.sharding.evaluate import profile_of
-from placeopt.sharding.problem import ShardingProblem
+from placeopt.sharding.problem import ShardingProblem, starts_of
 
 MAX_BYTES = 2**30
 """Largest text, after decompression; the largest known instance has 146 MB."""
@@ -85,7 +85,7 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
     stated = _stated_limit(body)
     problem = ShardingProblem(
         name=body.text("name", default_name),
-        node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+        node_ptr=starts_of(sizes),
         cost=cost,
         usage=usage,
         interval=interval,

@@ -21,6 +21,7 @@ from placeopt.sharding.layouts import (
     REPLICATE,
     change_seconds,
     change_steps,
+    divides,
     partition_spec,
     share,
     torch_placements,
@@ -70,13 +71,10 @@ def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[s
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
     rows: list[dict[str, Any]] = []
-    made: dict[int, int] = {}
-    for tensor, op in enumerate(graph.producer.tolist()):
-        made.setdefault(op, tensor)
     for op in graph.topological_order.tolist():
         strategy = model.strategies[op][chosen[op]]
         layout = strategy.outputs[0] if strategy.outputs else ()
-        rank = len(graph.shapes[made[op]]) if op in made else 0
+        rank = len(graph.shapes[model.makes[op][0]]) if model.makes[op] else 0
         rows.append(
             _row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op])
         )
@@ -117,7 +115,7 @@ def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, i
     graph = model.graph
     made: dict[int, Layout] = {}
     pairs: list[tuple[Layout, Layout]] = []
-    for op, outputs in enumerate(_made(model)):
+    for op, outputs in enumerate(model.makes):
         made.update(zip(outputs, model.strategies[op][chosen[op]].outputs, strict=True))
     for op, tensors in enumerate(model.reads):
         needed = model.strategies[op][chosen[op]].inputs
@@ -147,7 +145,6 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, np.int64)
     known: dict[int, Layout] = {}
-    made = _made(model)
     for op in graph.topological_order.tolist():
         wanted = [
             tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]
@@ -157,12 +154,12 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
             chosen[op] = min(
                 range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
             )
-        known.update(zip(made[op], strategies[chosen[op]].outputs, strict=True))
+        known.update(zip(model.makes[op], strategies[chosen[op]].outputs, strict=True))
     for number, weight in enumerate(model.weights):
         needed = model.strategies[weight.op][chosen[weight.op]].weight
         chosen[graph.num_ops + number] = model.layouts[number].index(needed)
     for op in filter(model.stores, range(graph.num_ops)):
-        chosen[op] = _as_read(model, op, made[op][0], chosen)
+        chosen[op] = _as_read(model, op, model.makes[op][0], chosen)
     return ShardingSolution(chosen)
 
 
@@ -178,14 +175,6 @@ def _as_read(model: ShardingModel, op: int, tensor: int, chosen: Ints) -> int:
         for r in readers.tolist()
     )
     return next((layouts.index(x) for x in needs if x in layouts), 0)
-
-
-def _made(model: ShardingModel) -> list[list[int]]:
-    """Return the tensors that each op makes."""
-    found: list[list[int]] = [[] for _ in range(model.graph.num_ops)]
-    for tensor, op in enumerate(model.graph.producer.tolist()):
-        found[op].append(tensor)
-    return found
 
 
 def _distance(
@@ -209,17 +198,18 @@ def _distance(
     way = strategy.ways[-1]
     sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for _, b, a in given)
     split_alone = way.divided and not weighted and not any(b[-1] >= 0 for _, b, _ in given)
-    kept_whole = weighted and _keeps_whole(model, op, way, first=not given)
+    kept_whole = weighted and _keeps_whole(model, op, way, own, first=not given)
     return batch, changes, sliced + split_alone, kept_whole, not way.divided
 
 
-def _keeps_whole(model: ShardingModel, op: int, way: Way, *, first: bool) -> bool:
+def _keeps_whole(
+    model: ShardingModel, op: int, way: Way, own: Callable[[Way], int], *, first: bool
+) -> bool:
     """Whether a way keeps a weight whole that Megatron splits: an embedding, which reads nothing
     that is computed, by its vocabulary.
     """
     if first and PARTIAL in {s.ways[-1].outputs[0] for s in model.strategies[op]}:
         return way.outputs[0] != PARTIAL
-    own, _ = _own_weight(model, op)
     return not way.divided or own(way) == REPLICATE
 
 
@@ -246,11 +236,11 @@ def torch_parameter_layouts(
     """Return the layout of every stored tensor of a torch program, by each of its names."""
     assert model.calls is not None
     graph, found = model.graph, []
-    tensor = {op: t for t, op in enumerate(graph.producer.tolist())}
     for op, names in model.calls.names.items():
+        tensor = model.makes[op][0]
         layout = model.strategies[op][int(solution.strategy[op])].outputs[0]
-        size = -(-int(graph.tensor_bytes[tensor[op]]) // share(layout, model.axes))
-        shape = graph.shapes[tensor[op]]
+        size = -(-int(graph.tensor_bytes[tensor]) // share(layout, model.axes))
+        shape = graph.shapes[tensor]
         found += [ParameterLayout(name, shape, layout, size) for name in names]
     return found
 
@@ -283,7 +273,7 @@ def parameter_layouts(
             if name in found or name not in stored:
                 continue
             own = _own_layout(call.kind, weight.shape, layout, stored[name][0])
-            if own is not None and _divides(stored[name][0], own, model):
+            if own is not None and divides(stored[name][0], own, model.axes):
                 found[name] = own
     whole = (REPLICATE,) * len(model.axes)
     rows = []
@@ -316,15 +306,6 @@ def _bias_layout(result: int, seen: Shape, layout: Layout, shape: Shape) -> Layo
     if shape[0] != seen[result]:
         return None
     return tuple(0 if place == result else REPLICATE for place in layout)
-
-
-def _divides(shape: Shape, layout: Layout, model: ShardingModel) -> bool:
-    """Whether every split dimension is a multiple of the devices it is split over."""
-    parts = [1] * len(shape)
-    for axis, place in zip(model.axes, layout, strict=True):
-        if place >= 0:
-            parts[place] *= axis.size
-    return all(size % part == 0 for size, part in zip(shape, parts, strict=True))
 
 
 def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
