@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from placeopt.sharding.bounds.bounding import Bounding
     from placeopt.sharding.compact import Condensed
 
-    Bools = Flags
-
 STEPS = 60
 """Most steps of the bound of a part, which begins at the prices and messages of what it was taken
 from. Of 15, 30, 60 and 120 the bound after 3 s on four problems of the families of results/sharding
@@ -59,9 +57,9 @@ class Part(NamedTuple):
     condensed: Condensed
     bound: int  # of the choices in it, without an offset
     state: State  # of its bound
-    alive: Bools  # strategies and pairs that survive
-    pairs: Bools
-    low: Bools  # strategies of the node that is parted next that use little, all of the others
+    alive: Flags  # strategies and pairs that survive
+    pairs: Flags
+    low: Flags  # strategies of the node that is parted next that use little, all of the others
 
 
 class Branches:
@@ -192,13 +190,13 @@ def _numbers(part: Part) -> int:
     return len(compact.table) + 8 * len(compact.cost)
 
 
-def _parted(low: Bools, node_ptr: Ints) -> tuple[int, int]:
+def _parted(low: Flags, node_ptr: Ints) -> tuple[int, int]:
     """Return where the strategies of the parted node begin and end."""
     v = int(np.searchsorted(node_ptr, int(np.argmin(low)), side="right")) - 1
     return int(node_ptr[v]), int(node_ptr[v + 1])
 
 
-def _usage_split(dual: Dual, alive: Bools) -> Bools:
+def _usage_split(dual: Dual, alive: Flags) -> Flags:
     """Return all strategies but those of one node that use more than the middle of its spread, or,
     where usage differs nowhere, half of those of the node that has most.
     """
