@@ -366,12 +366,9 @@ class TreeSearch:
                 roots = roots[count:]
                 yield
         choice = self.board.choice.copy()
-        live = np.array([self._over_in(v, over) for v in range(c.num_nodes)])
+        live = prices_of_nodes(c, over) > 0
         choice[live] = least_usage(c)[live]
         self.board = board_of(c, choice)
-
-    def _over_in(self, v: int, over: Flags) -> bool:
-        return bool(over[self.compact.first[v] : self.compact.last[v]].any())
 
     def _jitter(self) -> float:
         return 1.0 + self.options.jitter * (2.0 * float(self.rng.random()) - 1.0)
