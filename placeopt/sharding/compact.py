@@ -65,6 +65,12 @@ class Compact(NamedTuple):
         """Number of strategies of each node."""
         return np.diff(self.node_ptr)
 
+    @property
+    def most_usage(self) -> Ints:
+        """Largest usage of each node."""
+        most: Ints = np.maximum.reduceat(self.usage, self.node_ptr[:-1])
+        return most
+
 
 class Condensed(NamedTuple):
     """What `condense` made, and how a choice of it becomes a choice of what it was made from.
@@ -253,6 +259,17 @@ def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
     low, high = compact.edge[:, 0], compact.edge[:, 1]
     pairs = compact.edge_ptr[:-1] + choice[low] * compact.num_choices[high] + choice[high]
     return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
+
+
+def cost_of(compact: Compact, choice: Ints) -> int:
+    """Return what a choice costs, nodes and edges that were decided before left out."""
+    return sum(int(part.sum()) for part in costs_of(compact, choice))
+
+
+def usage_of(compact: Compact, choice: Ints) -> Ints:
+    """Return what a choice uses at every time point."""
+    amounts = compact.usage[compact.node_ptr[:-1] + choice]
+    return over_time(compact.first, compact.last, amounts, len(compact.capacity))
 
 
 def unchanged(compact: Compact) -> Condensed:

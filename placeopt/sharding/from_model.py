@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -191,7 +192,7 @@ class _Builder:
             self.free |= (graph.measured == 0).any(axis=1)
         self.whole = {t for t, readers in enumerate(self.readers) if not readers}
         self.weights: list[Weight] = []
-        self.known: dict[tuple[int, Layout, Layout], float] = {}
+        self.change = cache(partial(change_seconds, axes=self.axes))
         self.tables: dict[tuple[object, ...], Floats] = {}
         if calls is not None:
             self._take_calls(calls, mesh)
@@ -485,7 +486,7 @@ class _Builder:
         ----------
         spread : by axis, whether the devices compute different things.
         """
-        seconds = self._change(size, made, needed)
+        seconds = self.change(size, made, needed)
         if not self.training:
             return seconds
         gradient = tuple(
@@ -493,13 +494,7 @@ class _Builder:
             for place, apart in zip(needed, spread, strict=True)
         )
         back = tuple(REPLICATE if place <= PARTIAL else place for place in made)
-        return seconds + self._change(size, gradient, back)
-
-    def _change(self, size: int, before: Layout, after: Layout) -> float:
-        key = size, before, after
-        if key not in self.known:
-            self.known[key] = change_seconds(size, before, after, self.axes)
-        return self.known[key]
+        return seconds + self.change(size, gradient, back)
 
 
 def _sums_something(way: Way, stored: list[bool]) -> bool:

@@ -10,6 +10,7 @@ own dimensions: a bias is split where the result is, and what the rules do not k
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,7 @@ def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, i
     """Return how many collectives of each kind a forward pass of a choice takes, as it is priced:
     those between how a tensor is made and how each of its readers needs it.
     """
-    chosen, found = solution.strategy.tolist(), dict[str, int]()
+    chosen, found = solution.strategy.tolist(), Counter[str]()
     graph = model.graph
     made: dict[int, Layout] = {}
     pairs: list[tuple[Layout, Layout]] = []
@@ -126,7 +127,7 @@ def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, i
     for before, after in pairs:
         for step in change_steps(before, after) or ():
             if step.collective and model.axes[step.axis].size > 1:
-                found[step.collective] = found.get(step.collective, 0) + 1
+                found[step.collective] += 1
     return dict(sorted(found.items()))
 
 
@@ -316,15 +317,15 @@ def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, A
     rows : with the keys parameter (or op), torch, jax and bytes.
     most : rows at most; what is smallest is then counted in a last row.
     """
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for row in rows:
         name = str(row.get("parameter") or row.get("op"))
-        groups.setdefault((pattern(name), row["torch"], row["jax"]), []).append(row)
+        key = pattern(name), row["torch"], row["jax"]
+        groups.setdefault(key, []).append((name, int(row["bytes"])))
     found: list[dict[str, Any]] = []
     for (name, torch, jax), members in groups.items():
-        first = members[0].get("parameter") or members[0].get("op")
-        size = sum(int(row["bytes"]) for row in members)
-        shown = first if len(members) == 1 else name
+        size = sum(size for _, size in members)
+        shown = members[0][0] if len(members) == 1 else name
         found.append(
             {"name": shown, "count": len(members), "torch": torch, "jax": jax, "bytes": size}
         )

@@ -13,7 +13,7 @@ from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import JudgedObjective
 from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
-from placeopt.sharding.compact import costs_of
+from placeopt.sharding.compact import cost_of
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
@@ -125,7 +125,7 @@ def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
                 break
         if upper is None:
             choice = bounding.decoded(limited=True)
-            bounding.aim(sum(int(part.sum()) for part in costs_of(bounding.compact, choice)))
+            bounding.aim(cost_of(bounding.compact, choice))
         now = time.perf_counter()
         if now - begun > PROOF_PART * pause or now + 2 * pause > end:
             bounding.certify()

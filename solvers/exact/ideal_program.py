@@ -419,9 +419,8 @@ def _offer(a, tables, limits, ideals, kind, loads):  # type: ignore[no-untyped-d
 @entry
 def fill_rows(
     a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
-) -> int:
-    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs
-    visited.
+) -> None:
+    """Fill the rows `first`..`last`-1 of the tables with values up to the limits.
 
     The steps on the way down from I to I' become a part of this function: numba counts a reference
     to every array of a record at each call, which made them fifteen times slower.
@@ -441,7 +440,6 @@ def fill_rows(
     at = np.zeros(n + 1, np.int64)  # ideal
     edge = np.zeros(n + 1, np.int64)  # next child to try
     taken = np.full(n + 1, n, np.int64)  # node removed last
-    pairs = 0
     for ideal in range(first, last):
         row = tables.value[ideal]
         row[:] = 0 if ideal == 0 else NO_VALUE
@@ -461,7 +459,6 @@ def fill_rows(
             edge[depth] += 1
             if j > taken[depth]:  # nodes fall along the way, so that every sub-ideal is met once
                 continue
-            pairs += 1
             d = depth + 1
             for x in range(width):
                 load[d, x] = load[depth, x] + a.compute[j, x]
@@ -485,7 +482,6 @@ def fill_rows(
             # where no larger S is a stage all children count as tried
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
         _leave_unused(a, tables, ideal)
-    return pairs
 
 
 @entry

@@ -23,7 +23,7 @@ of these placements.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -444,21 +444,18 @@ class _Annealing:
     """Cycles from one placement of the problem, contracted for what beats its value (see
     `annealing_cycles`).
 
-    Parameters
+    Attributes
     ----------
     aim : the target is this part of the value below it in the mean, or at the bound.
-    moves, moves_per_choice : of a chunk, at most; fewer on small problems.
+    most_moves, moves_per_choice : of a chunk, at most; fewer on small problems.
     """
 
-    def __init__(
-        self,
-        tracker: Tracker[Placement],
-        *,
-        aim: float = 0.004,
-        moves: int = 300_000,
-        moves_per_choice: int = 500,
-    ) -> None:
-        self.tracker, self.start, self.aim = tracker, tracker.value, aim
+    aim: ClassVar[float] = 0.004
+    most_moves: ClassVar[int] = 300_000
+    moves_per_choice: ClassVar[int] = 500
+
+    def __init__(self, tracker: Tracker[Placement]) -> None:
+        self.tracker, self.start = tracker, tracker.value
         model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:
             self.device = _balanced(model)
@@ -468,7 +465,8 @@ class _Annealing:
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
-        self.moves = min(moves, moves_per_choice * model.num_nodes * model.problem.num_devices)
+        choices = model.num_nodes * model.problem.num_devices
+        self.moves = min(self.most_moves, self.moves_per_choice * choices)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
         # from a quarter of this to 16 times it, four graphs differed less than seeds do
         self.op_price = self.value / max(1, len(self.arrays.paths.node))

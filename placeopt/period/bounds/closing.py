@@ -348,7 +348,6 @@ class BestPrices(NamedTuple):
     most: int  # price that no set within the limit exceeds
     # that the sets of a placement within the limit share; negative: there is no such placement
     slack: int
-    value: float  # of the linear program, in devices
 
 
 class PriceSearch:
@@ -454,7 +453,7 @@ class _Generation:
                     phase, self.closest = phase + 1, np.inf
                 continue
             if self._exact(value, prices, price, mixed) and self.proved is not None:
-                return self.proved._replace(value=value)
+                return self.proved
 
     def _coarse(
         self,
@@ -500,7 +499,7 @@ class _Generation:
         most, listed = self._dearest(price, pay)
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
-            self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
+            self.proved, self.steady = BestPrices(self.limit, price, most, slack), mixed
         if slack < 0 or most == 0:  # refuted, or no set is worth anything: what costs no time
             return True
         worth = listed.astype(np.float64) @ prices

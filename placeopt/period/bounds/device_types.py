@@ -122,9 +122,7 @@ class IntegerProgram:
     low: list[int] = field(default_factory=list)
     high: list[int] = field(default_factory=list)
     unit: list[float] = field(default_factory=list)  # size of one scaled unit of each variable
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    entries: list[int] = field(default_factory=list)
+    terms: list[tuple[int, int, int]] = field(default_factory=list)  # (row, column, entry)
     right: list[int] = field(default_factory=list)
     equal: list[bool] = field(default_factory=list)
     row_unit: list[float] = field(default_factory=list)
@@ -145,10 +143,7 @@ class IntegerProgram:
         numbers.
         """
         index = len(self.right)
-        for coefficient, column in terms:
-            self.rows.append(index)
-            self.columns.append(column)
-            self.entries.append(int(coefficient))
+        self.terms += [(index, column, coefficient) for coefficient, column in terms]
         self.right.append(int(right))
         self.equal.append(equal)
         self.row_unit.append(unit)
@@ -168,8 +163,8 @@ class IntegerProgram:
         from scipy.sparse import coo_array
 
         unit, row_unit = np.array(self.unit), np.array(self.row_unit)
-        rows, columns = np.array(self.rows), np.array(self.columns)
-        entries = np.array(self.entries, np.float64) * unit[columns] / row_unit[rows]
+        rows, columns, entries = np.array(self.terms, np.int64).T
+        entries = entries * unit[columns] / row_unit[rows]
         matrix = coo_array(
             (entries, (rows, columns)), shape=(len(self.right), len(self.low))
         ).tocsr()
@@ -208,7 +203,7 @@ class IntegerProgram:
         reduced = [0] * len(self.low)
         for column, value in self.cost.items():
             reduced[column] = value * one
-        for row, column, entry in zip(self.rows, self.columns, self.entries, strict=True):
+        for row, column, entry in self.terms:
             reduced[column] -= exact[row] * entry
         total = sum(y * b for y, b in zip(exact, self.right, strict=True))
         for slope, low, high in zip(reduced, self.low, self.high, strict=True):

@@ -269,7 +269,7 @@ def without_forbidden(
     problem: ShardingProblem,
     forbidden: int,
     upper: int | None,
-    late: Callable[[], bool] = lambda: False,
+    late: Callable[[], bool],
 ) -> Remainder:
     """Return what remains of a problem for choices that cost less than `upper` and use nothing that
     is all but forbidden.

@@ -27,7 +27,7 @@ import numpy as np
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual, State
 from placeopt.sharding.bounds.message_passing import chain_choices
-from placeopt.sharding.compact import costs_of
+from placeopt.sharding.compact import cost_of
 from placeopt.sharding.decode import decode
 from placeopt.sharding.reduction import composed, what_survives
 
@@ -168,7 +168,7 @@ class Branches:
 
     def _offer(self, choice: Ints) -> None:
         """Take note of a choice if it is better."""
-        cost = sum(int(part.sum()) for part in costs_of(self.compact, choice))
+        cost = cost_of(self.compact, choice)
         if cost < self.upper:
             self.upper, self.choice = cost, choice
 
