@@ -119,14 +119,12 @@ class ContractedProblem:
     @cached_property
     def total(self) -> Ints:
         """Ticks of both passes, shape (N, G)."""
-        total: Ints = self.compute.sum(axis=0)
-        return total
+        return self.compute.sum(axis=0)
 
     @cached_property
     def smallest_times(self) -> Ints:
         """Ticks of every node on its fastest type, both passes, shape (N,)."""
-        times: Ints = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
-        return times
+        return np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
 
     @cached_property
     def largest_load(self) -> int:
@@ -149,6 +147,10 @@ class ContractedProblem:
         their sum.
         """
         return self.compute if self.two_pass else self.total[None]
+
+    def readers(self, tensor: int) -> list[int]:
+        """Nodes that read a tensor."""
+        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]].tolist()
 
     def expand(self, node_device: Ints) -> Ints:
         """Device of every op, given the device of every node."""

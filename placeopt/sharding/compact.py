@@ -68,8 +68,7 @@ class Compact(NamedTuple):
     @property
     def most_usage(self) -> Ints:
         """Largest usage of each node."""
-        most: Ints = np.maximum.reduceat(self.usage, self.node_ptr[:-1])
-        return most
+        return np.maximum.reduceat(self.usage, self.node_ptr[:-1])
 
 
 class Condensed(NamedTuple):

@@ -62,8 +62,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_BYTES) -> ShardingProblem:
     with no_garbage_collection():
         data = parse_json(_text(path, where, max_bytes), where)
         if isinstance(data, dict) and "format" in data:
-            problem: ShardingProblem = from_dict(data, "sharding", where)
-            return problem
+            return from_dict(data, "sharding", where)
         return from_contest(data, where, default_name=Path(path).name.partition(".")[0])
 
 

@@ -516,5 +516,4 @@ def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:
         .max(axis=1)
         .astype(np.float64)
     )
-    share: Floats = load / max(1.0, float(load.sum()))
-    return share
+    return load / max(1.0, float(load.sum()))

@@ -454,9 +454,7 @@ class PeriodCpModel(PlacementModel):
         """Variables that are 1 where device d receives or sends tensor t."""
         m, cp = self.model, self.cp
         u = self.x[int(m.producer[t])][d]
-        consumers = [
-            self.x[int(c)][d] for c in m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]]
-        ]
+        consumers = [self.x[c][d] for c in m.readers(t)]
         present = [c for c in consumers if c is not None]
         if u is None and not present:
             return []

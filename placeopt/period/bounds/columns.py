@@ -142,8 +142,7 @@ class ColumnBound:
     def _uniform(self) -> Floats:
         """Prices of nodes by their times; all alike where no node needs any time."""
         times = self.model.smallest_times.astype(np.float64)
-        prices: Floats = times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
-        return prices
+        return times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
 
     def _refutes(self, limit: int, uniform: Floats, rounds: int) -> bool:
         """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price
@@ -287,7 +286,7 @@ class ColumnBound:
         terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
         for t in np.flatnonzero(model.weight[:, g]).tolist():
             ticks, u = int(model.weight[t, g]), x[int(model.producer[t])]
-            readers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
+            readers = model.readers(t)
             into, out = cp.new_bool_var(""), cp.new_bool_var("")
             terms.append(ticks * into)
             if len(readers) > 1:
@@ -393,8 +392,7 @@ class ColumnBound:
         if answer.status == 2:
             return None
         if answer.x is not None:
-            held: Flags = answer.x[:n] > 0.5
-            return held
+            return answer.x[:n] > 0.5
         raise UndecidedError if answer.status in (0, 1) else OutOfTimeError
 
     def _left(self) -> float:
@@ -422,10 +420,9 @@ def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
     terms: list[tuple[int, int, int]] = []  # (a, b, y): x_a - x_b <= y
     extra: list[float] = []
     for t in np.flatnonzero(model.weight[:, g]).tolist():
-        u = int(model.producer[t])
-        consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        into, out = [(c, u) for c in consumers], [(u, c) for c in consumers]
-        for pairs in [out + into] if len(consumers) == 1 else [into, out]:
+        u, readers = int(model.producer[t]), model.readers(t)
+        into, out = [(c, u) for c in readers], [(u, c) for c in readers]
+        for pairs in [out + into] if len(readers) == 1 else [into, out]:
             terms += [(a, b, n + len(extra)) for a, b in pairs]
             extra.append(float(model.weight[t, g]))
     columns = np.array(terms, np.int64).reshape(-1)

@@ -227,8 +227,7 @@ class Prices(NamedTuple):
 
     def whole(self) -> Ints:
         """Return prices as integers."""
-        found: Ints = np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
-        return found
+        return np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
 
 
 class Answer(NamedTuple):
@@ -391,13 +390,11 @@ class CoverBound:
         ticks = model.total.copy()
         for g in self.pricers:
             np.add.at(ticks[:, g], pins, model.weight[tensor, g])
-        alone: Ints = np.where(model.allowed, ticks, NO_VALUE).min(axis=1)
-        return alone
+        return np.where(model.allowed, ticks, NO_VALUE).min(axis=1)
 
     def usable(self, limit: int, g: int) -> Flags:
         """Which nodes a device of type `g` may hold within `limit`."""
-        found: Flags = self.model.allowed[:, g] & (self.model.total[:, g] <= limit)
-        return found
+        return self.model.allowed[:, g] & (self.model.total[:, g] <= limit)
 
     def pay(self, price: Ints, limit: int) -> int:
         """Price that the devices of the types examined have to hold together within `limit`."""

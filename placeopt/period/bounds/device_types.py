@@ -186,8 +186,7 @@ class IntegerProgram:
         scaled = np.zeros(len(self.right))
         scaled[~equal] = -solution.ineqlin.marginals
         scaled[equal] = solution.eqlin.marginals
-        result: list[float] = (scaled * cost_unit / row_unit).tolist()
-        return result
+        return (scaled * cost_unit / row_unit).tolist()
 
     def evaluate(self, multipliers: list[float]) -> int:
         """Evaluate the bound of the module text for given multipliers, exactly, rounded up."""

@@ -232,8 +232,8 @@ def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tenso
     """Return the tensors that devices of some of the types pay for."""
     weight, tensors = model.weight[:, types], []
     for t in np.flatnonzero(weight.any(axis=1)).tolist():
-        consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        tensors.append(_Tensor(sorted({int(model.producer[t]), *consumers}), weight[t]))
+        pins = sorted({int(model.producer[t]), *model.readers(t)})
+        tensors.append(_Tensor(pins, weight[t]))
     return tensors
 
 
@@ -372,8 +372,7 @@ class _States:
         before = self.here[:, near]
         settled = np.logical_and.reduceat(never, ends, axis=1) & (before != _SOME)
         self.here[:, near] = np.where(settled, _SOME, before)
-        parted: Flags = settled & (before == 1)
-        return parted
+        return settled & (before == 1)
 
     def forget(self, dear: Ints) -> None:
         """Take from all states a part of what they know: what half of the nodes are behind, those

@@ -110,10 +110,7 @@ class NearSets(NamedTuple):
     def members(self, num_nodes: int) -> Flags:
         """Return a row per set and a column per node."""
         node = np.arange(num_nodes)
-        found: Flags = (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(
-            1
-        ) != 0
-        return found
+        return (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(1) != 0
 
 
 @inlined
