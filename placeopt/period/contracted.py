@@ -169,7 +169,7 @@ class ContractedProblem:
             self,
             node=position[self.node],
             compute=np.ascontiguousarray(self.compute[:, order]),
-            allowed=np.ascontiguousarray(self.allowed[order]),
+            allowed=self.allowed[order],
             resident=self.resident[order],
             producer=position[self.producer],
             consumer=position[self.consumer],
@@ -278,8 +278,8 @@ def _build(
         allowed=allowed,
         resident=resident,
         capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
-        order_from=np.ascontiguousarray(pairs[:, 0]),
-        order_to=np.ascontiguousarray(pairs[:, 1]),
+        order_from=pairs[:, 0],
+        order_to=pairs[:, 1],
         **_merged_tensors(problem, label, types, passes),
     )
 

@@ -100,10 +100,10 @@ class IdealProgram:
         self.arrays = DpArrays(
             compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
             banned=(~model.allowed).astype(np.int64),
-            resident=np.ascontiguousarray(model.resident),
+            resident=model.resident,
             capacity=model.capacity,
             sync=np.zeros_like(model.total) if sync is None else np.ascontiguousarray(sync),
-            weight=np.ascontiguousarray(model.weight),
+            weight=model.weight,
             tensors=model.tensors,
             digit=np.array(states, np.int64),
             stride=np.append(np.cumprod(counts[:0:-1] + 1)[::-1], 1),

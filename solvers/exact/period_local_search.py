@@ -67,8 +67,8 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
     compute = np.where(model.allowed[None], model.pass_compute, -1)
     return SearchArrays(
         compute=np.ascontiguousarray(compute[:, :, model.type_of]),
-        resident=np.ascontiguousarray(model.resident),
-        capacity=np.ascontiguousarray(model.capacity[model.type_of]),
+        resident=model.resident,
+        capacity=model.capacity[model.type_of],
         weight=np.ascontiguousarray(model.weight[:, model.type_of]),
         tensors=model.tensors,
         near_ptr=np.searchsorted(pairs[:, 0], np.arange(model.num_nodes + 1)).astype(np.int64),
