@@ -120,12 +120,14 @@ def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
 
 def to_contest(problem: ShardingProblem) -> dict[str, Any]:
     """Return a problem in the contest's format."""
-    split = [part.tolist() for part in np.split(problem.cost, problem.node_ptr[1:-1])]
-    usages = [part.tolist() for part in np.split(problem.usage, problem.node_ptr[1:-1])]
+    costs, usages = (
+        [part.tolist() for part in np.split(values, problem.node_ptr[1:-1])]
+        for values in (problem.cost, problem.usage)
+    )
     tables = [problem.edge_table(e).ravel().tolist() for e in range(problem.num_edges)]
     body: dict[str, Any] = {
         "name": problem.name,
-        "nodes": {"intervals": problem.interval.tolist(), "costs": split, "usages": usages},
+        "nodes": {"intervals": problem.interval.tolist(), "costs": costs, "usages": usages},
         "edges": {"nodes": problem.edge.tolist(), "costs": tables},
     }
     if problem.limited:

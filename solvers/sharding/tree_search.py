@@ -257,7 +257,7 @@ class TreeSearch:
             self._made += 1
             if found is not None:
                 self.board = board_of(self.compact, found)
-                self._keep_best()
+                self.offer_best(self.board.choice)
             yield
             if found is None:
                 return
@@ -280,7 +280,7 @@ class TreeSearch:
     def _strict(self, turns: int) -> Iterator[None]:
         """Make moves within the capacity."""
         self.board = board_of(self.compact, self.board.choice)
-        self._keep_best()
+        self.offer_best(self.board.choice)
         yield from self._phase(self.compact, None, self.options.scales, turns)
 
     def _phase(
@@ -301,7 +301,7 @@ class TreeSearch:
             for roots in self._turn(trees):
                 self.moves(roots, trees, now, compact)
                 if prices is None:
-                    self._keep_best()
+                    self.offer_best(self.board.choice)
                 yield
             cycles, rest = divmod(turn + 1, len(cycle))
             if rest == 0:
@@ -366,11 +366,6 @@ class TreeSearch:
 
     def _jitter(self) -> float:
         return 1.0 + self.options.jitter * (2.0 * float(self.rng.random()) - 1.0)
-
-    def _keep_best(self) -> None:
-        cost = self.cost_of(self.board.choice)
-        if cost < self.best_cost:
-            self.best, self.best_cost = self.board.choice.copy(), cost
 
 
 def tree_sizes(most: float) -> list[int]:

@@ -79,8 +79,7 @@ class Branches:
         self._order = count()
         self._numbers = 0
         dual, narrowed = bounding.dual, bounding.narrowed
-        root = self._kept(narrowed, dual, bounding.bound - bounding.condensed.offset)
-        self._keep([] if root is None else [root])
+        self._keep(self._kept(narrowed, dual, bounding.bound - bounding.condensed.offset))
 
     @property
     def bound(self) -> int:
@@ -145,11 +144,10 @@ class Branches:
             if dual.bound > below:  # in floats, so passed rather than met
                 break
         self._offer(condensed.expand(decode(dual.factors, compact, dual.width)))
-        kept = self._kept(condensed, dual, part.bound)
-        return [] if kept is None else [kept]
+        return self._kept(condensed, dual, part.bound)
 
-    def _kept(self, condensed: Condensed, dual: Dual, known: int) -> Part | None:
-        """Return a part as far as its bound has come, None if it holds no better choice.
+    def _kept(self, condensed: Condensed, dual: Dual, known: int) -> list[Part]:
+        """Return a part as far as its bound has come, nothing if it holds no better choice.
 
         Parameters
         ----------
@@ -160,11 +158,11 @@ class Branches:
         found, witness, clamped = dual.certify()
         bound = max(known, found.bound + offset)
         if bound >= self.upper:
-            return None
+            return []
         alive, pairs = survivors(clamped, witness, found, below)
         alive &= dual.compact.cost < below
         pairs &= dual.compact.table < below
-        return Part(condensed, bound, dual.state(), alive, pairs, _usage_split(dual, alive))
+        return [Part(condensed, bound, dual.state(), alive, pairs, _usage_split(dual, alive))]
 
     def _offer(self, choice: Ints) -> None:
         """Take note of a choice if it is better."""
