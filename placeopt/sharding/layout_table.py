@@ -293,20 +293,16 @@ def _own_layout(kind: str, seen: Shape, layout: Layout, shape: Shape) -> Layout 
     """
     if len(seen) == 1:
         return layout if shape == seen else None
-    if len(shape) == 1:
-        return _bias_layout(0 if kind.lower().startswith("conv") else 1, seen, layout, shape)
+    if len(shape) == 1:  # a bias lies along one dimension of the weight
+        along = 0 if kind.lower().startswith("conv") else 1
+        if shape[0] != seen[along]:
+            return None
+        return tuple(0 if place == along else REPLICATE for place in layout)
     if shape[:2] == seen:
         return layout
     if shape == seen[::-1]:
         return tuple(1 - place if place >= 0 else place for place in layout)
     return None
-
-
-def _bias_layout(result: int, seen: Shape, layout: Layout, shape: Shape) -> Layout | None:
-    """Return the layout of a bias, which lies along dimension `result` of the weight."""
-    if shape[0] != seen[result]:
-        return None
-    return tuple(0 if place == result else REPLICATE for place in layout)
 
 
 def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:

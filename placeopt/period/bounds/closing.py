@@ -362,8 +362,7 @@ class PriceSearch:
 
     def __init__(self, cover: CoverBound, tables: SetTables) -> None:
         self.cover, self.tables = cover, tables
-        self._sets: list[tuple[int, Flags]] = []  # (load, members)
-        self._known = set[bytes]()
+        self._sets: dict[bytes, tuple[int, Flags]] = {}  # (load, members)
         self.count = cover.counts[cover.g]
         times = cover.model.smallest_times
         self._steady = times / max(1.0, float(times.sum())) * self.count
@@ -372,9 +371,9 @@ class PriceSearch:
 
     def add(self, members: Flags) -> None:
         """Add a set to those known."""
-        if members.tobytes() not in self._known:
-            self._known.add(members.tobytes())
-            self._sets.append((self.cover.pricer.load(members), members))
+        key = members.tobytes()
+        if key not in self._sets:
+            self._sets[key] = self.cover.pricer.load(members), members
 
     def best(self, limit: int, deadline: float) -> BestPrices:
         """Return the best prices for `limit`, or the first that refute it; at the deadline the best
@@ -420,7 +419,7 @@ class PriceSearch:
 
     def known(self, limit: int) -> list[Flags]:
         """Sets within `limit` that are known."""
-        return [members for load, members in self._sets if load <= limit]
+        return [members for load, members in self._sets.values() if load <= limit]
 
 
 class _Generation:
