@@ -99,14 +99,19 @@ class ContractedProblem:
         return np.repeat(np.arange(len(self.producer)), np.diff(self.consumer_ptr))
 
     @cached_property
+    def successors(self) -> list[list[int]]:
+        """Nodes to which order edges lead from each node."""
+        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for u, v in zip(self.order_from.tolist(), self.order_to.tolist(), strict=True):
+            found[u].append(v)
+        return found
+
+    @cached_property
     def order_graph(self) -> nx.DiGraph:
         """The nodes and the order edges between them."""
         import networkx as nx
 
-        graph = nx.DiGraph()
-        graph.add_nodes_from(range(self.num_nodes))
-        graph.add_edges_from(zip(self.order_from.tolist(), self.order_to.tolist(), strict=True))
-        return graph
+        return nx.from_dict_of_lists(dict(enumerate(self.successors)), nx.DiGraph)
 
     @cached_property
     def tensors(self) -> TensorArrays:
@@ -425,18 +430,13 @@ def _depth_first_order(model: ContractedProblem) -> Ints:
     There are no cycles: `chain` has joined them, `none` has no order edges, and a `convex` model
     that comes here has a node for every op.
     """
-    size = model.num_nodes
-    successors: list[list[int]] = [[] for _ in range(size)]
-    waiting = np.zeros(size, np.int64)
-    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
-        successors[u].append(v)
-        waiting[v] += 1
-    stack = [v for v in range(size - 1, -1, -1) if waiting[v] == 0]
+    waiting = np.bincount(model.order_to, minlength=model.num_nodes)
+    stack = np.flatnonzero(waiting == 0)[::-1].tolist()
     order: list[int] = []
     while stack:
         u = stack.pop()
         order.append(u)
-        for v in reversed(successors[u]):
+        for v in reversed(model.successors[u]):
             waiting[v] -= 1
             if waiting[v] == 0:
                 stack.append(v)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import networkx as nx
 import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
@@ -127,6 +126,8 @@ def _order_by(model: ContractedProblem, keys: Floats) -> Ints:
     """Return the topological order that takes the node of the least key among those that are
     ready.
     """
+    import networkx as nx
+
     order = nx.lexicographical_topological_sort(model.order_graph, lambda v: keys[v])
     return np.array(list(order), np.int64)
 
@@ -209,7 +210,6 @@ def offer_stages(
 
 def _orders(model: ContractedProblem, count: int, generator: np.random.Generator) -> Iterator[Ints]:
     yield np.arange(model.num_nodes)
-    successors = [list(found) for found in model.order_graph.succ.values()]
     for _ in range(count - 1):
         waiting = np.bincount(model.order_to, minlength=model.num_nodes)
         ready = np.flatnonzero(waiting == 0).tolist()
@@ -220,6 +220,6 @@ def _orders(model: ContractedProblem, count: int, generator: np.random.Generator
             at = len(ready) - 1 if generator.random() < 0.5 else int(generator.integers(len(ready)))
             u = ready.pop(at)
             order.append(u)
-            waiting[successors[u]] -= 1
-            ready += [v for v in successors[u] if waiting[v] == 0]
+            waiting[model.successors[u]] -= 1
+            ready += [v for v in model.successors[u] if waiting[v] == 0]
         yield np.array(order, np.int64)
