@@ -312,11 +312,10 @@ class ColumnBound:
         upper = np.ones(part.width)
         upper[:n] = part.fits * (self.model.total[:, g] <= limit)
         lower = np.zeros(part.width)
+        cost, rows = -_pad(prices, part.width), _with_limit(part, limit)
         if self._direct:
             try:
-                return self._ask(
-                    part, limit, prices, lower, upper, effort.direct_seconds, threshold
-                )
+                return self._ask(cost, rows, lower, upper, effort.direct_seconds, threshold)
             except UndecidedError:
                 self._left()  # a turn that is over says nothing about longer ones
                 self._direct = False
@@ -325,28 +324,23 @@ class ColumnBound:
                 continue
             if float(prices[upper[:n] > 0].sum()) <= threshold:
                 return None
-            if self._relaxed(part, limit, prices, lower, upper) <= threshold:
+            if self._relaxed(cost, rows, lower, upper) <= threshold:
                 return None
             lower[root] = 1.0
-            if self._relaxed(part, limit, prices, lower, upper) > threshold:
-                found = self._ask(part, limit, prices, lower, upper, effort.root_seconds, threshold)
+            if self._relaxed(cost, rows, lower, upper) > threshold:
+                found = self._ask(cost, rows, lower, upper, effort.root_seconds, threshold)
                 if found is not None:
                     return found
             lower[root] = upper[root] = 0.0
         return None
 
     def _relaxed(
-        self,
-        part: _Subproblem,
-        limit: int,
-        prices: Floats,
-        lower: Floats,
-        upper: Floats,
+        self, cost: Floats, rows: tuple[Any, Floats], lower: Floats, upper: Floats
     ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
         answer = linear_program(
-            -_pad(prices, part.width),
-            below=_with_limit(part, limit),
+            cost,
+            below=rows,
             bounds=np.stack([lower, upper], axis=1),
             seconds=self._left(),
         )
@@ -358,9 +352,8 @@ class ColumnBound:
 
     def _ask(
         self,
-        part: _Subproblem,
-        limit: int,
-        prices: Floats,
+        cost: Floats,
+        rows: tuple[Any, Floats],
         lower: Floats,
         upper: Floats,
         seconds: float,
@@ -375,16 +368,14 @@ class ColumnBound:
         """
         from scipy.sparse import csr_matrix, vstack
 
-        n = self.model.num_nodes
-        matrix, right = _with_limit(part, limit)
-        scale = 1.0 / max(threshold, 1e-12)
-        row = csr_matrix(-_pad(prices, part.width) * scale)
-        integrality = np.zeros(part.width)
+        n, (matrix, right) = self.model.num_nodes, rows
+        scaled = cost * (1.0 / max(threshold, 1e-12))
+        integrality = np.zeros(len(cost))
         integrality[:n] = 1
         answer = integer_program(
-            -_pad(prices, part.width) * scale,
+            scaled,
             integrality,
-            [(vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0))],
+            [(vstack([matrix, csr_matrix(scaled)]).tocsr(), -np.inf, np.append(right, -1.0))],
             (lower, upper),
             time_limit=min(seconds, self._left()),
             mip_rel_gap=0.01,
