@@ -190,7 +190,7 @@ class PeriodProgram:
     def _transfer(self, t: int, d: int) -> list[int]:
         m = self.model
         u = int(self.x[m.producer[t], d])
-        consumers = self.x[m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]], d].tolist()
+        consumers = self.x[m.readers(t), d].tolist()
         into = self._column(1.0)
         out = into if len(consumers) == 1 else self._column(1.0)
         for c in consumers:

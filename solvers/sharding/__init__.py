@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-CONTEST = (
-    "Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism, 2025"
-)
-
-
-def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.sharding.{target}",
+SPECS: tuple[SolverSpec, ...] = (
+    SolverSpec(
+        "tree-descent",
+        "placeopt.solvers.sharding.tree_search:TreeDescent",
         "sharding",
         ("cost",),
-        summary,
-        True,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
-    _spec(
-        "tree-descent",
-        "tree_search:TreeDescent",
         "starts from the least memory, then improves whole trees of nodes by dynamic programming",
-        "",
-        "a quick solution without a bound",
+        use="a quick solution without a bound",
     ),
-    _spec(
+    SolverSpec(
         "sharding-portfolio",
-        "portfolio:ShardingPortfolio",
+        "placeopt.solvers.sharding.portfolio:ShardingPortfolio",
+        "sharding",
+        ("cost",),
         "a Lagrangian bound and a search by tree moves, side by side",
-        CONTEST,
-        "the default",
+        paper="Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator "
+        "parallelism, 2025",
+        use="the default",
     ),
 )

@@ -182,7 +182,7 @@ def test_prices_that_refute_are_right():
                 for prices in (uniform, rng.random(model.num_nodes) + 0.01):
                     try:
                         found = bound._prices_refute(limit, prices)
-                    except columns._UndecidedError:
+                    except columns.UndecidedError:
                         continue
                     assert found is not None or limit < best, (seed, limit)
                     refuted += found is None
