@@ -12,9 +12,8 @@ def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverS
         "placement",
         ("makespan",),
         summary,
-        True,
-        paper,
-        use,
+        paper=paper,
+        use=use,
     )
 
 
