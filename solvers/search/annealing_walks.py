@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
-from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.search import population_kernels, walk_kernels
-from placeopt.solvers.search.search_space import SearchSpace, ranked
 from placeopt.solvers.search.walk_kernels import METROPOLIS, MOVES
 from placeopt.solvers.search.walk_state import NEVER, Leg, make_state
 from placeopt.solving.options import named
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
+    from placeopt.solvers.search.search_space import SearchSpace
     from placeopt.solving.tracker import Tracker
 
 ALL_MOVES = (1.0,) * len(MOVES)
@@ -118,7 +117,8 @@ class AnnealingWalk:
         device, sequence = self.best()
         other = make_state(self.space.graph, self._state.random, device, sequence)
         walk_kernels.settle(self.space.graph, other)
-        return ranked(device, other.start, other.finish, Context.inverse(sequence))
+        order = np.lexsort((other.position, other.finish))
+        return Placement.from_starts(device, other.start, order)
 
 
 class WalkTeam:

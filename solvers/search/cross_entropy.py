@@ -35,7 +35,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.annealing import anneal
+from placeopt.solvers.search.annealing import Annealing, anneal
 from placeopt.solvers.search.batch_search import RANDOM, BatchSearch
 from placeopt.solving.options import option
 
@@ -86,7 +86,7 @@ class _SamplingSolver(BatchSearch):
         given = tracker.initial is not None or self.start != RANDOM
         self.sample(evaluator, starts[0] if starts and given else None, rng, 1 - self.refine)
         if self.refine > 0 and tracker.solution is not None and not tracker.stop():
-            anneal(evaluator, [tracker.solution], rng, cycles=1)
+            anneal(evaluator, [tracker.solution], rng, Annealing(cycles=1))
 
     def sample(
         self,

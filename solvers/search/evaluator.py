@@ -93,7 +93,12 @@ class BudgetedEvaluator:
             rows = slice(at, at + step)
             theirs = ranks if ranks is None or ranks.ndim == 1 else ranks[rows]
             began = time.perf_counter()
-            out[rows] = self._batch(devices[rows], theirs)
+            if self.measure is not None:
+                out[rows] = self._measured(devices[rows], self.measure)
+            else:
+                out[rows] = self.objective.evaluate_batch(
+                    self.problem, devices[rows], theirs, threads=self.threads
+                )
             spent = (time.perf_counter() - began) / step
             if (
                 at > 0 or self._seconds_per_row > 0 or step < todo
@@ -121,11 +126,6 @@ class BudgetedEvaluator:
             return min(left, max(1, int(seconds / self._seconds_per_row)))
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
-
-    def _batch(self, devices: NDArray[np.int32], ranks: Ints | None) -> Ints:
-        if self.measure is not None:
-            return self._measured(devices, self.measure)
-        return self.objective.evaluate_batch(self.problem, devices, ranks, threads=self.threads)
 
     def _measured(self, devices: NDArray[np.int32], measure: Measure) -> Ints:
         out = np.full(len(devices), INFEASIBLE, np.int64)

@@ -23,7 +23,6 @@ from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
-from placeopt.model.placement import Placement
 from placeopt.model.union_find import root as find_root
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context
@@ -32,10 +31,11 @@ from placeopt.solvers.heuristics.repair import fits, repair
 from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
 
@@ -195,20 +195,6 @@ class SearchSpace:
         return groups_along(
             source, target, order, alone, problem.capacity.astype(np.float64), float(most), count
         )
-
-
-def ranked(device: Ints, start: Ints, finish: Ints, position: Ints) -> Placement:
-    """Return the placement whose `planned` execution runs every device's ops by start."""
-    return Placement.from_starts(device, start, np.lexsort((position, finish)))
-
-
-def distinct(placements: Iterable[Placement]) -> list[Placement]:
-    """Drop placements that occurred before."""
-    kept: list[Placement] = []
-    for placement in placements:
-        if not any(placement == other for other in kept):
-            kept.append(placement)
-    return kept
 
 
 class Groups(NamedTuple):
