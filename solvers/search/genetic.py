@@ -23,7 +23,7 @@ J. H. Holland, "Adaptation in natural and artificial systems", 1975 (crossover a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class Genetic(BatchSearch):
         size = int(np.clip(worth, least, self.population))
         share = min(tracker.evaluations_left, 10**9) // (size * effort.generations)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
-        climber: Climber = (
+        climber: WalkClimber | RowClimber = (
             WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
         )
         labels = [
@@ -166,7 +166,8 @@ class Genetic(BatchSearch):
             for level in effort.levels
             if level < space.num_units
         ]
-        members = climber.climb(_first_members(evaluator, starts[:size], size, rng), climb)
+        first = _first_members(evaluator, starts[:size], size, rng)
+        members = sorted(climber.climb(first, climb), key=lambda member: member.value)
         while members and not tracker.stop():
             children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
             members = _select(members + climber.climb(children, climb), size)
@@ -197,16 +198,6 @@ class Genetic(BatchSearch):
         return Member(INFEASIBLE, homes[0], order)
 
 
-class Climber(Protocol):
-    """A local search that improves every member."""
-
-    def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved by `steps` proposals each, best first; fewer if the budget
-        ends.
-        """
-        ...
-
-
 class WalkClimber:
     """Local search by compiled walks at almost no temperature, of `count` members at a time."""
 
@@ -224,7 +215,7 @@ class WalkClimber:
         self.team = WalkTeam(walks, evaluator.threads)
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved; fewer if the budget ends."""
+        """Return the members improved by `steps` proposals each; fewer if the budget ends."""
         space, tracker = self.evaluator.space, self.evaluator.tracker
         done: list[Member] = []
         count = len(self.team.walks)
@@ -240,7 +231,7 @@ class WalkClimber:
                     tracker.offer(walk.best_value, walk.best_placement())
             if tracker.stop():
                 break
-        return sorted(done, key=lambda member: member.value)
+        return done
 
     def _walk(self, count: int, steps: int, *, heat: float = 0.002) -> None:
         """Let the first `count` walks take `steps` steps each, or as many as the budget allows.
@@ -272,7 +263,7 @@ class RowClimber:
         self.evaluator, self.rng = evaluator, rng
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved."""
+        """Return the members improved by `steps` proposals each."""
         homes = np.stack([member.home for member in members])
         states = random_states(self.rng, len(members))
         rows = MutatedRows(self.evaluator, homes, [member.order for member in members], states)
@@ -280,11 +271,10 @@ class RowClimber:
             if self.evaluator.tracker.stop():
                 break
             rows.step(rows.values)
-        done = [
+        return [
             Member(*row)
             for row in zip(rows.values.tolist(), rows.homes, rows.orders(), strict=True)
         ]
-        return sorted(done, key=lambda member: member.value)
 
 
 def _first_members(
