@@ -81,10 +81,8 @@ def lists_by_time() -> None:
     graph, costs, units = context.graph, context.costs, context.units
     position, none = Context.inverse(graph.order), np.full(len(graph.order), -1, np.int64)
     context.by_time(position)
-    time_kernels.schedule_with_favourites(graph, costs, units, position, none, context.unpinned)
-    time_kernels.schedule_earliest_start(
-        graph, costs, units, np.array(graph.order), position, context.unpinned
-    )
+    time_kernels.schedule_with_favourites(graph, costs, units, position, none)
+    time_kernels.schedule_earliest_start(graph, costs, units, np.array(graph.order), position)
 
 
 def clusterings() -> None:

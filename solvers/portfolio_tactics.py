@@ -64,8 +64,6 @@ class PortfolioFacts(MakespanFacts):
         return self.lns_seconds * problem.num_ops * problem.num_devices
 
 
-
-
 def _anneal(state: State, part: Tracker[Placement]) -> bool:
     """Anneal from the incumbent."""
     threads = state.threads

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
-    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 CAUTIOUS = Heuristic.inflations[::-1]
@@ -135,17 +134,13 @@ class MSct(Heuristic):
                 "were "
                 "chosen greedily instead of by the linear program"
             )
-        yield context.fitted(favoured_plan(context, favourite))
-
-
-def favoured_plan(context: Context, favourite: Ints) -> ListSchedule:
-    """Schedule the earliest task first, favourite children where their parents run."""
-    level, _ = context.upward_rank()
-    position = context.inverse(context.by_decreasing(level))
-    plan: ListSchedule = schedule_with_favourites(
-        context.graph, context.costs, context.units, position, favourite, context.unpinned
-    )
-    return plan
+        level, _ = context.upward_rank()
+        position = context.inverse(context.by_decreasing(level))
+        yield context.fitted(
+            schedule_with_favourites(
+                context.graph, context.costs, context.units, position, favourite
+            )
+        )
 
 
 def favourite_children(

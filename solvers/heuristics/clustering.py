@@ -42,7 +42,6 @@ from placeopt.solvers.heuristics.clustering_kernels import (
     zero_edges,
 )
 from placeopt.solvers.heuristics.heuristic import Heuristic
-from placeopt.solvers.heuristics.insertion_kernels import ListSchedule, schedule_in_order
 from placeopt.solvers.heuristics.ranks import clustered_rank
 from placeopt.solving.options import option
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 
@@ -114,18 +114,7 @@ def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
     if not np.logical_or.reduce(units.allowed, axis=1).all():
         return None
     rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
-    pinned = np.full(len(units.bytes), -1, np.int64)
-    plan: ListSchedule = schedule_in_order(
-        context.graph,
-        context.costs,
-        units,
-        context.by_decreasing(rank),
-        np.zeros((0, 0)),
-        pinned,
-        True,
-        context.contended,
-    )
-    return plan
+    return context.in_order(context.by_decreasing(rank), units=units, contention=context.contended)
 
 
 # --- solvers

@@ -64,7 +64,7 @@ def cpop_plan(
     )
     path = critical_path(context, priority, following)
     pinned = pin_path(context, path)
-    sequence = ranks.priority_list(context.graph, context.inverse(context.by_decreasing(priority)))
+    sequence = context.topological(context.by_decreasing(priority))
     return context.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
@@ -110,7 +110,7 @@ def peft_plan(
     table = ranks.optimistic_cost(context.graph, context.costs, context.mean_transfer)
     usable = context.problem.compute >= 0
     rank = np.where(usable, table, 0.0).sum(axis=1) / usable.sum(axis=1)  # (eq. 4)
-    sequence = ranks.priority_list(context.graph, context.inverse(context.by_decreasing(rank)))
+    sequence = context.topological(context.by_decreasing(rank))
     return context.in_order(sequence, bias=table, insertion=insertion, contention=contention)
 
 
@@ -208,9 +208,6 @@ def critical_path_plans(
     level, _ = context.upward_rank()
     tie, turn = context.position, np.zeros(n, np.int64)
     for _ in range(runs):
-        position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
-        sequence = ranks.priority_list(context.graph, position)
-        yield schedule_earliest_start(
-            context.graph, context.costs, context.units, sequence, turn, context.unpinned
-        )
+        sequence = context.topological(np.lexsort((tie, -level)))
+        yield schedule_earliest_start(context.graph, context.costs, context.units, sequence, turn)
         tie, turn = rng.permutation(n), rng.integers(k, size=n)

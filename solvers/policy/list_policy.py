@@ -277,7 +277,7 @@ class Encoded:
     """
 
     def __init__(self, policy: ListPolicy, context: Context, sight: ListSight) -> None:
-        self.policy, self.sight, self._unpinned = policy, sight, context.unpinned
+        self.policy, self.sight = policy, sight
         w, op = policy.weights, sight.facts.op
         self._first = _soft(op @ w.first)
         seen = (self._first, sight.after @ self._first, sight.before @ self._first)
@@ -306,7 +306,7 @@ class Encoded:
         if way.shift is not None:
             shifted = self.embedding._replace(score=self.embedding.score + way.shift.op)
             task = task._replace(embedding=shifted, bias=way.shift.device)
-        plan: ListSchedule = learned_schedule(task, heats, state, self._unpinned, lesson)
+        plan: ListSchedule = learned_schedule(task, heats, state, lesson)
         return plan
 
     def learn(self, embedding: ListEmbedding, grad: ListWeights) -> None:
@@ -414,8 +414,7 @@ class LearnedScheduler:
         early as it can.
         """
         context, start = self.context, plan.finish.max() - plan.finish
-        pinned = context.unpinned.copy()
-        pinned[context.units.unit] = plan.device
+        pinned = context.unit_first(plan.device)
         again = context.in_order(np.lexsort((context.position, start)), pinned=pinned)
         return again._replace(overflow=plan.overflow)
 

@@ -167,7 +167,8 @@ def _fallbacks(
     # Random parts hardly ever form a pipeline.
     rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
     rows += [
-        space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
+        space.context.repaired_homes(np.full(space.num_units, d))
+        for d in range(evaluator.problem.num_devices)
     ]
     rank = space.rank if evaluator.ordered else None
     yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)

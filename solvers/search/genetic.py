@@ -222,7 +222,7 @@ class WalkClimber:
         for at in range(0, len(members), count):
             team = members[at : at + count]
             for walk, member in zip(self.team.walks, team, strict=False):
-                walk.restart(space.devices_of(member.home), space.topological(member.order))
+                walk.restart(space.devices_of(member.home), space.context.topological(member.order))
             self._walk(len(team), steps)
             for walk in self.team.walks[: len(team)]:
                 device, order = walk.best()

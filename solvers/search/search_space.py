@@ -26,8 +26,7 @@ from placeopt.model.objective import objective_of
 from placeopt.model.union_find import root as find_root
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.ranks import priority_list
-from placeopt.solvers.heuristics.repair import fits, repair
+from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class SearchSpace:
     def sequence(self) -> Ints:
         """Ops by decreasing upward rank: a topological order."""
         level, _ = self.context.upward_rank()
-        return frozen(self.topological(self.context.by_decreasing(level)))
+        return frozen(self.context.topological(self.context.by_decreasing(level)))
 
     @cached_property
     def rank(self) -> Ints:
@@ -108,12 +107,6 @@ class SearchSpace:
         """Ticks of work per device, on mean devices: the scale of temperatures."""
         return max(1.0, float(self.context.mean_compute.sum()) / self.problem.num_devices)
 
-    def topological(self, order: Ints) -> Ints:
-        """Return `order` changed so that producers precede consumers: always the earliest op that
-        is free.
-        """
-        return np.asarray(priority_list(self.context.graph, Context.inverse(order)), np.int64)
-
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them
         (topological).
@@ -123,8 +116,8 @@ class SearchSpace:
             plan = evaluate(self.problem, placement, queue, check=False)
         except InfeasiblePlacementError:
             return self.sequence
-        return self.topological(
-            np.lexsort((self.context.position, plan.finish, plan.start)).astype(np.int64)
+        return self.context.topological(
+            np.lexsort((self.context.position, plan.finish, plan.start))
         )
 
     def homes_of(self, device: NDArray[Any]) -> Ints:
@@ -146,18 +139,13 @@ class SearchSpace:
             good[row] &= fits(units, home)
         return np.asarray(good)
 
-    def repaired(self, homes: Ints) -> Ints | None:
-        """Return homes that fit, close to `homes`; None if no way was found."""
-        fitted = repair(self.problem.units, homes, self.context.unit_work)
-        return self.context.packing if fitted is None else fitted
-
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
         """Return an allowed device per unit, uniform before repair; None if nothing was found that
         fits.
         """
         allowed = self.problem.units.allowed
         pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
-        return self.repaired(pick.astype(np.int64))
+        return self.context.repaired_homes(pick.astype(np.int64))
 
     def chunk_homes(self) -> Ints | None:
         """Contiguous chunks of the topological order with equal work, one per device, repaired to
@@ -169,7 +157,7 @@ class SearchSpace:
         chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
         device = np.empty(problem.num_ops, np.int64)
         device[problem.topological_order] = np.minimum(chunk, problem.num_devices - 1)
-        return self.repaired(self.homes_of(device))
+        return self.context.repaired_homes(self.homes_of(device))
 
     def groups(self, count: int) -> Ints:
         """Label of each unit, at most about `count` labels, by merging along the heaviest edges.
