@@ -210,3 +210,10 @@ class Context:
         work = np.zeros((len(self.units.bytes), compute.shape[1]))
         np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))
         return work
+
+
+def equal_parts(work: Floats, count: int) -> Ints:
+    """Cut a row of work into `count` stretches of about equal work; return the stretch of each."""
+    middle = np.cumsum(work) - work / 2
+    part = (middle / max(work.sum(), 1e-30) * count).astype(np.int64)
+    return np.minimum(part, count - 1)

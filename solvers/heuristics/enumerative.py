@@ -16,6 +16,7 @@ enumerative baseline.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -52,15 +53,14 @@ class Enumerative(Heuristic):
         yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
-def depths(context: Context, label: Ints | None = None) -> Ints:
-    """Edges on the longest path to each op; with `label`, only edges inside one label count."""
+def depths(context: Context, label: Ints) -> Ints:
+    """Edges on the longest path to each op; only those inside one label count."""
     problem = context.problem
     depth = np.zeros(problem.num_ops, np.int64)
     pointer, source, _ = problem.predecessors
     for op in problem.topological_order:
         inputs = source[pointer[op] : pointer[op + 1]]
-        if label is not None:
-            inputs = inputs[label[inputs] == label[op]]
+        inputs = inputs[label[inputs] == label[op]]
         if len(inputs):
             depth[op] = depth[inputs].max() + 1
     return depth
@@ -77,12 +77,11 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
         label = np.where(problem.meta >= 0, problem.meta, alone)
         level = depths(context, label)
     else:
-        types = {kind: i for i, kind in enumerate(sorted(set(problem.op_types)))}
-        label = np.array([types[kind] for kind in problem.op_types], np.int64)
-        level = depths(context)
-    members: dict[tuple[int, int], list[int]] = {}
+        _, label = np.unique(np.array(problem.op_types, np.object_), return_inverse=True)
+        level = depths(context, np.zeros(problem.num_ops, np.int64))
+    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for op in problem.topological_order.tolist():
-        members.setdefault((int(label[op]), int(level[op])), []).append(op)
+        members[int(label[op]), int(level[op])].append(op)
     return [np.array(ops, np.int64) for ops in members.values()]
 
 

@@ -45,16 +45,19 @@ def pack(units: Units) -> tuple[Ints | None, bool]:
 
 def fits(units: Units, home: Ints) -> bool:
     """Whether the devices of units can hold their bytes."""
-    used = np.zeros(len(units.capacity), np.int64)
-    np.add.at(used, home, units.bytes)
-    return bool((used <= units.capacity).all())
+    return bool((_left(units, home) >= 0).all())
+
+
+def _left(units: Units, home: Ints) -> Ints:
+    """Return the bytes that the units leave of each device, negative where they are too many."""
+    left = units.capacity.copy()
+    np.subtract.at(left, home, units.bytes)
+    return left
 
 
 def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
-    used = np.zeros(len(units.capacity), np.int64)
-    np.add.at(used, home, units.bytes)
-    free = units.capacity - used
+    free = _left(units, home)
     for device in range(len(free)):
         members = np.flatnonzero((home == device) & (units.bytes > 0))
         # The smallest unit that cures the overload; while none does, the largest that fits

@@ -25,7 +25,7 @@ from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
 from placeopt.model.union_find import root as find_root
 from placeopt.period.objective import PERIOD
-from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
 
@@ -152,11 +152,8 @@ class SearchSpace:
         fit.
         """
         problem = self.problem
-        work = self.context.mean_compute[problem.topological_order]
-        middle = np.cumsum(work) - work / 2
-        chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
-        device = np.empty(problem.num_ops, np.int64)
-        device[problem.topological_order] = np.minimum(chunk, problem.num_devices - 1)
+        order, device = problem.topological_order, np.empty(problem.num_ops, np.int64)
+        device[order] = equal_parts(self.context.mean_compute[order], problem.num_devices)
         return self.context.repaired_homes(self.homes_of(device))
 
     def groups(self, count: int) -> Ints:
