@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.policy.advantages import MovingBaseline, Parameters, square_root_rewards
+from placeopt.solvers.policy.advantages import Parameters, square_root_rewards
 from placeopt.solvers.policy.group_and_place import (
     AssignedSamples,
     Place,
@@ -100,7 +100,7 @@ class GroupingPolicy:
         rng: np.random.Generator,
     ) -> None:
         self.config, self.rng, self.scale = config, rng, scale
-        self.baseline = MovingBaseline(0.9)
+        self.baseline: float | None = None
         self.graph: GroupingGraph = grouping_graph(problem)
         self.ranks = b_level_ranks(problem)
         own = np.column_stack([type_features(problem), structure_features(problem)])
@@ -164,9 +164,15 @@ class GroupingPolicy:
             }
         )
 
-    def _advantages(self, values: Ints) -> Floats:
-        """Return square-root rewards over their moving average, scaled by their deviation."""
+    def _advantages(self, values: Ints, *, decay: float = 0.9) -> Floats:
+        """Return square-root rewards over the moving average of those before, scaled by their
+        deviation.
+        """
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         centre = float(rewards.mean())
-        advantage = rewards - (centre - self.baseline.advantage(centre))
+        before = centre if self.baseline is None else self.baseline
+        advantage = rewards - (centre - (centre - before))
+        self.baseline = (
+            centre if self.baseline is None else decay * self.baseline + (1 - decay) * centre
+        )
         return np.asarray(advantage / max(1e-9, float(rewards.std())))

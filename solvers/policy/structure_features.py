@@ -23,6 +23,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import ArpackError, eigsh
 
+from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
@@ -52,27 +53,29 @@ def structure_features(problem: PlacementProblem) -> Floats:
     """Return the features named in STRUCTURE, shape (num_ops, features)."""
     view = Context(problem)
     adjacency = _adjacency(problem)
-    level, height = _depths(problem)
+    # Edges on the longest path from a source to each op, and from it to a sink
+    nothing, edges = np.zeros(problem.num_ops), np.ones(problem.num_tensors)
+    level = ranks.downward_rank(view.graph, nothing, edges)
+    height, _ = ranks.upward_rank(view.graph, nothing, edges)
+    columns = np.column_stack(  # in the order of GRAPH_FEATURES
+        [
+            np.diff(problem.predecessors.pointer),
+            np.diff(problem.successors.pointer),
+            level,
+            height,
+            _centrality(adjacency),
+            _fractal_dimension(adjacency),
+            view.mean_compute,
+            np.bincount(problem.producer, view.mean_transfer, problem.num_ops),
+            view.upward_rank()[0],
+        ]
+    )
     phase = level / max(1.0, float(level.max())) * np.pi
-    columns = {
-        "in_degree": np.diff(problem.predecessors[0]),
-        "out_degree": np.diff(problem.successors[0]),
-        "level": level,
-        "height": height,
-        "centrality": _centrality(adjacency),
-        "fractal_dimension": _fractal_dimension(adjacency),
-        "compute": view.mean_compute,
-        "output": np.bincount(problem.producer, view.mean_transfer, problem.num_ops),
-        "b_level": view.upward_rank()[0],
-    }
-    columns = {
-        name: column / max(1e-300, float(np.max(column))) for name, column in columns.items()
-    }
-    columns |= dict(zip(SPECTRAL_FEATURES, _spectral(adjacency).T, strict=True))
-    for i, name in enumerate(POSITION_FEATURES):
-        wave = np.cos if i % 2 else np.sin
-        columns[name] = wave(phase * 2 ** (i // 2))
-    return np.column_stack([*columns.values()])  # in the order of STRUCTURE
+    waves = [
+        (np.cos if i % 2 else np.sin)(phase * 2 ** (i // 2)) for i in range(len(POSITION_FEATURES))
+    ]
+    scale = np.maximum(1e-300, columns.max(axis=0))
+    return np.column_stack([columns / scale, _spectral(adjacency), *waves])
 
 
 def type_features(problem: PlacementProblem) -> Floats:
@@ -104,20 +107,6 @@ def _adjacency(problem: PlacementProblem) -> csr_array:
     matrix = coo_array((np.ones(2 * problem.num_edges), both), shape=(n, n)).tocsr()
     matrix.data[:] = 1.0
     return matrix
-
-
-def _depths(problem: PlacementProblem) -> tuple[Floats, Floats]:
-    """Edges on the longest path from a source to each op, and from it to a sink."""
-    pointer, consumer, _ = problem.successors
-    level, height = np.zeros(problem.num_ops), np.zeros(problem.num_ops)
-    order = problem.topological_order.tolist()
-    for v in order:
-        out = consumer[pointer[v] : pointer[v + 1]]
-        level[out] = np.maximum(level[out], level[v] + 1)
-    for v in reversed(order):
-        out = consumer[pointer[v] : pointer[v + 1]]
-        height[v] = height[out].max() + 1 if len(out) else 0
-    return level, height
 
 
 def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> Floats:
