@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placeopt.model.arrays import Floats
+    from placeopt.solvers.policy.advantages import Parameters
 
 
 class PolicyFile(ABC):
@@ -164,7 +165,7 @@ class DualPolicyModel(PolicyFile):
             layers[f"{kind}_out"] = np.zeros(hidden)
         return replace(self, **layers)
 
-    def trained(self, arrays: dict[str, Floats], note: str) -> DualPolicyModel:
+    def trained(self, arrays: Parameters, note: str) -> DualPolicyModel:
         """Return the policy with new `ARRAYS` and one more line of provenance."""
         known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
