@@ -8,7 +8,7 @@ a decoder (`list_kernels`) adds what it learned of an op to what is so at a step
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -180,7 +180,7 @@ class ListPolicy(PolicyFile):
 
     weights: ListWeights
     heats: tuple[float, float] = (0.1, 0.1)
-    provenance: tuple[str, ...] = field(default=())
+    provenance: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for array in self.weights:
