@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.projection import Edges
+from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
@@ -72,8 +72,8 @@ class OrderedProblem:
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),
             link_class=np.array(problem.link_class),
-            predecessors=_renumber(problem.graph.predecessors, order, place),
-            successors=_renumber(problem.graph.successors, order, place),
+            predecessors=_renumber(problem.predecessors, place),
+            successors=_renumber(problem.successors, place),
             weight=np.array(delay),
             sel_static=static[order],
             horizon=max(1.0, float(level.max()) * 2, float(mean.sum()) / problem.num_devices * 2),
@@ -144,13 +144,10 @@ def _own_features(
     return np.column_stack([*columns, type_numbers(problem.op_types)])
 
 
-def _renumber(edges: Edges, order: Ints, place: Ints) -> Edges:
+def _renumber(edges: Edges, place: Ints) -> Edges:
     """Return edges grouped by op with the ops in topological order."""
-    pointer, op, tensor = edges
-    counts = np.diff(pointer)[order]
-    new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    flat = np.repeat(pointer[:-1][order] - new[:-1], counts) + np.arange(len(op))
-    return Edges(new, place[op[flat]], tensor[flat])
+    owner = np.repeat(place, np.diff(edges.pointer))
+    return edges_by(len(place), owner, place[edges.op], edges.tensor)
 
 
 def weights_of(

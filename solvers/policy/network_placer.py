@@ -82,7 +82,7 @@ class NetworkPlacer(LearnedPlacer):
         first = self.first_devices(tracker)
         scale = ticks_of_unit_reward(problem, tracker)
         nodes = describe(problem, self.groups_of(problem), first)
-        return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
+        return NetworkPolicy(problem, self, scale, tracker.rng(), self.network(nodes))
 
     def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
         """Ask the teacher for an incumbent; return its devices if the start is to be warm."""

@@ -133,7 +133,7 @@ class GraphNetwork(nn.Module):
     node (GDP).
     """
 
-    def __init__(self, nodes: Nodes, hidden: int, rounds: int = 3) -> None:
+    def __init__(self, nodes: Nodes, hidden: int, rounds: int) -> None:
         super().__init__()
         self.nodes = nodes
         self.embed = MessagePassing(nodes, nodes.features.shape[1], hidden, rounds)
