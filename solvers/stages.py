@@ -72,7 +72,7 @@ def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """
     if not is_vast(problem):
         return HEURISTICS
-    return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
+    return tuple(dict.fromkeys((FIRST, SECOND, *HEURISTICS)))
 
 
 class Stages:

@@ -131,8 +131,7 @@ class MSct(Heuristic):
             favourite = greedy_children(plain)
             tracker.message = (
                 f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
-                "were "
-                "chosen greedily instead of by the linear program"
+                "were chosen greedily instead of by the linear program"
             )
         level, _ = context.upward_rank()
         position = context.inverse(context.by_decreasing(level))

@@ -64,12 +64,7 @@ class AnnealingWalk:
         self.weigh(weights)
         self.origin = np.array(device, np.int64), np.array(sequence, np.int64)
         self.tally = np.zeros((len(MOVES), 4), np.int64)
-        self._state = make_state(
-            space.graph,
-            random,
-            np.asarray(device, np.int64),
-            np.asarray(sequence, np.int64),
-        )
+        self._state = make_state(space.graph, random, *self.origin)
         walk_kernels.settle(space.graph, self._state)
 
     def weigh(self, weights: Sequence[float] | Floats) -> None:

@@ -130,10 +130,9 @@ class BudgetedEvaluator:
             if math.isfinite(seconds):
                 ticks = round(seconds / self.problem.tick_seconds)
                 if not 0 <= ticks < 2**62:
+                    most = 2**62 * self.problem.tick_seconds
                     raise InputError(
-                        "measure: expected seconds between 0 and "
-                        f"{2**62 * self.problem.tick_seconds:.3g}, "
-                        f"received {seconds}"
+                        f"measure: expected seconds between 0 and {most:.3g}, received {seconds}"
                     )
                 out[row] = ticks
         return out
