@@ -22,6 +22,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,6 @@ from placeopt.solvers.policy.group_and_place import (
     Parser,
     Place,
     Placer,
-    new_sampling,
     parse_and_place,
 )
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
@@ -43,8 +43,6 @@ from placeopt.solvers.policy.structure_features import STRUCTURE, TYPES, structu
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -131,11 +129,8 @@ class ParsingPolicy:
         )
         parser = Parser(self.features, self.scores())
         placer = Placer(now["place"], np.zeros((0, k)))
-
-        def draw(seeds: NDArray[np.uint64], rows: ParsedSamples) -> None:
-            parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds, rows)
-
-        return fill_samples(samples, self.rng, draw, count * n * steps_per_op)
+        draw = partial(parse_and_place, self.graph, parser, placer)
+        return fill_samples(samples, self.rng, draw, temperature, count * n * steps_per_op)
 
     @property
     def slopes_per_edge(self) -> bool:

@@ -15,6 +15,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from placeopt.solvers.policy.group_and_place import (
     Place,
     Placer,
     assign_and_place,
-    new_sampling,
 )
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples, ticks_of_unit_reward
@@ -37,8 +37,6 @@ from placeopt.solvers.policy.structure_features import (
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -145,11 +143,8 @@ class GroupingPolicy:
         )
         logits = self.features @ now["weights"] + now["residual"]
         placer = Placer(now["place"], now["bias"])
-
-        def draw(seeds: NDArray[np.uint64], rows: AssignedSamples) -> None:
-            assign_and_place(self.graph, logits, placer, new_sampling(temperature), seeds, rows)
-
-        return fill_samples(samples, self.rng, draw, count * n * groups)
+        draw = partial(assign_and_place, self.graph, logits, placer)
+        return fill_samples(samples, self.rng, draw, temperature, count * n * groups)
 
     def learn(self, samples: AssignedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
