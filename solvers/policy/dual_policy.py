@@ -480,7 +480,8 @@ class DualLearner:
     ----------
     config : the options of `dual_policy.DualPolicy`.
     parameters : the model's `ARRAYS`, and "sel_residual" and "plc_residual".
-    label : group of each op, by topological place: the row of its scores in "plc_residual".
+    label : group of each op, by topological place: the row of its scores in "plc_residual"; none
+    where there are no residual scores.
     elite : (value, devices, ranks) of the best episodes so far, best first; `devices` and `ranks`
     by op.
     first_episode : the same of the episode before any learning, one or none.
@@ -496,22 +497,18 @@ class DualLearner:
         residual: bool = True,
         layer_rate: float = 0.2,
     ) -> None:
-        n, k = ordered.graph.compute.shape
+        k = ordered.problem.num_devices
         self.ordered, self.config, self.rng = ordered, config, rng
-        self.residual = residual and config.residual
         self.first = (
             first.with_hidden(config.hidden, rng) if config.hidden and not first.hidden else first
         )
-        self.label = (
-            residual_groups(ordered, config.score_groups)
-            if self.residual
-            else np.zeros(0, np.int64)
-        )
-        rows = int(self.label.max()) + 1 if self.residual else 0
+        self.label = np.zeros(0, np.int64)
+        if residual and config.residual:
+            self.label = residual_groups(ordered, config.score_groups)
         arrays = {name: np.array(getattr(self.first, name)) for name in ARRAYS}
         arrays |= {
-            "sel_residual": np.zeros(n if self.residual else 0),
-            "plc_residual": np.zeros((rows, k)),
+            "sel_residual": np.zeros(len(self.label)),
+            "plc_residual": np.zeros((int(self.label.max(initial=-1)) + 1, k)),
         }
         rates = {
             name: config.learning_rate * (1.0 if name in ("sel", "plc") else layer_rate)
@@ -536,8 +533,8 @@ class DualLearner:
                 self.model(""),
                 self.ordered,
                 temperature=temperature,
-                sel_residual=now["sel_residual"] if self.residual else None,
-                plc_residual=now["plc_residual"][self.label] if self.residual else None,
+                sel_residual=now["sel_residual"],
+                plc_residual=now["plc_residual"][self.label],
                 sel_random=self.config.learn != "plc",
                 plc_random=self.config.learn != "sel",
             )
@@ -629,10 +626,9 @@ class DualLearner:
         found = {name: getattr(total, name) for name in ARRAYS}
         for name in ("sel_context", "plc_context"):
             found[name] = contexts.T @ found[name] / len(contexts) ** 0.5
-        if self.residual:
-            found["sel_residual"] = total.sel_residual
-            found["plc_residual"] = np.zeros(self.parameters["plc_residual"].shape)
-            np.add.at(found["plc_residual"], self.label, total.plc_residual)
+        found["sel_residual"] = total.sel_residual
+        found["plc_residual"] = np.zeros(self.parameters["plc_residual"].shape)
+        np.add.at(found["plc_residual"], self.label, total.plc_residual)
         return found
 
     def _repeat(self, weights: Weights) -> dict[str, Floats]:
