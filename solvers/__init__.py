@@ -47,8 +47,7 @@ def first_run(group: str) -> Callable[[], None]:
     """Return what calls every kernel of a group."""
     from placeopt.solvers import first_runs
 
-    run: Callable[[], None] = getattr(first_runs, group.replace("-", "_"))
-    return run
+    return getattr(first_runs, group.replace("-", "_"))
 
 
 def __getattr__(name: str) -> Any:

@@ -307,8 +307,7 @@ def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
     """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited
     devices.
     """
-    cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
-    return cluster, start
+    return dominant_sequence_clusters(op_edges(context, context.graph.order))
 
 
 def dsc_units(context: Context) -> tuple[Ints, Floats]:

@@ -105,8 +105,7 @@ class Context:
         communication.
         """
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
-        rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
-        return rank, following
+        return ranks.upward_rank(self.graph, self.mean_compute, delay)
 
     def by_decreasing(self, key: NDArray[Any]) -> Ints:
         """Ops sorted by decreasing `key`, ties in topological order."""
@@ -139,7 +138,7 @@ class Context:
         `units` are others than those of the problem.
         """
         units = self.units if units is None else units
-        plan: ListSchedule = schedule_in_order(
+        return schedule_in_order(
             self.graph,
             self.costs,
             units,
@@ -149,12 +148,10 @@ class Context:
             insertion,
             contention,
         )
-        return plan
 
     def by_time(self, position: Ints) -> ListSchedule:
         """Schedule ops earliest start first: see `time_kernels.schedule_by_time`."""
-        plan: ListSchedule = schedule_by_time(self.graph, self.costs, self.units, position)
-        return plan
+        return schedule_by_time(self.graph, self.costs, self.units, position)
 
     def ranked(self, plan: ListSchedule) -> Placement:
         """Turn a schedule into devices and ranks, ops that take no time first among equal

@@ -309,8 +309,7 @@ class Encoded:
         if way.shift is not None:
             shifted = self.embedding._replace(score=self.embedding.score + way.shift.op)
             task = task._replace(embedding=shifted, bias=way.shift.device)
-        plan: ListSchedule = learned_schedule(task, heats, state, lesson)
-        return plan
+        return learned_schedule(task, heats, state, lesson)
 
     def learn(self, embedding: ListEmbedding, grad: ListWeights) -> None:
         """Add the gradient in what was learned of the ops to those of the encoder's weights."""

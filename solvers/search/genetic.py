@@ -68,22 +68,19 @@ SELECTIONS: dict[str, Callable[[np.random.Generator, int], int]] = {
 
 def uniform(rng: np.random.Generator, groups: int) -> Flags:
     """Take every group with probability one half."""
-    taken: Flags = rng.random(groups) < 0.5
-    return taken
+    return rng.random(groups) < 0.5
 
 
 def one_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups behind a random point."""
-    taken: Flags = np.arange(groups) >= rng.integers(groups + 1)
-    return taken
+    return np.arange(groups) >= rng.integers(groups + 1)
 
 
 def two_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups between two random points."""
     first, last = np.sort(rng.integers(groups + 1, size=2))
     place = np.arange(groups)
-    taken: Flags = (place >= first) & (place < last)
-    return taken
+    return (place >= first) & (place < last)
 
 
 CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
