@@ -298,9 +298,7 @@ def internalised(context: Context, graph: UnitGraph) -> Ints:
     b-level.
     """
     rank, _ = context.upward_rank()
-    return np.asarray(
-        internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
-    )
+    return internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
 
 
 def dsc_clusters(context: Context) -> tuple[Ints, Floats]:

@@ -68,9 +68,7 @@ class Context:
         """Mean ticks of each op over its compatible devices, shape (num_ops,)."""
         compute = self.problem.compute
         usable = compute >= 0
-        return np.asarray(
-            np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1)
-        )
+        return np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1)
 
     @cached_property
     def mean_transfer(self) -> Floats:
@@ -83,7 +81,7 @@ class Context:
             return np.zeros(problem.num_tensors)
         classes = problem.link_class[~np.eye(k, dtype=np.bool_)]
         share = np.bincount(classes, minlength=problem.transfer.shape[1]) / len(classes)
-        return np.asarray(problem.transfer @ share)
+        return problem.transfer @ share
 
     @cached_property
     def position(self) -> Ints:
@@ -122,7 +120,7 @@ class Context:
         """Return `order` changed so that producers precede consumers: always the earliest op that
         is free.
         """
-        return np.asarray(ranks.priority_list(self.graph, self.inverse(order)), np.int64)
+        return ranks.priority_list(self.graph, self.inverse(order))
 
     def in_order(
         self,

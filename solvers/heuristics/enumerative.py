@@ -150,4 +150,4 @@ def _tie_break(context: Context, rows: Ints, load: Floats) -> Floats:
     """
     compute = context.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
-    return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))
+    return heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0))

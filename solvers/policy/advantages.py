@@ -50,7 +50,7 @@ def peer_advantages(returns: Floats) -> Floats:
     count = len(returns)
     if count < 2:
         return returns
-    return np.asarray((returns - returns.mean(axis=0)) * (count / (count - 1)))
+    return (returns - returns.mean(axis=0)) * (count / (count - 1))
 
 
 def rank_utilities(values: Ints) -> Floats:
@@ -68,7 +68,7 @@ def rank_utilities(values: Ints) -> Floats:
     utility = np.empty(count)
     utility[order] = raw
     _, group = np.unique(values, return_inverse=True)
-    return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
+    return (np.bincount(group, utility) / np.bincount(group))[group]
 
 
 def square_root_rewards(values: Ints, scale: float, penalty: float) -> Floats:
@@ -96,7 +96,7 @@ class Adam:
         self.second = b * self.second + (1 - b) * gradient**2
         mean = self.first / (1 - a**self.steps)
         scale = np.sqrt(self.second / (1 - b**self.steps)) + 1e-8
-        return np.asarray(self.learning_rate * mean / scale)
+        return self.learning_rate * mean / scale
 
 
 class Parameters:

@@ -660,7 +660,7 @@ def residual_groups(ordered: OrderedProblem, count: int) -> Ints:
     space = SearchSpace(ordered.problem)
     if not 0 < count < space.num_units:
         return np.arange(ordered.problem.num_ops)
-    return np.asarray(space.groups(count)[space.problem.units.unit][ordered.order])
+    return space.groups(count)[space.problem.units.unit][ordered.order]
 
 
 def teaching_order(
@@ -716,7 +716,7 @@ class WindowChoice:
 
     def _probability(self) -> Floats:
         mass = np.exp(self.preference.ravel() - self.preference.max())
-        return np.asarray(mass / mass.sum())
+        return mass / mass.sum()
 
 
 class Chain:

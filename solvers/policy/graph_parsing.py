@@ -139,7 +139,7 @@ class ParsingPolicy:
 
     def scores(self) -> Floats:
         """Return the score of every edge, (edges,)."""
-        return np.asarray(self.features @ self.parameters["edge"] + self.parameters["residual"])
+        return self.features @ self.parameters["edge"] + self.parameters["residual"]
 
     def advantages(self, values: Ints) -> Floats:
         """Return the utility of every sample."""
@@ -241,7 +241,7 @@ class NeuralParsingPolicy(ParsingPolicy):
         import torch
 
         with torch.no_grad():
-            return np.asarray(super().scores() + self.network().numpy().astype(np.float64))
+            return super().scores() + self.network().numpy().astype(np.float64)
 
     def learn(self, samples: ParsedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function, through the scores into the

@@ -170,4 +170,4 @@ class GroupingPolicy:
         self.baseline = (
             centre if self.baseline is None else decay * self.baseline + (1 - decay) * centre
         )
-        return np.asarray(advantage / max(1e-9, float(rewards.std())))
+        return advantage / max(1e-9, float(rewards.std()))

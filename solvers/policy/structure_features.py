@@ -95,8 +95,7 @@ def neighbour_means(problem: PlacementProblem, features: Floats) -> Floats:
     it.
     """
     adjacency = _adjacency(problem)
-    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
-    return np.asarray(adjacency @ features) / degree[:, None]
+    return adjacency @ features / np.maximum(1.0, adjacency.sum(axis=1))[:, None]
 
 
 def _adjacency(problem: PlacementProblem) -> csr_array:
@@ -112,10 +111,10 @@ def _adjacency(problem: PlacementProblem) -> csr_array:
 def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> Floats:
     """PageRank by power iteration."""
     n = adjacency.shape[0]
-    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
+    degree = np.maximum(1.0, adjacency.sum(axis=1))
     rank = np.full(n, 1.0 / n)
     for _ in range(steps):
-        rank = (1 - damping) / n + damping * np.asarray(adjacency @ (rank / degree))
+        rank = (1 - damping) / n + damping * (adjacency @ (rank / degree))
     return rank
 
 
@@ -125,7 +124,7 @@ def _fractal_dimension(adjacency: csr_array, *, max_radius: int = 8) -> Floats:
     """
     n = adjacency.shape[0]
     if n > 4000:  # balls of large graphs are large: a local estimate from the degree alone
-        return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
+        return np.log1p(adjacency.sum(axis=1))
     reach = csr_array((np.ones(n), (np.arange(n), np.arange(n))), shape=(n, n))
     radii, masses = [], []
     for radius in range(1, max_radius + 1):
@@ -147,7 +146,7 @@ def _spectral(adjacency: csr_array) -> Floats:
     count = min(wanted + 1, n - 2)
     if count < 2:
         return found
-    scale = 1.0 / np.sqrt(np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel()))
+    scale = 1.0 / np.sqrt(np.maximum(1.0, adjacency.sum(axis=1)))
     near_identity = diags_array(scale) @ adjacency @ diags_array(scale) + diags_array(np.ones(n))
     try:
         # A fixed start makes the vectors the same in every run.

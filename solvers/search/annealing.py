@@ -142,7 +142,7 @@ def limits(
     """
     now = np.minimum(values, 2**61)
     if acceptance == "metropolis":
-        return np.asarray(now - temperature * np.log(draw + 1e-300))
+        return now - temperature * np.log(draw + 1e-300)
     if acceptance == "threshold":
         return now + temperature
     return np.maximum(now, float(now.min() if best is None else best) + temperature)
@@ -468,4 +468,4 @@ class MoveShares:
         mean = total / float(self.tried.sum())
         weight = self.first * (self.better + self.doubt * mean) / (self.tried + self.doubt)
         share = np.where(self.first > 0, np.maximum(weight / weight.sum(), self.rarest), 0.0)
-        return np.asarray(share / share.sum())
+        return share / share.sum()

@@ -146,7 +146,7 @@ class WalkTeam:
     @property
     def tally(self) -> Ints:
         """Proposals of all walks together, by kind of move: see `walk_kernels.anneal`."""
-        return np.asarray(np.sum([walk.tally for walk in self.walks], axis=0))
+        return np.sum([walk.tally for walk in self.walks], axis=0)
 
     def report(self, tracker: Tracker[Placement], evaluated: int) -> None:
         """Count the proposals that were evaluated, and offer the best placement."""

@@ -411,4 +411,4 @@ def _advantage(values: Ints) -> Floats:
     if not good.any():
         return np.zeros(len(values))
     filled = np.where(good, values, values[good].max()).astype(np.float64)
-    return np.asarray((filled.mean() - filled) / (filled.std() + 1e-12))
+    return (filled.mean() - filled) / (filled.std() + 1e-12)

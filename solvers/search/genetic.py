@@ -303,7 +303,7 @@ def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
                 name[x] = y
                 free_from.remove(x)
                 free_to.remove(y)
-    return np.asarray(name[b])
+    return name[b]
 
 
 def _select(members: list[Member], size: int) -> list[Member]:

@@ -127,7 +127,7 @@ class SearchSpace:
         good &= units.allowed[np.arange(self.num_units), safe].all(axis=1)
         for row, home in enumerate(safe):
             good[row] &= fits(units, home)
-        return np.asarray(good)
+        return good
 
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
         """Return an allowed device per unit, uniform before repair; None if nothing was found that
