@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.projection import join_units
+from placeopt.model.projection import edges_by, join_units
 from placeopt.solvers.heuristics.clustering_kernels import (
     OpEdges,
     UnitGraph,
@@ -70,23 +70,19 @@ def unit_graph(context: Context) -> UnitGraph:
     order = np.lexsort((high, low, -total))
     low, high, total = low[order], high[order], total[order]
     ends, others = np.concatenate([low, high]), np.concatenate([high, low])
-    by_end = np.argsort(ends, kind="stable")
-    pointer = np.searchsorted(ends[by_end], np.arange(num_units + 1)).astype(np.int64)
-    work = np.where(units.allowed, context.unit_work, np.inf)
-    mean_work = np.where(units.allowed, context.unit_work, 0.0).sum(axis=1) / units.allowed.sum(
-        axis=1
-    )
+    near = edges_by(num_units, ends, others, np.arange(len(ends)))
+    work, allowed = context.unit_work, units.allowed
     return UnitGraph(
         work,
-        mean_work,
+        np.where(allowed, work, 0.0).sum(axis=1) / allowed.sum(axis=1),
         units.bytes,
         units.capacity,
         low,
         high,
         total,
-        pointer,
-        others[by_end],
-        np.concatenate([total, total])[by_end],
+        near.pointer,
+        near.op,
+        np.concatenate([total, total])[near.tensor],
     )
 
 
