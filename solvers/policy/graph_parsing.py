@@ -218,16 +218,14 @@ class NeuralParsingPolicy(ParsingPolicy):
         features[:, left_out(config.without)] = 0.0
         cost = self.features[:, EDGE_FEATURES.index("cost")]
         ends = torch.from_numpy(self.graph.source), torch.from_numpy(self.graph.target)
-
-        def make() -> EdgeScores:
-            return EdgeScores(
-                nodes._replace(features=features),
-                ends,
-                torch.from_numpy(cost.astype(np.float32)),
-                config.hidden,
-                config.rounds,
-            )
-
+        make = partial(
+            EdgeScores,
+            nodes._replace(features=features),
+            ends,
+            torch.from_numpy(cost.astype(np.float32)),
+            config.hidden,
+            config.rounds,
+        )
         self.network: Any = seeded(make, int(rng.integers(2**62)))
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.network_rate)
 

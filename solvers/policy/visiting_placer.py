@@ -126,7 +126,7 @@ class Visits:
                 break
             if tracker.evaluations_left < 2 * len(self.device):
                 # values before the first visit, and after this one
-                tracker.count(max(0, int(min(tracker.evaluations_left, len(self.device)))))
+                tracker.count(min(tracker.evaluations_left, len(self.device)))
                 break
             if self.value is None:
                 self.value = self._values(problem, tracker)
