@@ -65,12 +65,11 @@ class VisitingPlacer(NetworkPlacer):
         """Run episodes side by side, learning every `horizon` visits, until the budget is spent."""
         while not tracker.stop():
             policy.reset()
-            for begin in range(0, policy.num_units, self.horizon):
+            visits = range(policy.num_units)
+            for begin in visits[:: self.horizon]:
                 if tracker.stop():
                     return
-                policy.segment(
-                    range(begin, min(begin + self.horizon, policy.num_units)), problem, tracker
-                )
+                policy.segment(visits[begin : begin + self.horizon], problem, tracker)
 
 
 class Visits:
