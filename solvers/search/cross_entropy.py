@@ -246,17 +246,12 @@ class Distribution:
 
     def ascend(self, drawn: NDArray[np.int32], advantage: Floats, settings: Settings) -> None:
         """Take some PPO steps on samples drawn from the present distribution."""
-        old = self.probability.copy()
         # Devices that fell to probability 0 by a refit stay reachable for the gradient.
-        logits = np.where(self.allowed, np.log(np.maximum(old, 1e-6)), -np.inf)
+        old = np.maximum(self.probability, 1e-6)
+        logits = np.where(self.allowed, np.log(old), -np.inf)
         for _ in range(settings.epochs):
             gradient = kernels.surrogate_gradient(
-                logits,
-                np.maximum(old, 1e-6),
-                drawn,
-                advantage,
-                settings.clip,
-                settings.entropy_weight,
+                logits, old, drawn, advantage, settings.clip, settings.entropy_weight
             )
             logits = np.where(self.allowed, logits + settings.learning_rate * gradient, -np.inf)
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
