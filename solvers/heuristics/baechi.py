@@ -65,9 +65,7 @@ def _fill(context: Context) -> Ints:
     used = np.zeros(k)
     free = units.capacity.copy()
     current = 0
-    for unit in units.unit[problem.topological_order].tolist():
-        if home[unit] >= 0:
-            continue
+    for unit in dict.fromkeys(units.unit[problem.topological_order].tolist()):
         for step in range(k):
             device = (current + step) % k
             fits = units.allowed[unit, device] and units.bytes[unit] <= free[device]
@@ -209,9 +207,7 @@ def favourite_children(
         return greedy_children(context)
     share = answer.x[:count]
     chosen = edge[share < threshold - 1e-9]
-    order = chosen[
-        np.lexsort((chosen, -context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))
-    ]
+    order = chosen[np.lexsort((-context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
     return _match(n, parent[order], child[order])
 
 
@@ -220,7 +216,7 @@ def greedy_children(context: Context) -> Ints:
     once.
     """
     problem = context.problem
-    order = np.lexsort((np.arange(problem.num_edges), -context.mean_transfer[problem.edge_tensor]))
+    order = np.argsort(-context.mean_transfer[problem.edge_tensor], kind="stable")
     return _match(
         problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order]
     )

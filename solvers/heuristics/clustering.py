@@ -67,7 +67,7 @@ def unit_graph(context: Context) -> UnitGraph:
     key, inverse = np.unique(low[between] * num_units + high[between], return_inverse=True)
     total = np.bincount(inverse, cost[between], minlength=len(key)).astype(np.float64)
     low, high = key // num_units, key % num_units
-    order = np.lexsort((high, low, -total))
+    order = np.argsort(-total, kind="stable")  # of equal ones, lower units first
     low, high, total = low[order], high[order], total[order]
     ends, others = np.concatenate([low, high]), np.concatenate([high, low])
     near = edges_by(num_units, ends, others, np.arange(len(ends)))

@@ -102,8 +102,9 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
         _, first = np.unique(units.unit[free_ops], return_index=True)
         rows = free_ops[np.sort(first)]
         if len(rows):
-            allowed = units.allowed[units.unit[rows]]
-            usable = allowed & (units.bytes[units.unit[rows]][:, None] <= free)
+            unit = units.unit[rows]
+            allowed, size = units.allowed[unit], units.bytes[unit]
+            usable = allowed & (size[:, None] <= free)
             full = ~usable.any(axis=1)
             usable[full] = allowed[full]  # repaired later
             cost = _fetch_times(context, rows, device) + _tie_break(context, rows, load)
@@ -116,11 +117,9 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
                 dear = np.where(usable, cost + 1.0 + cost[usable].sum(), forbidden)
                 even = np.hstack([even, np.repeat(dear, len(rows), axis=1)])
                 owner = np.hstack([owner, np.repeat(np.arange(k), len(rows))])
-            row, column = linear_sum_assignment(even)
-            for i, j in zip(row.tolist(), column.tolist(), strict=True):
-                unit = units.unit[rows[i]]
-                home[unit] = owner[j]
-                free[owner[j]] -= units.bytes[unit]
+            _, column = linear_sum_assignment(even)  # there are places for all
+            home[unit] = owner[column]
+            np.subtract.at(free, owner[column], size)
         device[ops] = home[units.unit[ops]]
         np.add.at(load, device[ops], context.mean_compute[ops])
     return device

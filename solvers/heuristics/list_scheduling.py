@@ -74,7 +74,7 @@ def critical_path(context: Context, priority: Floats, following: Ints) -> Ints:
     The paper walks along equal priorities; the successor that attains the upward rank is one of
     those, and needs no comparison of rounded sums.
     """
-    sources = np.flatnonzero(np.diff(context.graph.predecessors.pointer) == 0)
+    sources = np.flatnonzero(context.graph.indegree == 0)
     op = int(sources[np.lexsort((context.position[sources], -priority[sources]))[0]])
     path = [op]
     while following[op] >= 0:
@@ -91,7 +91,7 @@ def pin_path(context: Context, path: Ints) -> Ints:
     usable = context.problem.compute[path] >= 0
     # Devices that can run more of the path come first; on most problems all can run all of it.
     work = np.where(usable, context.problem.compute[path], 0).sum(axis=0)
-    device = int(np.lexsort((np.arange(len(work)), work, -usable.sum(axis=0)))[0])
+    device = int(np.lexsort((work, -usable.sum(axis=0)))[0])
     pinned = context.unpinned.copy()
     free = int(units.capacity[device])
     for unit in dict.fromkeys(units.unit[path].tolist()):

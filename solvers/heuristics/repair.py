@@ -74,7 +74,7 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
             pick = int(cures.argmax()) if cures.any() else int(np.flatnonzero(movable)[-1])
             unit = int(members[pick])
             there = np.flatnonzero(room[pick] >= units.bytes[unit])
-            target = int(there[np.lexsort((there, free[there], cost[unit, there]))[0]])
+            target = int(there[np.lexsort((free[there], cost[unit, there]))[0]])
             home[unit] = target
             free[device] += units.bytes[unit]
             free[target] -= units.bytes[unit]
@@ -84,11 +84,10 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
 
 def _best_fit(units: Units) -> Ints | None:
     """Best fit decreasing: fewest options first, then largest first."""
-    num_units = len(units.bytes)
-    for options in (units.allowed.sum(axis=1), np.zeros(num_units, np.int64)):
+    for options in (units.allowed.sum(axis=1), np.zeros(len(units.bytes), np.int64)):
         free = units.capacity.copy()
-        home = np.full(num_units, -1, np.int64)
-        for unit in np.lexsort((np.arange(num_units), -units.bytes, options)):
+        home = np.full(len(units.bytes), -1, np.int64)
+        for unit in np.lexsort((-units.bytes, options)):
             there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
             if not len(there):
                 break

@@ -131,12 +131,11 @@ def _own_features(
     paid = level + ranks.downward_rank(graph, work, delay)
     outgoing = np.bincount(problem.producer, delay, minlength=problem.num_ops)
     share = work.sum() / problem.num_devices
-    in_degree = np.diff(problem.predecessors[0])
     columns = (
         static[:, : Sel.READY_TIME],  # what is known before any episode
         1.0 - paid / max(1e-300, float(paid.max())),
         np.round(1.0 - free / max(1e-300, float(free.max())), 12),
-        in_degree / max(1, int(in_degree.max())),
+        graph.indegree / max(1, int(graph.indegree.max())),
         np.minimum(2.0, np.bincount(cluster, work)[cluster] / max(1e-300, share)) / 2,
         outgoing / (outgoing + work + 1e-300),
         fastest / np.maximum(1e-300, work),

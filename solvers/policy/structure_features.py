@@ -59,7 +59,7 @@ def structure_features(problem: PlacementProblem) -> Floats:
     height, _ = ranks.upward_rank(view.graph, nothing, edges)
     columns = np.column_stack(  # in the order of GRAPH_FEATURES
         [
-            np.diff(problem.predecessors.pointer),
+            view.graph.indegree,
             np.diff(problem.successors.pointer),
             level,
             height,

@@ -159,7 +159,7 @@ class SearchSpace:
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
         weight = self.tensor_weight[problem.edge_tensor]
-        heaviest = np.lexsort((np.arange(len(weight)), -weight))
+        heaviest = np.argsort(-weight, kind="stable")
         source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
         target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]
