@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solvers.search.search_space import distinct
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, specs
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """Name of the start from scratch."""
-
-STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
-"""Start, by objective, where the one that is asked for does not take it."""
 
 RESERVING = "etf"
 """Heuristic that finds a start where random placements break the limit on peak memory."""
@@ -70,7 +66,12 @@ class BatchSearch(MeasuringSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_start(self.name, self.start)
+        if self.start != RANDOM and self.start not in specs("placement"):
+            known = ", ".join(sorted(specs("placement")))
+            raise InputError(
+                f"{self.name}: start must be 'random' or the name of a solver ({known}), "
+                f"received '{self.start}'"
+            )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Start, and improve until the budget is spent."""
@@ -86,22 +87,6 @@ class BatchSearch(MeasuringSearch):
         """Spend the budget; `starts` are the placements to start from, best first, none if none was
         found.
         """
-
-
-def check_start(solver: str, start: str) -> None:
-    """Refuse a start that is no solver name.
-
-    Raises
-    ------
-    InputError
-        With the names that are known.
-    """
-    if start != RANDOM and start not in specs("placement"):
-        known = ", ".join(sorted(specs("placement")))
-        raise InputError(
-            f"{solver}: start must be 'random' or the name of a solver ({known}), received "
-            f"'{start}'"
-        )
 
 
 def starting_placements(
@@ -134,8 +119,11 @@ def starting_placements(
             consider(None, placement)
             if found or tracker.stop():
                 break
-    found.sort(key=lambda pair: pair[0])
-    return distinct(placement for _, placement in found)
+    kept: list[Placement] = []
+    for _, placement in sorted(found, key=lambda pair: pair[0]):
+        if placement not in kept:
+            kept.append(placement)
+    return kept
 
 
 def _proposed(
@@ -146,7 +134,7 @@ def _proposed(
     """
     tracker, objective = evaluator.tracker, evaluator.objective
     if name != RANDOM and objective.name not in specs("placement")[name].accepted:
-        name = STARTERS.get(objective, RANDOM)
+        name = "linear-dp" if objective is PERIOD else RANDOM
     if name == RANDOM or tracker.stop():
         return
     measured = evaluator.measure is not None
@@ -176,7 +164,8 @@ def _fallbacks(
     # Random parts hardly ever form a pipeline.
     rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
     rows += [
-        space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
+        space.context.repaired_homes(np.full(space.num_units, d))
+        for d in range(evaluator.problem.num_devices)
     ]
     rank = space.rank if evaluator.ordered else None
     yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)
