@@ -71,8 +71,8 @@ class SolverComparison:
         """Index of the best result, the earliest among equals; None if no solver found a
         solution.
         """
-        found = [i for i, result in enumerate(self.results) if result.value is not None]
-        return min(found, key=lambda i: (self.results[i].value, i)) if found else None
+        found = {i: one.value for i, one in enumerate(self.results) if one.value is not None}
+        return min(found, key=found.__getitem__, default=None)
 
     @property
     def winner(self) -> Result[Any] | None:
@@ -266,9 +266,12 @@ def _run_one(
             shown = [result for result in comparison.first if result.solver == name]
             if shown and initial is None:
                 return shown[0]
-            budget = _briefly(budget)
-        if initial is None:
-            initial = _best_solution(comparison.first)
+            seconds = budget.seconds
+            if seconds is None or seconds > INTERPRETED_SECONDS:
+                budget = replace(budget, seconds=INTERPRETED_SECONDS)
+        winner = SolverComparison(comparison.problem, comparison.first).winner
+        if initial is None and winner is not None:
+            initial = winner.solution
     try:
         return run(
             comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress
@@ -281,19 +284,6 @@ def _run_one(
     except SolverError as error:
         comparison.failures.append(SolverFailure(name, str(error), refused=False))
         return error.partial  # type: ignore[no-any-return]
-
-
-def _briefly(budget: Budget) -> Budget:
-    """Return a budget of as many seconds as an interpreted heuristic has."""
-    if budget.seconds is None or budget.seconds > INTERPRETED_SECONDS:
-        return replace(budget, seconds=INTERPRETED_SECONDS)
-    return budget
-
-
-def _best_solution(results: Sequence[Result[Any]]) -> Any:
-    """Return the solution of the smallest value, None if there is none."""
-    found = [(result.value, i) for i, result in enumerate(results) if result.value is not None]
-    return results[min(found)[1]].solution if found else None
 
 
 def plainest_value(comparison: SolverComparison) -> Any:

@@ -193,7 +193,7 @@ def _framework_devices(text: str | None) -> Any:
     """Return devices as a list, or as a mapping where they are named."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = common.words([text])
     if all("=" in part for part in parts):
         return {
             name.strip(): device.strip()

@@ -422,7 +422,7 @@ def model_runtime(
 
 
 def _devices(text: str | None, count: int) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    names = tuple(common.words([text or ""]))
     if names and len(names) != count:
         raise InputError(
             f"--devices: expected {count} names, one per device of the placement, received "
