@@ -160,8 +160,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     common.say(view)
 
 
-def _types_text(counts: dict[str, int], shown: int = 8) -> str:
-    """Return the most frequent types of ops, `shown` of them, which fit into a line or two."""
+def _types_text(counts: dict[str, int]) -> str:
+    """Return the most frequent types of ops, as many as fit into a line or two."""
+    shown = 8
     words = [f"{count} {name or '?'}" for name, count in counts.items()]
     return ", ".join(words[:shown]) + (", ..." if len(words) > shown else "")
 

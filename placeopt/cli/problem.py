@@ -109,13 +109,9 @@ class ProblemOptions:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
-        words = ("objective", "format", *CHOICES, "group", "profiles")
-        given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        words = ("objective", "format", *CHOICES, "group", "profiles", "overlap", "training")
+        given = {key: value for key in words if (value := getattr(self, key)) not in (None, False)}
         self._refuse_idle_options()
-        if self.overlap:
-            given["overlap"] = True
-        if self.training:
-            given["training"] = True
         given |= common.reader_options(self.dim, self.trip_count, self.shared)
         if self.costs is not None or is_own_model(self.source):
             return self._from_graph(given)
@@ -179,21 +175,21 @@ def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command whose first parameter is a ProblemOptions the options that these are made
     of.
     """
-    own = list(inspect.signature(command).parameters.values())[1:]
-    hints = get_type_hints(command, include_extras=True)
-    shared = list(inspect.signature(ProblemOptions).parameters.values())
-    types = get_type_hints(ProblemOptions, include_extras=True)
-    source, options = shared[0], shared[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    _, *own = inspect.signature(command).parameters.values()
+    shared = inspect.signature(ProblemOptions).parameters
+    source, *options = shared.values()
+    hints = {
+        **get_type_hints(command, include_extras=True),
+        **get_type_hints(ProblemOptions, include_extras=True),
+    }
     parameters = [
-        *(item.replace(annotation=types[item.name], kind=keyword) for item in (source,)),
-        *(item.replace(annotation=hints[item.name], kind=keyword) for item in own),
-        *(item.replace(annotation=types[item.name], kind=keyword) for item in options),
+        item.replace(annotation=hints[item.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for item in (source, *own, *options)
     ]
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:
-        fields = {item.name: values.pop(item.name) for item in shared if item.name in values}
+        fields = {name: values.pop(name) for name in shared if name in values}
         command(ProblemOptions(**fields), **values)
 
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
