@@ -144,8 +144,7 @@ class Calibration:
     launchers: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
-        value = self.values.get(name)
-        return CONSTANTS[name][0] if value is None else value
+        return self.values.get(name, CONSTANTS[name][0])
 
     def offset(self, shape: ModelShape, conf: Configuration, gpu: Gpu) -> float:
         """Return the sum of the offsets of a run's kinds."""
