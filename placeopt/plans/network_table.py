@@ -66,8 +66,8 @@ class FittedNetwork:
     """
 
     fits: Fits
-    source: str = "fitted to measurements: network.json"
-    raw: bool = False
+    source: str
+    raw: bool
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second; see the module.
@@ -109,11 +109,11 @@ class FittedNetwork:
         return fit
 
 
-def _slowest(largest: float, part: float = 1e-3) -> float:
-    """Return the bandwidth that a fit is trusted down to, `part` of the largest measured one:
+def _slowest(largest: float) -> float:
+    """Return the bandwidth that a fit is trusted down to, a part of the largest measured one:
     outside the sizes measured it may be negative.
     """
-    return part * largest
+    return 1e-3 * largest
 
 
 @dataclass(frozen=True)
