@@ -29,9 +29,9 @@ from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.threads import call_interruptibly
-from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
+from placeopt.plans.step_bounds import batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.plans.step_schedules import behind_stages, kept_at, parse_schedule
+from placeopt.plans.step_schedules import NEVER, behind_stages, kept_at, parse_schedule
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
@@ -49,23 +49,18 @@ METHOD = "stages"
 """Name of the bound."""
 
 
-@dataclass(frozen=True)
-class Opening:
-    """How ranges of periods are opened.
+FIRST = 12
+"""Micro-batches and data degrees in which a first plan is looked for, at most."""
 
-    Attributes
-    ----------
-    first : micro-batches and data degrees in which a first plan is looked for, at most.
-    guess : it is looked for up to this part (1 / guess) above the bound on its period.
-    near : periods are met one by one instead of halved where the width of those that are left is
-    relatively at most this. few_labels : a kernel that made fewer labels the last time takes
-    milliseconds, less than a thread is worth.
-    """
+GUESS = 4
+"""A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
 
-    first: int = 12
-    guess: int = 4
-    near: float = 1e-3
-    few_labels: int = 4000
+NEAR = 1e-3
+"""Periods are met one by one instead of halved where the width of those that are left is relatively
+at most this."""
+
+FEW_LABELS = 4000
+"""A kernel that made fewer labels the last time takes milliseconds, less than a thread is worth."""
 
 
 @dataclass(frozen=True, order=True)
@@ -118,8 +113,6 @@ class StepPlanner(SearchSolver):
 class _Front:
     """What is open, as a heap of ranges."""
 
-    opening = Opening()
-
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
         self.sync: dict[SyncKey, Ints] = {}
@@ -158,7 +151,7 @@ class _Front:
         tables = self._tables(part)
         if part.depth == 0:
             most = self._most_period(tables, part)
-            if not tables.possible or most < part.least:
+            if not tables.classes or most < part.least:
                 return
             least = tables.least_period(part.least, most, part.stages)
             if least < NEVER:
@@ -202,11 +195,11 @@ class _Front:
             divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
             if part.variant.schedule == "1f1b" and divides:
                 found += self._bounded(part)
-        for *_, least, tables in sorted(found, key=lambda item: item[:4])[: self.opening.first]:
+        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:FIRST]:
             cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
-            limit = min(least + least // self.opening.guess, tables.most_period)
+            limit = min(least + least // GUESS, tables.most_period)
             labels, at, _ = self._ask(tables, 0, (least, limit), cutoff)
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
@@ -216,7 +209,7 @@ class _Front:
         may have a plan.
         """
         tables = self._tables(part)
-        least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
+        least = tables.least_period(part.least, NEVER) if tables.classes else NEVER
         if least < NEVER:
             bound = tables.turns * least + int(tables.least_fill[-1])
             yield bound, part.micro_batch, part.data, part.variant, least, tables
@@ -254,7 +247,7 @@ class _Front:
         """Run the kernel for periods from..to, in a thread where it may take long."""
         self.tracker.count()
         arrays = tables.arrays_of(stages)
-        if len(self.problem.pools) == 1 or tables.last_labels < self.opening.few_labels:
+        if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
             found: tuple[Ints, int, int] = search_period(arrays, *periods, cutoff)
         else:
             found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
@@ -289,14 +282,14 @@ class _Front:
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
-        turns, opening = tables.turns, self.opening
+        turns = tables.turns
         top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
             return
         if self.goal >= NEVER:
-            limit = part.least + max(1, part.least // opening.guess)  # no plan is known: a guess
+            limit = part.least + max(1, part.least // GUESS)  # no plan is known: a guess
         else:
-            few = top - part.least <= opening.near * part.least
+            few = top - part.least <= NEAR * part.least
             limit = top if few else (part.least + top) // 2
         limit = min(limit, top)
         labels, at, rest = self._ask(
