@@ -36,7 +36,7 @@ from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_prices
+from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_ticks
 from placeopt.solvers.planning.label_lists import put_first, unlink
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -673,7 +673,7 @@ def _bisect(plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
         plan = plans.within(limit)
         tracker.count()
         if plan is not None:
-            high = max(price.ticks for price in sample_prices(plans.problem, plan))
+            high = sample_ticks(plans.problem, plan)
             tracker.offer(high, plan)
             continue
         if plans.refuted(limit):
