@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -291,9 +291,9 @@ class TabledStepCosts:
 
     table: LayerTable
     network: Network
-    closing_apart: bool = field(default=False, init=False)
-    splits_backward: bool = field(default=False, init=False)
-    shards_states: bool = field(default=False, init=False)
+    closing_apart: ClassVar[bool] = False
+    splits_backward: ClassVar[bool] = False
+    shards_states: ClassVar[bool] = False
 
     @property
     def num_layers(self) -> int:

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
-    splits_backward: bool = field(default=True, init=False)
-    shards_states: bool = field(default=True, init=False)
+    splits_backward: ClassVar[bool] = True
+    shards_states: ClassVar[bool] = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:

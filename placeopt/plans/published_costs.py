@@ -17,10 +17,10 @@ geo-distributed clusters", SOSP 2025.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class PublishedStepCosts(TabledStepCosts):
     """See the module."""
 
     name: str = "published step time"
-    closing_apart: bool = field(default=True, init=False)
+    closing_apart: ClassVar[bool] = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:

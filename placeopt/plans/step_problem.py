@@ -285,7 +285,7 @@ def _pool(part: str, whole: str) -> DevicePool:
             f"devices '{whole}': expected COUNTxKIND, joined by '+', received '{part}'"
         )
     kind, options = found[2], {}
-    for pair in (found[3] or "").split("&") if found[3] else ():
+    for pair in found[3].split("&") if found[3] else ():
         key, _, value = pair.partition("=")
         if key not in OPTIONS:
             raise InputError(
