@@ -82,7 +82,7 @@ def _best_plans(problems: Iterable[StepPlanProblem], seconds: float) -> list[Pla
 
 
 def plan_clusters(
-    model: str, offers: Sequence[str], batch: int, *, seconds: float = 5.0, **options: object
+    model: str, offers: Sequence[str], batch: int, *, seconds: float, **options: object
 ) -> list[Planned]:
     """Return the best plan on each cluster of `NAME?price=3.67` (a device's price per hour), by
     roofline.
