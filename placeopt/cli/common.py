@@ -90,6 +90,12 @@ Shared = Annotated[
         help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
     ),
 ]
+SolverOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
+    ),
+]
 Training = Annotated[bool, typer.Option("--training", help="Add the backward pass.")]
 Group = Annotated[
     str | None,
@@ -174,7 +180,7 @@ def words(texts: list[str] | None) -> list[str]:
 
 
 def reader_options(
-    dim: list[str] | None, trip_count: int | None = None, shared: str | None = None
+    dim: list[str] | None, trip_count: int | None, shared: str | None = None
 ) -> dict[str, Any]:
     """Return the reader options of the command line."""
     given = {"dims": dims(dim) or None, "trip_count": trip_count, "shared": shared}
@@ -183,11 +189,11 @@ def reader_options(
 
 def load_graph(
     source: str,
-    *,
     format: str | None,
-    training: bool,
     dim: list[str] | None,
-    trip_count: int | None = None,
+    trip_count: int | None,
+    *,
+    training: bool = False,
 ) -> tuple[OpGraph, Cluster | None]:
     """Load the graph of a source."""
     from placeopt.instances.sources import load_graph as load

@@ -107,9 +107,7 @@ def export_command(
     target(to)
     if out is None:
         raise InputError("--out: expected the file or folder to write, as --out exported/")
-    graph, bundled = common.load_graph(
-        model, format=format, training=training, dim=dim, trip_count=trip_count
-    )
+    graph, bundled = common.load_graph(model, format, dim, trip_count, training=training)
     problem = lower(graph, cluster_of(given, cluster, bundled, graph))
     done = make(
         problem,

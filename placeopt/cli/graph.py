@@ -53,9 +53,7 @@ def info_command(
 
         describe_problem(source, json=json)
         return
-    graph, bundled = common.load_graph(
-        source, format=format, training=training, dim=dim, trip_count=trip_count
-    )
+    graph, bundled = common.load_graph(source, format, dim, trip_count, training=training)
     devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
     problem = lower(graph, devices)
     data = {
@@ -227,9 +225,7 @@ def convert_command(
     else:
         from placeopt.instances.readers import write_graph
 
-        graph, _ = common.load_graph(
-            source, format=format, training=training, dim=dim, trip_count=trip_count
-        )
+        graph, _ = common.load_graph(source, format, dim, trip_count, training=training)
         write_graph(graph, out, to)
         data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
     if json:

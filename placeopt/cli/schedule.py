@@ -149,12 +149,7 @@ def schedule_command(
             help="Also evaluate with transfers that take a channel, or block both devices.",
         ),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
-        ),
-    ] = None,
+    option: common.SolverOptions = None,
     initial: Annotated[
         Path | None,
         typer.Option(

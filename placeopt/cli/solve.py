@@ -66,12 +66,7 @@ def solve_command(
     policy: Annotated[
         Path | None, typer.Option("--policy-file", help="Trained policy to place with.")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
-        ),
-    ] = None,
+    option: common.SolverOptions = None,
     out: common.OutFolder = None,
     bound_seconds: Annotated[
         float | None,
