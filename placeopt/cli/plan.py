@@ -415,7 +415,7 @@ def compare_offers(
     from placeopt.planning.elastic import best_of
 
     found = _plans_of_offers(model, text, batch, seconds, space)
-    best = {key: value for key, value in best_of(found).items() if value is not None}
+    best = best_of(found)
     rows = [
         {
             "devices": one.problem.name,

@@ -157,7 +157,6 @@ class LaunchProblem:
     constants: Calibration
     precision: str = "bf16"
     recompute: bool = True
-    framework: str = "megatron"
     fixed: dict[str, Any] = field(default_factory=dict)
     memory_limit: int | None = None
 
@@ -188,7 +187,6 @@ class LaunchProblem:
             self.batch,
             per_host=min(self.machine.per_host, devices),
             precision=self.precision,
-            framework=self.framework,
         )
         for tensor, context in product(self._tensor_degrees(), self._context_degrees()):
             for pipeline in self._stage_counts(devices // tensor // context):
@@ -230,7 +228,7 @@ class LaunchProblem:
                         shard_group=group,
                         recompute=recompute,
                         main_gradients=2 if sharding == "zero3" else 4,
-                        framework="fsdp" if sharding == "zero3" else self.framework,
+                        framework="fsdp" if sharding == "zero3" else "megatron",
                     )
 
     def _chunk_counts(self, pipeline: int, rounds: int) -> list[int]:

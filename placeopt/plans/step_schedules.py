@@ -126,20 +126,6 @@ class StepSchedule:
             else stages > 0
         )
 
-    def needs(self) -> str:
-        """Say which numbers of stages and micro-batches it takes."""
-        if self.chunks > 1:
-            return (
-                f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches "
-                "a "
-                "multiple of these"
-            )
-        return (
-            "at least 2 stages and "
-            + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1")
-            + " micro-batches"
-        )
-
     def flight(self, stages: int, position: int, rounds: int, kept: tuple[int, ...] = ()) -> int:
         """Most micro-batches that a stage keeps at a time; `kept` is that of the plan."""
         if self.chunks > 1:
