@@ -133,6 +133,12 @@ class IdealPlans:
         return TrainingPlan(tuple(stages))
 
 
+def all_plans(problem: SamplePlanProblem, max_ideals: int) -> IdealPlans | None:
+    """Return all plans; None if there are more ideals than `max_ideals`."""
+    lattice = ideal_lattice(problem.num_layers, problem.source, problem.target, limit=max_ideals)
+    return None if lattice is None else IdealPlans(problem, lattice, complete=True)
+
+
 def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
     n = problem.num_layers
     inside = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)], np.int64)
@@ -647,17 +653,16 @@ class IdealPlanner(SearchSolver):
 
     def search(self, problem: SamplePlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Plans of prefixes, whose stages are intervals of the given order, then of all ideals."""
-        count = problem.num_layers
-        prefixes = IdealPlans(problem, linear_lattice(count), complete=False)
+        prefixes = IdealPlans(problem, linear_lattice(problem.num_layers), complete=False)
         tracker.raise_bound(prefixes.least, "area")
         _bisect(prefixes, tracker)
-        everything = ideal_lattice(count, problem.source, problem.target, limit=self.max_ideals)
+        everything = all_plans(problem, self.max_ideals)
         if everything is None:
             tracker.message = (
                 f"more than {self.max_ideals} ideals: plans of one order of the layers only"
             )
         elif not tracker.stop():
-            _bisect(IdealPlans(problem, everything, complete=True), tracker)
+            _bisect(everything, tracker)
             if tracker.value is None and not tracker.stop():
                 tracker.infeasible("no plan fits the memory of the devices")
 
