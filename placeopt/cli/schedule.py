@@ -554,7 +554,7 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
     print_choice(chosen)
     print_stages(shown)
     if best.result.solution is not None:
-        print_memory(shown, best.result.solution)
+        print_memory(best.cut, best.result.solution)
     print_files([data])
 
 
@@ -762,10 +762,9 @@ def print_stages(shown: ScheduledSource) -> None:
         )
 
 
-def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
+def print_memory(model: ModelCut, schedule: PipelineSchedule) -> None:
     """Print what every device of a model holds under a schedule, by what it is."""
-    assert shown.model is not None
-    cut = shown.model.cut
+    cut = model.cut
     placed, count = cut.placed, cut.placed.num_devices
     device = np.where(cut.device == ALL, count, cut.device)  # what all share comes last
     parts = resident_parts(placed.op_names, placed.backward, placed.resident, device, count + 1)
@@ -824,7 +823,7 @@ def print_report(
         common.say(line, markup=False)
     winner = _schedule_of(outcomes[best])
     if shown.model is not None and winner is not None:
-        print_memory(shown, winner)
+        print_memory(shown.model, winner)
 
 
 def _remarks(shown: ScheduledSource, name: str, outcome: Outcome, data: Data) -> Iterator[str]:

@@ -21,8 +21,6 @@ from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats
 
-    Array = Floats
-
 
 @dataclass(frozen=True)
 class Widths:
@@ -129,7 +127,7 @@ class LinearFit:
         sources = np.array([run.source for run in self.runs])
         self.sources = np.unique(sources, return_inverse=True)[1].reshape(-1)
 
-    def predicted(self, logs: Array) -> Array:
+    def predicted(self, logs: Floats) -> Floats:
         """Return the logarithms of the steps, offsets apart.
 
         Of shape (runs,) for constants of shape (constants,); for columns of constants, shape
@@ -142,12 +140,12 @@ class LinearFit:
         ]
         return np.log(np.array([np.broadcast_to(step, logs.shape[1:]) for step in steps]))
 
-    def slopes(self, logs: Array) -> Array:
+    def slopes(self, logs: Floats) -> Floats:
         """Return the derivatives, shape (runs, constants)."""
         moved = self.predicted(np.hstack([logs[:, None], logs[:, None] + 0.01 * np.eye(len(logs))]))
         return (moved[:, 1:] - moved[:, :1]) / 0.01
 
-    def noise(self, slopes: Array, error: Array, weights: Array) -> Array:
+    def noise(self, slopes: Floats, error: Floats, weights: Floats) -> Floats:
         """Return the noise of each run: the spread of its source, robustly, over its rows less the
         constants that they alone tell, with one row of the least noise added (a prior worth one
         row, Kass and Wasserman, JASA 1995).
@@ -161,19 +159,19 @@ class LinearFit:
             found[mine] = np.sqrt((least**2 + spread) / (1 + float(free[mine].sum())))
         return np.maximum(found, least)
 
-    def solve(self, slopes: Array, wanted: Array, weights: Array, away: Array) -> Array:
+    def solve(self, slopes: Floats, wanted: Floats, weights: Floats, away: Floats) -> Floats:
         """Return steps of the constants and offsets; ridge least squares with weights of runs."""
         design, gram = self._normal(slopes, weights)
         right = design.T @ (wanted * weights) - away / self.widths**2
         return np.asarray(np.linalg.solve(gram, right), np.float64)
 
-    def _normal(self, slopes: Array, weights: Array) -> tuple[Array, Array]:
+    def _normal(self, slopes: Floats, weights: Floats) -> tuple[Floats, Floats]:
         """Return the weighted rows of the runs, and the matrix of their normal equations."""
         design = np.hstack([slopes, self.kinds]) * weights[:, None]
         return design, design.T @ design + np.diag(self.widths**-2.0)
 
 
-def _one_hot(rows: list[list[str]], keys: list[str]) -> Array:
+def _one_hot(rows: list[list[str]], keys: list[str]) -> Floats:
     """Return 1 where a row has a key, 0 elsewhere; shape (rows, keys)."""
     place = {key: i for i, key in enumerate(keys)}
     found = np.zeros((len(rows), len(keys)))
@@ -186,13 +184,13 @@ def _one_hot(rows: list[list[str]], keys: list[str]) -> Array:
 class Solution:
     """Where a fit ended: logarithms of constants, offsets, errors of the runs and their noise."""
 
-    logs: Array
-    offsets: Array
-    error: Array
-    noise: Array
+    logs: Floats
+    offsets: Floats
+    error: Floats
+    noise: Floats
 
 
-def student(error: Array, noise: Array, tail: float) -> Array:
+def student(error: Floats, noise: Floats, tail: float) -> Floats:
     """Return the square roots of the weights of errors in a fit by Student's t."""
     return np.asarray(np.sqrt((tail + 1) / (tail + (error / noise) ** 2)) / noise)
 
@@ -271,7 +269,7 @@ def fit(
     return bootstrapped(fitted, model, found, bootstraps) if bootstraps else fitted
 
 
-def _loss(error: Array, away: Array, tail: float) -> float:
+def _loss(error: Floats, away: Floats, tail: float) -> float:
     """Return twice the negative logarithm of the likelihood, constants apart."""
     return float((tail + 1) * np.log1p(error**2 / tail).sum() + (away**2).sum())
 
@@ -298,7 +296,7 @@ def bootstrapped(
         drawn.append(found.logs + step[: len(found.logs)])
     values = np.exp(drawn)
 
-    def by_name(rows: Array) -> dict[str, list[float]]:
+    def by_name(rows: Floats) -> dict[str, list[float]]:
         columns = zip(model.names, rows.T, strict=True)
         return {name: [float(f"{value:.3g}") for value in column] for name, column in columns}
 
