@@ -83,13 +83,6 @@ TripCount = Annotated[
         "--trip-count", min=1, help="Turns of loops whose number is not in the model (default 1)."
     ),
 ]
-Shared = Annotated[
-    str | None,
-    typer.Option(
-        "--shared",
-        help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
-    ),
-]
 SolverOptions = Annotated[
     list[str] | None,
     typer.Option(
