@@ -155,7 +155,7 @@ def compare(
     announce: Callable[[str], None],
     on_progress: OnProgress | None,
     keep: Callable[[Result[Any]], object],
-    meanwhile: Callable[[SolverComparison], object] = lambda _: None,
+    meanwhile: Callable[[SolverComparison], object],
 ) -> None:
     """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with
     what is known.
@@ -194,10 +194,8 @@ def compare(
     try:
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
-        needed = _kernels_at_once(problem, solvers, budget)
-        with early_start(
-            groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)
-        ):
+        needed = _kernels_at_once(problem, solvers, budget) or groups
+        with early_start(groups, needed, meanwhile=lambda: meanwhile(comparison)):
             run_all()
     except KeyboardInterrupt:
         comparison.interrupted = True
@@ -205,27 +203,25 @@ def compare(
     comparison.share_bounds()
 
 
-def _kernels_at_once(
-    problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget
-) -> list[str] | None:
-    """Groups of kernels that have to be compiled before the solvers run; None for all.
+def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget) -> list[str]:
+    """Groups of kernels that have to be compiled before the solvers run; none stand for all.
 
-    All for an evaluation budget, whose answer must not depend on what is compiled, and for problems
-    of some size.
+    All for an evaluation budget, whose answer must not depend on what is compiled, for problems of
+    some size, and for who runs nothing but heuristics: the outcome is evaluated, too.
     """
     # Ops times devices up to which bounds and single schedules may be interpreted while their
     # kernels are compiled
     interpreted = 2000
     size = getattr(problem, "num_ops", interpreted) * getattr(problem, "num_devices", interpreted)
     if budget.evaluations is not None or size > interpreted:
-        return None
+        return []
     needed: list[str] = []
     for _, solver in solvers:
         kernels = _at_once(solver, problem)
         if kernels is None:
-            return None
+            return []
         needed += kernels
-    return needed or None  # who runs nothing but heuristics waits: the outcome is evaluated, too
+    return needed
 
 
 def interpretable(solver: Any, problem: Any) -> bool:

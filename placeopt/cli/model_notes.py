@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
     from placeopt.model.result import Result
 
 
@@ -202,7 +201,7 @@ def _first_names(names: list[str]) -> str:
 HELP = "raise --memory-limit, add devices, or use smaller inputs"
 
 
-def over_limit(problem: Any, placement: Placement | Any, queue: str | None = None) -> str:
+def over_limit(problem: Any, placement: Any, queue: str | None) -> str:
     """Warn where one run of a placement holds more than a device has; "" where none does."""
     if not isinstance(problem, PlacementProblem) or not hasattr(placement, "device"):
         return ""
