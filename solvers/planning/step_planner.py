@@ -38,8 +38,6 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.model.arrays import Ints
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
@@ -188,31 +186,26 @@ class _Front:
         """Look for a first plan where the degree divides all devices, least bounds first, not far
         above their bounds.
         """
-        found: list[tuple[int, int, int, Variant, int, DegreeTables]] = []
+        found: list[_Range] = []
         for part in self.ranges:
             if self.tracker.stop():
                 return
             divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
-            if part.variant.schedule == "1f1b" and divides:
-                found += self._bounded(part)
-        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:FIRST]:
-            cutoff = min(NEVER, self.goal - tables.turns * least)
-            if self.tracker.stop() or cutoff <= 0:
+            if part.variant.schedule != "1f1b" or not divides:
+                continue
+            tables = self._tables(part)
+            least = tables.least_period(part.least, NEVER) if tables.classes else NEVER
+            if least < NEVER:
+                bound = tables.turns * least + int(tables.least_fill[-1])
+                found.append(replace(part, bound=bound, least=least))
+        for part in sorted(found)[:FIRST]:
+            tables = self._tables(part)
+            if self.tracker.stop() or self.goal <= tables.turns * part.least:
                 return
-            limit = min(least + least // GUESS, tables.most_period)
-            labels, at, _ = self._ask(tables, 0, (least, limit), cutoff)
+            limit = min(part.least + part.least // GUESS, tables.most_period)
+            labels, at, _ = self._ask(tables, 0, part.least, limit)
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
-
-    def _bounded(self, part: _Range) -> Iterator[tuple[int, int, int, Variant, int, DegreeTables]]:
-        """Yield bound, micro-batch, data degree, variant, least period and tables of a range that
-        may have a plan.
-        """
-        tables = self._tables(part)
-        least = tables.least_period(part.least, NEVER) if tables.classes else NEVER
-        if least < NEVER:
-            bound = tables.turns * least + int(tables.least_fill[-1])
-            yield bound, part.micro_batch, part.data, part.variant, least, tables
 
     def _offer(self, plan: TrainingPlan) -> StepPrice:
         """Offer a plan, and return its price."""
@@ -242,15 +235,15 @@ class _Front:
         return self.tables[key]
 
     def _ask(
-        self, tables: DegreeTables, stages: int, periods: tuple[int, int], cutoff: int
+        self, tables: DegreeTables, stages: int, low: int, limit: int
     ) -> tuple[Ints, int, int]:
-        """Run the kernel for periods from..to, in a thread where it may take long."""
+        """Run the kernel for periods low..limit, in a thread where it may take long."""
         self.tracker.count()
-        arrays = tables.arrays_of(stages)
+        arrays, cutoff = tables.arrays_of(stages), self.goal - tables.turns * low
         if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
-            found: tuple[Ints, int, int] = search_period(arrays, *periods, cutoff)
+            found: tuple[Ints, int, int] = search_period(arrays, low, limit, cutoff)
         else:
-            found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
+            found = call_interruptibly(lambda: search_period(arrays, low, limit, cutoff))
         tables.last_labels = len(found[0])
         return found
 
@@ -269,20 +262,17 @@ class _Front:
         top = min(self._most_period(tables, part), tables.ample)
         if top < part.least:
             return
-        cutoff = min(NEVER, self.goal - tables.turns * part.least)
-        labels, at, rest = self._ask(tables, 0, (part.least, top), cutoff)
+        labels, at, rest = self._ask(tables, 0, part.least, top)
         if at < 0:
             return
-        plan = tables.plan(labels, int(at))
-        self._offer_kept(plan, tables, {part.least, (part.least + top) // 2, top})
+        plan, middle = tables.plan(labels, int(at)), (part.least + top) // 2
+        self._offer_kept(plan, tables, {part.least, middle, top})
         if part.least < top:
-            middle = (part.least + top) // 2
             self._push(replace(part, most=middle, rest=rest))
             self._push(replace(part, least=middle + 1, most=top, rest=rest))
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
-        turns = tables.turns
         top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
             return
@@ -292,9 +282,7 @@ class _Front:
             few = top - part.least <= NEAR * part.least
             limit = top if few else (part.least + top) // 2
         limit = min(limit, top)
-        labels, at, rest = self._ask(
-            tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least)
-        )
+        labels, at, rest = self._ask(tables, part.stages, part.least, limit)
         if at >= 0:
             # plans with periods from here to the limit take as long in fill and closing: none of
             # them is better
