@@ -77,9 +77,9 @@ class FittedNetwork:
         InputError
             If the pair was not measured.
         """
-        *coefficients, largest = self._fit(sender, receiver)
+        c0, c1, c2, largest = self._fit(sender, receiver)
         level = math.log2(max(size, 1.0) / 1e6)
-        rate = 1e9 * (coefficients[0] * level * level + coefficients[1] * level + coefficients[2])
+        rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else min(max(rate, _slowest(largest)), largest)
 
     def bandwidths(
