@@ -270,7 +270,7 @@ def evaluate_command(
         f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)"
     )
     if execution is not None:
-        _print_execution(problem, given, execution)
+        _print_execution(execution)
     if data["warning"]:
         common.say(data["warning"], markup=False)
 
@@ -284,8 +284,8 @@ def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
     return evaluate(problem, placement, queue or None, check=False)
 
 
-def _print_execution(problem: Any, placement: Any, run: Any) -> None:
-    say = common.say
+def _print_execution(run: Any) -> None:
+    say, problem = common.say, run.problem
     tick = problem.tick_seconds
     say(
         f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
@@ -295,7 +295,7 @@ def _print_execution(problem: Any, placement: Any, run: Any) -> None:
     for d, name in enumerate(problem.device_names):
         view.add_row(
             name,
-            str(int((placement.device == d).sum())),
+            str(int((run.placement.device == d).sum())),
             common.time_text(int(run.busy[d]), tick),
             f"{100 * run.busy[d] / max(1, run.makespan):.1f} %",
             common.bytes_text(int(run.peak_memory[d])),
