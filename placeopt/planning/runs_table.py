@@ -452,17 +452,15 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
         parts, memory, run, said = predict_run(run, constants)
     except InputError as error:
         return row | dict.fromkeys(PREDICTED, "") | {"note": str(error)}
-    notes = [*run.notes, *([said] if said else [])]
-    total = memory.total / 2**30
     spread = constants.interval(run.conf, run.gpu, run.launcher)
     low, high = spread[:2] if spread else (None, None)
     return row | {
         "predicted_step_s": f"{parts.total:.6g}",
         "predicted_low_s": f"{low * parts.total:.6g}" if low else "",
         "predicted_high_s": f"{high * parts.total:.6g}" if high else "",
-        "predicted_memory_gb": f"{total:.4g}",
+        "predicted_memory_gb": f"{memory.total / 2**30:.4g}",
         "predicted_oom": int(memory.total > USABLE * run.gpu.memory),
-        "note": "; ".join(notes),
+        "note": "; ".join(filter(None, (*run.notes, said))),
     }
 
 
