@@ -4,42 +4,26 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"
-SAILOR = (
-    "Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous "
-    "clusters, SOSP 2025"
-)
-
-
-def _spec(name: str, target: str, objective: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.planning.{target}",
-        "plan",
-        (objective,),
-        summary,
-        True,
-        paper,
-        use,
-    )
-
-
 SPECS: tuple[SolverSpec, ...] = (
-    _spec(
+    SolverSpec(
         "plan-ideals",
-        "ideal_planner:IdealPlanner",
-        "sample-time",
+        f"{__name__}.ideal_planner:IdealPlanner",
+        "plan",
+        ("sample-time",),
         "bisection over exact dynamic programs on ideals, with memory and recomputation",
-        PIPER,
-        "stages with unequal data and tensor degrees on equal devices; proves its optimum",
+        paper="Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, "
+        "NeurIPS 2021",
+        use="stages with unequal data and tensor degrees on equal devices; proves its optimum",
     ),
-    _spec(
+    SolverSpec(
         "plan-stages",
-        "step_planner:StepPlanner",
-        "step-time",
+        f"{__name__}.step_planner:StepPlanner",
+        "plan",
+        ("step-time",),
         "exact dynamic programs over stages, one for each range of the longest period",
-        SAILOR,
-        "a training step on devices of any kinds, under any cost model of a step; proves its "
+        paper="Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous "
+        "clusters, SOSP 2025",
+        use="a training step on devices of any kinds, under any cost model of a step; proves its "
         "optimum",
     ),
 )
