@@ -105,8 +105,7 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     array = np.asarray(values)
     if array.size == 0:
         array = array.reshape(shape) if int(np.prod(shape)) == 0 else array
-    if array.shape != shape:
-        raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
+    _check_shape(array, shape, what)
     if array.dtype == np.int64:
         return frozen(array)
     if array.dtype.kind == "f":
@@ -156,7 +155,9 @@ class Column:
         if value is None:
             value = np.full(shape, self.default)
         if self.kind is bool:
-            return _shaped(np.asarray(value, np.bool_), shape, key)
+            mask = np.asarray(value, np.bool_)
+            _check_shape(mask, shape, key)
+            return frozen(mask)
         array = int_array(value, shape, key)
         if self.low is not None and int(array.min(initial=self.low)) < self.low:
             at = np.unravel_index(array.argmin(), array.shape)
@@ -219,10 +220,9 @@ def numbered(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" if stem else "" for i in range(count))
 
 
-def _shaped(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+def _check_shape(array: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
     if array.shape != shape:
         raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
-    return frozen(array)
 
 
 def check_positive(what: str, value: float) -> None:
@@ -239,8 +239,7 @@ def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Int
     InputError
         If a time is negative or NaN, or too large for int64 ticks.
     """
-    values = np.asarray(seconds, np.float64) / tick_seconds
-    return round_half_up(values, what)
+    return round_half_up(np.asarray(seconds, np.float64) / tick_seconds, what)
 
 
 def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
@@ -271,12 +270,20 @@ def touching_tensors(
     """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
     made or 0 read).
     """
-    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
-    touch = [(int(p), t, 1) for t, p in enumerate(producer)]
-    touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
-    touches = np.array(sorted(touch), np.int64).reshape(-1, 3)
-    pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
-    return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])
+    made = np.arange(len(producer))
+    node = np.concatenate([producer, consumer])
+    tensor = np.concatenate([made, np.repeat(made, np.diff(consumer_ptr))])
+    role = np.repeat([1, 0], [len(producer), len(consumer)])
+    order = np.lexsort((role, tensor, node))
+    pointer = np.searchsorted(node[order], np.arange(num_nodes + 1)).astype(np.int64)
+    return pointer, tensor[order], role[order]
+
+
+def place_in(order: Ints) -> Ints:
+    """Return where each of the numbers 0, 1, .. stands in an order of them: the inverse."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
@@ -321,9 +328,7 @@ def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
         return -1 if columns[first[a], at] < columns[first[b], at] else 1
 
     ranked = np.array(sorted(range(len(first)), key=cmp_to_key(order)), np.int64)
-    place = np.empty(len(first), np.int64)
-    place[ranked] = np.arange(len(first))
-    return first[ranked], place[kind]
+    return first[ranked], place_in(ranked)[kind]
 
 
 def unique_rows(table: NDArray[Any]) -> tuple[Ints, Ints]:

@@ -8,6 +8,7 @@ times for a device) or *measured* (ticks for a kind of device, which win over th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -68,28 +69,31 @@ class SharedTensors(ArrayHolder):
         """Tensor of each entry of `consumer`, shape (num_edges,)."""
         return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
 
+    @property
+    def edge_source(self) -> Ints:
+        """Op that makes the tensor of each entry of `consumer`, shape (num_edges,)."""
+        return self.producer[self.edge_tensor]
+
     @cached_property
     def topological_order(self) -> Ints:
         """Op indices sorted by (depth, index): every producer before its consumers."""
         return frozen(
-            topological_order(
-                self.num_ops, self.producer[self.edge_tensor], self.consumer, self.op_names
-            )
+            topological_order(self.num_ops, self.edge_source, self.consumer, self.op_names)
         )
 
     def check_tensors(self) -> None:
         """Refuse dangling or repeated consumers, self-loops, malformed pointers and cycles."""
         self._check_pointer()
-        producer, consumer, op_names = self.producer, self.consumer, self.op_names
-        for what, array in (("producer", producer), ("consumer", consumer)):
+        consumer, op_names = self.consumer, self.op_names
+        for what, array in (("producer", self.producer), ("consumer", consumer)):
             low, high = int(array.min(initial=0)), int(array.max(initial=0))
             if low < 0 or high >= self.num_ops:
                 bad = high if high >= self.num_ops else low
                 raise InputError(
                     f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}"
                 )
-        tensor = self.edge_tensor
-        loops = producer[tensor] == consumer
+        tensor, source = self.edge_tensor, self.edge_source
+        loops = source == consumer
         if loops.any():
             op = op_names[int(consumer[int(loops.argmax())])]
             raise InputError(f"op '{op}' consumes its own output: the graph must be acyclic")
@@ -101,7 +105,7 @@ class SharedTensors(ArrayHolder):
                 f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed "
                 "twice; list it once"
             )
-        if (producer[tensor] > consumer).any():
+        if (source > consumer).any():
             _ = self.topological_order  # refuses a cycle; none where every edge leads to a later op
 
     def _check_pointer(self) -> None:
@@ -169,12 +173,7 @@ class OpGraph(SharedTensors):
         if n == 0:
             raise InputError(f"graph '{self.name}': expected at least one op, received none")
         if len(set(self.op_names)) != n:
-            seen: set[str] = set()
-            twice = next(
-                x
-                for x in self.op_names
-                if x in seen or seen.add(x)  # type: ignore[func-returns-value]
-            )
+            twice = next(name for name, count in Counter(self.op_names).items() if count > 1)
             raise InputError(
                 f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
             )
@@ -206,7 +205,7 @@ class OpGraph(SharedTensors):
     @cached_property
     def edges(self) -> Ints:
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
-        pairs = np.stack([self.producer[self.edge_tensor], self.consumer], axis=1).reshape(-1, 2)
+        pairs = np.stack([self.edge_source, self.consumer], axis=1)
         return frozen(np.unique(pairs, axis=0))
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array, place_in
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ class Placement(ArrayHolder):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
-        if (self.priority is None) != (other.priority is None):
-            return False
-        same = np.array_equal(self.device, other.device)
-        if self.priority is None:
-            return same
-        return same and np.array_equal(self.priority, other.priority)  # type: ignore[arg-type]
+        if self.priority is None or other.priority is None:
+            same_order = self.priority is other.priority
+        else:
+            same_order = np.array_equal(self.priority, other.priority)
+        return same_order and np.array_equal(self.device, other.device)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -65,12 +64,8 @@ class Placement(ArrayHolder):
         `order` should be a topological order, so that ops of zero length keep a feasible order.
         """
         start = np.asarray(start)
-        sequence = np.arange(len(start)) if order is None else np.asarray(order)
-        position = np.empty(len(start), np.int64)
-        position[sequence] = np.arange(len(start))
-        rank = np.empty(len(start), np.int64)
-        rank[np.lexsort((position, start))] = np.arange(len(start))
-        return cls(np.asarray(device), rank)
+        position = np.arange(len(start)) if order is None else place_in(np.asarray(order))
+        return cls(np.asarray(device), place_in(np.lexsort((position, start))))
 
 
 @dataclass(frozen=True, eq=False)
