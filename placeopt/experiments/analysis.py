@@ -18,6 +18,7 @@ import numpy as np
 
 from placeopt.experiments.store import check_consistent
 from placeopt.model.objective import objective_names
+from placeopt.model.result import gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ class BestKnown:
     @property
     def gap(self) -> float:
         """(value - bound) / value."""
-        return 0.0 if self.value == 0 else (self.value - self.lower_bound) / self.value
+        return gap_of(self.value, self.lower_bound)
 
 
 @dataclass(frozen=True, eq=False)

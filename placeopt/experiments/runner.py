@@ -32,7 +32,7 @@ from placeopt.experiments.cell import failure, prepare, run_cell, same_package
 from placeopt.experiments.store import RunStore, contradiction, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
-from placeopt.model.threads import start_thread
+from placeopt.model.threads import num_cores, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -229,11 +229,6 @@ class HowToRun:
         return stays(row, self.again) and not failed_again
 
 
-def _num_cores() -> int:
-    """Return the cores that are there for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_study(study: Study, results: str | Path = "results", **how: Any) -> StudySummary:
     """Run the cells of a study that have no result yet.
 
@@ -248,7 +243,7 @@ def run_study(study: Study, results: str | Path = "results", **how: Any) -> Stud
 
 def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummary:
     """Run the cells that have no row in a folder's store yet."""
-    jobs = how.jobs or _num_cores()
+    jobs = how.jobs or num_cores()
     _check_workers(cells, jobs, how)
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
@@ -288,7 +283,7 @@ def _check_workers(cells: Sequence[Cell], jobs: int, how: HowToRun) -> None:
 
     if how.allow_oversubscription or how.address is not None:
         return
-    cores = _num_cores()
+    cores = num_cores()
     for name, kind, options in {
         (c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells
     }:

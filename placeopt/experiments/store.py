@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
-from placeopt.model.result import STATUSES
+from placeopt.model.result import STATUSES, gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
+
+    from placeopt.model.result import Number
 
     Row = dict[str, Any]
-    Number = int | float | Fraction
 
 
 CLAIMS = (
@@ -309,8 +309,7 @@ def _is_above_trace(value: Number, trace: list[list[Any]]) -> bool:
 
 def _gap_follows(gap: float | None, value: Number, bound: Number) -> bool:
     """Whether a gap, if there is one, is that of the value and the bound."""
-    right = 0.0 if value == 0 else float((value - bound) / value)
-    return gap is None or math.isclose(gap, right, abs_tol=1e-9)
+    return gap is None or math.isclose(gap, gap_of(value, bound), abs_tol=1e-9)
 
 
 class RunStore:
@@ -349,12 +348,7 @@ class RunStore:
         self._file = self.path.open("ab", buffering=0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write_unsaved()
         self._file.close()
         self._lock.close()
@@ -454,10 +448,7 @@ def _check_each(path: str | Path, rows: dict[str, Row], wrong: Callable[[Row], s
 
 def latest(rows: Iterator[Row]) -> dict[str, Row]:
     """Return the last row of every key: a retried cell replaces its failure."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        found[row["key"]] = row
-    return found
+    return {row["key"]: row for row in rows}
 
 
 def _line_start(file: Any, end: int) -> int:

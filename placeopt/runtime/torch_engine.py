@@ -87,7 +87,7 @@ class Engine:
         loops = [partial(self._guard, self._compute, d) for d in range(k)]
         loops += [partial(self._guard, self._copy, *pair) for pair in self.requests]
         began = time.perf_counter()
-        call_together(loops, daemon=False)
+        call_together(loops)
         if self.error is not None:
             raise ExecutionError(
                 f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}"
