@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, frozen
+from placeopt.model.arrays import Floats, Ints, frozen, place_in
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
@@ -165,9 +165,7 @@ def check_placement(
         )
     if placement.priority is not None:
         return placement
-    rank = np.empty(graph.num_ops, np.int64)
-    rank[graph.topological_order] = np.arange(graph.num_ops)
-    return Placement(placement.device, rank)
+    return Placement(placement.device, place_in(graph.topological_order))
 
 
 def compare_results(

@@ -114,7 +114,8 @@ class ModuleTasks:
     def __init__(self, program: TorchProgram, graph: OpGraph, alias: Mapping[str, str]) -> None:
         self.program, self.names = program, graph.op_names
         index = {alias.get(name, name): op for op, name in enumerate(graph.op_names)}
-        missing = [name for name in index if name not in {node.name for node in program.nodes}]
+        calls = {node.name for node in program.nodes}
+        missing = [name for name in index if name not in calls]
         if missing:
             raise InputError(
                 f"graph '{graph.name}': op '{missing[0]}' is no call of module "
