@@ -158,13 +158,13 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     return parse_json(text, f"{what} '{path}'")
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path, *, what: str = "file") -> dict[str, Any]:
     """Return the table of a TOML file; one line says what is wrong, see `read_text`.
 
     The parser recurses into nested values and walks dotted keys part by part, so lines of thousands
     of either are refused first.
     """
-    text, where = read_text(path, max_bytes=MAX_TOML_BYTES), f"file '{path}'"
+    text, where = read_text(path, max_bytes=MAX_TOML_BYTES, what=what), f"{what} '{path}'"
     # Most nested or dotted parts of a line: the parser is deep
     max_toml_parts = 1000
     for number, line in enumerate(text.splitlines(), start=1):

@@ -154,7 +154,7 @@ def _known() -> dict[str, SolverSpec]:
     up.
     """
     found = {spec.name: spec for spec in _own_specs()}
-    return {**found, **{name: spec for (_, name), spec in _registered.items()}}
+    return found | {name: spec for (_, name), spec in _registered.items()}
 
 
 @functools.cache
@@ -241,16 +241,12 @@ def solver_class(name: str, kind: str = "placement") -> type:
     """
     spec = _known().get(name)
     if spec is None or spec.kind != kind:
-        table = specs(
-            kind
-        )  # now with the entry points of other packages, which take longer to find
-        spec = table.get(name) or next(
-            (s for s in specs().values() if s.name == name and s.broken), None
-        )
-        if spec is None:
+        # now with the entry points of other packages, which take longer to find
+        spec = specs().get(name)
+        if spec is None or not (spec.kind == kind or spec.broken):
             raise InputError(
                 f"solver '{name}' is not known for {kind} problems; "
-                f"{did_you_mean(name, sorted(table))}"
+                f"{did_you_mean(name, sorted(specs(kind)))}"
             )
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")

@@ -130,16 +130,12 @@ def _may_have_solutions(
     """Whether nothing proves that there is no solution; the bound is known afterwards."""
     reason = objective.impossible(tracker.problem)
     if not reason and bound is not False and not measured:
-        report = (
-            objective.bounds(tracker.problem, 0.0, upper=_ticks(tracker.value))
-            if bound is True
-            else bound
-        )
-        reason = report.infeasible
-        if reason:
-            tracker.infeasible(reason)
-        tracker.raise_bound(report.value, report.method)
-    elif reason:
+        if bound is True:
+            upper = None if tracker.value is None else int(tracker.value)
+            bound = objective.bounds(tracker.problem, 0.0, upper=upper)
+        reason = bound.infeasible
+        tracker.raise_bound(bound.value, bound.method)
+    if reason:
         tracker.infeasible(reason)
     return not reason
 
@@ -204,41 +200,26 @@ def run_part(
             f"solver '{solver.name}' measures its values, which are none of the problem: run it "
             "with adopt=False"
         )
-    if whole is tracker:
-        return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
-    objective = objective_of(whole.problem)
-    start = restated(initial, whole.problem, objective)
-    result = _run_part(whole, solver, seconds, evaluations, start, target, adopt)
-    return lent(result)  # type: ignore[no-any-return]
-
-
-def _run_part(
-    tracker: Tracker[Any],
-    solver: Any,
-    seconds: float | None,
-    evaluations: int | None,
-    initial: Any,
-    target: int | None,
-    adopt: bool,
-) -> Result[Any] | None:
-    if seconds is None and tracker.budget.seconds is not None:
-        seconds = tracker.seconds_left
-    if evaluations is None and tracker.budget.evaluations is not None:
-        evaluations = max(1, tracker.evaluations_left)
-    part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
-    before = tracker.elapsed, tracker.evaluations
+    if whole is not tracker:
+        initial = restated(initial, whole.problem, objective_of(whole.problem))
+    if seconds is None and whole.budget.seconds is not None:
+        seconds = whole.seconds_left
+    if evaluations is None and whole.budget.evaluations is not None:
+        evaluations = max(1, whole.evaluations_left)
+    part = Budget(seconds, evaluations, whole.budget.target if target is None else target)
+    before = whole.elapsed, whole.evaluations
+    part_of = whole if adopt else None
     try:
-        whole = tracker if adopt else None
         result = _run(
-            tracker.problem, solver, part, tracker.seed, initial, _forward(tracker), part_of=whole
+            whole.problem, solver, part, whole.seed, initial, _forward(whole), part_of=part_of
         )
     except Refused:
         return None
     if adopt:
-        _adopt(tracker, result, *before)
+        _adopt(whole, result, *before)
     if result.stop_reason == "interrupted":
-        tracker.interrupt()
-    return result
+        whole.interrupt()
+    return result if whole is tracker else lent(result)
 
 
 def _adopt(tracker: Tracker[Any], result: Result[Any], seconds: float, evaluations: int) -> None:
@@ -386,23 +367,19 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
     protocol only; that there is no solution is a claim where it is raised, too.
     """
     try:
-        _call_outside(solver, face, initial)
+        if hasattr(solver, "search"):
+            solver.search(face.problem, face)
+        else:
+            found = solver.solve(
+                face.problem,
+                face.budget,
+                seed=face.seed,
+                initial=lent(initial),
+                on_progress=lambda progress: face.count(0),
+            )
+            adopt(face, found)
     except InfeasibleProblemError as error:
         face.infeasible(str(error))
-
-
-def _call_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
-    if hasattr(solver, "search"):
-        solver.search(face.problem, face)
-    else:
-        found = solver.solve(
-            face.problem,
-            face.budget,
-            seed=face.seed,
-            initial=lent(initial),
-            on_progress=lambda progress: face.count(0),
-        )
-        adopt(face, found)
 
 
 def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
@@ -430,7 +407,7 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return _without_solution(tracker)
     finished = _finish(tracker, objective, solution, measured)
     start, first = tracker.initial or (None, None)
-    if _exceeds(finished.value, start):
+    if start is not None and finished.value is not None and finished.value > start:
         solution = first  # a solver that is wrong about its values is still never worse
         finished = _finish(tracker, objective, solution, measured)
     value = _checked(tracker, finished)
@@ -442,11 +419,6 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         objective=value,
         objective_name="measured" if measured else objective.name,
     )
-
-
-def _exceeds(value: Any, other: Any) -> bool:
-    """Whether both values are known and the first is above the second."""
-    return value is not None and other is not None and value > other
 
 
 def _without_solution(tracker: Tracker[Any]) -> Result[Any]:
@@ -489,10 +461,6 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
         raise SolverError(
             f"solver '{tracker.solver}' found something that is no solution ({words})"
         ) from error
-
-
-def _ticks(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 def _forward(tracker: Tracker[Any]) -> OnProgress | None:
