@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -270,19 +271,18 @@ def pairwise_tests(table: SolverTable) -> list[tuple[str, str, int, float, float
     from scipy.stats import rankdata, wilcoxon
 
     found = []
-    for i, a in enumerate(table.solvers):
-        for j in range(i + 1, len(table.solvers)):
-            both = ~np.isnan(table.median[:, i]) & ~np.isnan(table.median[:, j])
-            x, y = table.median[both, i], table.median[both, j]
-            difference = (x - y) / np.maximum(1.0, np.minimum(x, y))
-            moved = difference[difference != 0]
-            if len(difference) < 2:
-                continue
-            if len(moved) == 0:
-                found.append((a, table.solvers[j], len(difference), 1.0, 0.0))
-                continue
+    medians = zip(table.solvers, table.median.T, strict=True)
+    for (a, of_a), (b, of_b) in combinations(medians, 2):
+        both = ~np.isnan(of_a) & ~np.isnan(of_b)
+        x, y = of_a[both], of_b[both]
+        difference = (x - y) / np.maximum(1.0, np.minimum(x, y))
+        moved = difference[difference != 0]
+        if len(difference) < 2:
+            continue
+        p, effect = 1.0, 0.0
+        if len(moved):
             ranks = rankdata(np.abs(moved))
             effect = float((ranks * np.sign(moved)).sum() / ranks.sum())
             p = float(wilcoxon(difference, zero_method="wilcox").pvalue)
-            found.append((a, table.solvers[j], len(difference), p, effect))
+        found.append((a, b, len(difference), p, effect))
     return found

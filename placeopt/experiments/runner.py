@@ -89,10 +89,6 @@ class Reporter(Protocol):
 class PlainReporter:
     """A line now and then: for logs."""
 
-    def __init__(self, every: float = 10.0) -> None:
-        self.every = every
-        self._last = self._start = time.perf_counter()
-
     def begin(self, summary: StudySummary, known: list[Row]) -> None:
         """Print what there is to do."""
         self._last = self._start = time.perf_counter()
@@ -103,15 +99,11 @@ class PlainReporter:
     def finished(self, summary: StudySummary, row: Row) -> None:
         """Print a line every few seconds, and one for every failure."""
         if row["status"] == "failed":
-            print(
-                f"failed: {row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}",
-                file=sys.stderr,
-                flush=True,
-            )
-        now = time.perf_counter()
+            print(f"failed: {summary.errors[-1]}", file=sys.stderr, flush=True)
+        every, now = 10.0, time.perf_counter()
         count = summary.done + summary.failed
         left = summary.total - summary.skipped - count
-        if now - self._last >= self.every or left == 0:
+        if now - self._last >= every or left == 0:
             self._last = now
             rate = count / max(1e-9, now - self._start)
             print(
@@ -125,8 +117,7 @@ class PlainReporter:
 class LiveReporter:
     """One live view on a terminal: a bar, the throughput, the best gaps so far."""
 
-    def __init__(self, rows: int = 8) -> None:
-        self.rows = rows
+    def __init__(self) -> None:
         self.best: dict[str, tuple[float, str]] = {}
         self._live: Any = None
         self._bar: Any = None
@@ -180,9 +171,8 @@ class LiveReporter:
         from rich.table import Table
 
         table = Table("largest of the best gaps", "gap", "solver", box=None, pad_edge=False)
-        for where, (gap, label) in sorted(self.best.items(), key=lambda item: -item[1][0])[
-            : self.rows
-        ]:
+        largest = sorted(self.best.items(), key=lambda item: -item[1][0])
+        for where, (gap, label) in largest[:8]:
             table.add_row(where, f"{100 * gap:.2f} %", label)
         return Group(self._bar, table)
 

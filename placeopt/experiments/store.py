@@ -238,7 +238,7 @@ NEEDED: dict[str, Callable[[Any], bool]] = {
     "problem_hash": _text,
     "label": _text,
     "seed": _whole,
-    "status": lambda x: x in (*STATUSES, "failed") if isinstance(x, str) else False,
+    "status": lambda x: isinstance(x, str) and x in (*STATUSES, "failed"),
     "value": lambda x: x is None or _number(x),
     "lower_bound": _number,
     "bound_method": _text,
@@ -395,7 +395,7 @@ class RunStore:
 
     def rows(self) -> Iterator[Row]:
         """Yield the stored rows, oldest first."""
-        yield from read_rows(self.path)
+        return read_rows(self.path)
 
 
 def read_rows(path: str | Path) -> Iterator[Row]:
