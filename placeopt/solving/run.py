@@ -104,32 +104,32 @@ def _run(
         kernels_of(objective, [known], bounds=bound is True)
     )  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(known.name, problem, budget, seed=seed, on_progress=on_progress)
-    # bounds hold for the model, not for the caller's clock
-    measured = tracker.measured = _measures(solver)
+    tracker.measured = _measures(solver)
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
-        _offer_initial(tracker, objective, initial, measured)
+        _offer_initial(tracker, objective, initial)
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
         with _under_way(tracker), tracker:
-            if _may_have_solutions(tracker, objective, bound, measured):
+            if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
                 search_within(
-                    lambda: _search(solver, tracker, objective, initial, measured),
+                    lambda: _search(solver, tracker, objective, initial),
                     tracker,
                     known.watched_from,
                 )
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more
-        return _conclude(tracker, objective, measured)
+        return _conclude(tracker, objective)
 
 
 def _may_have_solutions(
-    tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool, measured: bool
+    tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool
 ) -> bool:
     """Whether nothing proves that there is no solution; the bound is known afterwards."""
     reason = objective.impossible(tracker.problem)
-    if not reason and bound is not False and not measured:
+    # bounds hold for the model, not for the caller's clock
+    if not reason and bound is not False and not tracker.measured:
         if bound is True:
             upper = None if tracker.value is None else int(tracker.value)
             bound = objective.bounds(tracker.problem, 0.0, upper=upper)
@@ -275,7 +275,7 @@ def best_so_far() -> Result[Any] | None:
     for tracker in trackers:
         copy.adopt_claims(tracker)
     try:
-        result = _conclude(copy, objective_of(outer.problem), measured=False)
+        result = _conclude(copy, objective_of(outer.problem))
         return lent(result)  # type: ignore[no-any-return]
     except SolverError:
         return None
@@ -303,10 +303,8 @@ def check_accepts(solver: Any, problem: Any) -> None:
         )
 
 
-def _offer_initial(
-    tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
-) -> None:
-    if measured:
+def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any) -> None:
+    if tracker.measured:
         violations = objective.judge(tracker.problem, initial)
         if violations:
             raise InputError(f"the initial solution is not valid: {violations[0]}")
@@ -319,9 +317,7 @@ def _offer_initial(
     tracker.offer(value, initial)
 
 
-def _search(
-    solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
-) -> None:
+def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any) -> None:
     """Call the search of one of our solvers, or whatever a solver of another package has, which
     meets a face only.
 
@@ -336,7 +332,7 @@ def _search(
     except (KeyboardInterrupt, InputError):
         raise
     except SolverError as error:
-        partial = _partial(tracker, objective, measured)
+        partial = _partial(tracker, objective)
         if not ours:
             raise SolverError(brief(str(error)), partial) from error
         error.partial = partial or _partial_of(error, tracker.problem)
@@ -347,7 +343,7 @@ def _search(
         if ours and not isinstance(error, Exception | SystemExit):
             raise
         words = one_line(f"{type(error).__name__}: {error}", 160)
-        partial = _partial(tracker, objective, measured)
+        partial = _partial(tracker, objective)
         raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
 
 
@@ -382,18 +378,18 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
         face.infeasible(str(error))
 
 
-def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
+def _partial(tracker: Tracker[Any], objective: Objective) -> Result[Any] | None:
     """Return what a search had found before it failed, judged; None if that is nothing that
     holds.
     """
     tracker.stop_reason = "interrupted"
     try:
-        return None if tracker.value is None else _conclude(tracker, objective, measured)
+        return None if tracker.value is None else _conclude(tracker, objective)
     except SolverError:
         return None
 
 
-def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any]:
+def _conclude(tracker: Tracker[Any], objective: Objective) -> Result[Any]:
     """Value and judge the incumbent and build the Result."""
     solution = tracker.solution
     if tracker.reason:
@@ -405,11 +401,11 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return tracker.result(status="infeasible", message=tracker.reason)
     if solution is None or tracker.value is None:
         return _without_solution(tracker)
-    finished = _finish(tracker, objective, solution, measured)
+    finished = _finish(tracker, objective, solution)
     start, first = tracker.initial or (None, None)
     if start is not None and finished.value is not None and finished.value > start:
         solution = first  # a solver that is wrong about its values is still never worse
-        finished = _finish(tracker, objective, solution, measured)
+        finished = _finish(tracker, objective, solution)
     value = _checked(tracker, finished)
     tracker.offer(value, solution)
     tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= value]
@@ -417,7 +413,7 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         queue=finished.queue,
         solution=solution,
         objective=value,
-        objective_name="measured" if measured else objective.name,
+        objective_name="measured" if tracker.measured else objective.name,
     )
 
 
@@ -447,10 +443,10 @@ def _checked(tracker: Tracker[Any], finished: Finished) -> Any:
     return finished.value
 
 
-def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured: bool) -> Finished:
+def _finish(tracker: Tracker[Any], objective: Objective, solution: Any) -> Finished:
     """Value and judge a solution; what cannot even be looked at is the solver's fault."""
     try:
-        if measured:
+        if tracker.measured:
             return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
         known, verdict = tracker.verdict or (None, None)
         if verdict is not None and known is solution:
