@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ class Column:
         if len(names) != count:
             raise InputError(f"{key}: expected {count} names, received {len(names)}")
         if self.default and len(set(names)) != count:
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{key}: names must be distinct, '{twice}' occurs twice")
+            raise InputError(f"{key}: names must be distinct, '{twice_in(names)}' occurs twice")
         return names
 
 

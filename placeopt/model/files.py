@@ -21,7 +21,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -129,11 +129,8 @@ def parse_json(text: str, where: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    raise InputError(f"{where}: '{one_line(key)}' occurs twice; keep one")
-                seen.add(key)
+            twice = twice_in(key for key, _ in pairs)
+            raise InputError(f"{where}: '{one_line(twice)}' occurs twice; keep one")
         return table
 
     try:

@@ -8,7 +8,6 @@ times for a device) or *measured* (ticks for a kind of device, which win over th
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from placeopt.model.arrays import (
     names,
     settle,
 )
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -173,9 +172,9 @@ class OpGraph(SharedTensors):
         if n == 0:
             raise InputError(f"graph '{self.name}': expected at least one op, received none")
         if len(set(self.op_names)) != n:
-            twice = next(name for name, count in Counter(self.op_names).items() if count > 1)
             raise InputError(
-                f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
+                f"graph '{self.name}': op names must be distinct, '{twice_in(self.op_names)}' "
+                "occurs twice"
             )
         for key in ("op_names", "measured_kinds"):
             object.__setattr__(self, key, tuple(getattr(self, key)))

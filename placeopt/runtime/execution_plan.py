@@ -273,16 +273,20 @@ def _move(op: Op) -> Rule | None:
 
 
 def _split(op: Op) -> Rule | None:
-    whole = op.shapes[0]
-    for axis in range(len(whole)):
-        sizes = [shape[axis] for shape in op.out if len(shape) == len(whole)]
-        rest = {shape[:axis] + shape[axis + 1 :] for shape in op.out}
-        if (
-            len(sizes) == len(op.out)
-            and rest == {whole[:axis] + whole[axis + 1 :]}
-            and sum(sizes) == whole[axis]
-        ):
-            return "split", {"axis": axis, "cuts": np.cumsum(sizes)[:-1].tolist()}, op.inputs
+    axis = _joined_axis(op.out, op.shapes[0])
+    if axis is None:
+        return None
+    cuts = np.cumsum([shape[axis] for shape in op.out])[:-1].tolist()
+    return "split", {"axis": axis, "cuts": cuts}, op.inputs
+
+
+def _joined_axis(parts: tuple[Shape, ...], whole: Shape) -> int | None:
+    """Return the axis along which parts of these shapes, side by side, are the whole."""
+    if {len(shape) for shape in parts} == {len(whole)}:
+        for axis in range(len(whole)):
+            rest = {shape[:axis] + shape[axis + 1 :] for shape in (*parts, whole)}
+            if len(rest) == 1 and sum(shape[axis] for shape in parts) == whole[axis]:
+                return axis
     return None
 
 
@@ -497,15 +501,8 @@ def _row_wise(op: Op) -> Rule | None:
 
 
 def _concat(op: Op) -> Rule | None:
-    out = op.out[0]
-    for axis in range(len(out)):
-        rest = {shape[:axis] + shape[axis + 1 :] for shape in op.shapes if len(shape) == len(out)}
-        if (
-            rest == {out[:axis] + out[axis + 1 :]}
-            and sum(shape[axis] for shape in op.shapes) == out[axis]
-        ):
-            return "concat", {"axis": axis}, op.inputs
-    return None
+    axis = _joined_axis(op.shapes, op.out[0])
+    return None if axis is None else ("concat", {"axis": axis}, op.inputs)
 
 
 def _embedding(op: Op) -> Rule | None:
