@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -244,13 +244,13 @@ def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummar
         if how.reporter is not None:
             how.reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
-        finished = how.reporter.finished if how.reporter is not None else lambda *_: None
         end = started + 60 * how.minutes
         try:
             for row in _execute(todo, folder, jobs, how, end):
                 store.append(row)
                 summary.count(row)
-                finished(summary, row)
+                if how.reporter is not None:
+                    how.reporter.finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())
@@ -444,17 +444,15 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
     assert process.stdin is not None
     assert process.stdout is not None
     limit = None if cell.hard_timeout is None else cell.hard_timeout + START_UP
-    timer = threading.Timer(limit or 0.0, process.kill)
+    timer, output = threading.Timer(limit or 0.0, process.kill), b""
     try:
         if limit is not None:
             timer.start()
         data = pickle.dumps(cell)
-        process.stdin.write(len(data).to_bytes(8, "big") + data)
-        process.stdin.flush()  # left open: the process ends when it closes
-        output = process.stdout.read()
-        process.wait()
-    except BrokenPipeError:
-        output = b""
+        with suppress(BrokenPipeError):
+            process.stdin.write(len(data).to_bytes(8, "big") + data)
+            process.stdin.flush()  # left open: the process ends when it closes
+            output = process.stdout.read()
         process.wait()
     finally:
         timer.cancel()
@@ -465,9 +463,8 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
         process.stdout.close()
     if output:
         return json.loads(output)  # type: ignore[no-any-return]
-    return failure(
-        cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started
-    )
+    age = time.time() - started
+    return failure(cell, _cause(cell, process.returncode, age, reason), age)
 
 
 def _cause(cell: Cell, code: int, age: float, reason: str) -> str:

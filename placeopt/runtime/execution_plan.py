@@ -629,23 +629,20 @@ def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
         "to_real",
     ):  # pairs of features are complex numbers as they lie in memory
         return "unary", {"function": "copy"}, op.inputs
-    if len(op.inputs) == 2:
-        return "binary", {"function": op.kind}, op.inputs
-    return (
-        "binary",
-        {"function": op.kind},
-        (input_block(row, column, op.out[0], op.dtype), *op.inputs),
-    )
+    operands: tuple[int | Constant, ...] = op.inputs
+    if len(operands) != 2:
+        operands = input_block(row, column, op.out[0], op.dtype), *operands
+    return "binary", {"function": op.kind}, operands
 
 
 def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Mean square or sum of exponentials of the rows of one block."""
-    function = "square" if op.kind == "rms_norm_part" else "exp"
-    if op.inputs:
-        return "over_rows", {"function": function}, op.inputs
-    height = op.out[0][0]
-    block = input_block(place[0], place[1], (height, op.flops // (2 * height)), op.dtype)
-    return "over_rows", {"function": function}, (block,)
+    operands: tuple[int | Constant, ...] = op.inputs
+    if not operands:
+        height = op.out[0][0]
+        shape = height, op.flops // (2 * height)
+        operands = (input_block(place[0], place[1], shape, op.dtype),)
+    return "over_rows", {"function": "square" if op.kind == "rms_norm_part" else "exp"}, operands
 
 
 def _normalise(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
