@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,8 +104,8 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
         If the shape differs, or a value is not finite or not a whole number.
     """
     array = np.asarray(values)
-    if array.size == 0:
-        array = array.reshape(shape) if int(np.prod(shape)) == 0 else array
+    if array.size == 0 and 0 in shape:
+        array = array.reshape(shape)
     _check_shape(array, shape, what)
     if array.dtype == np.int64:
         return frozen(array)
@@ -257,10 +258,8 @@ def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
 
 def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
-    pointer = np.zeros(len(groups) + 1, np.int64)
-    pointer[1:] = np.cumsum([len(group) for group in groups])
-    flat = np.fromiter((x for group in groups for x in group), np.int64, count=int(pointer[-1]))
-    return pointer, flat
+    pointer = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+    return pointer, np.fromiter(chain.from_iterable(groups), np.int64, count=int(pointer[-1]))
 
 
 def touching_tensors(

@@ -287,15 +287,15 @@ def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequ
     by_source = np.argsort(source, kind="stable")
     target = consumer[by_source]
     if (source[by_source] < target).all():
-        depth = _depths_in_order(num_ops, source[by_source].tolist(), target.tolist())
-        return np.argsort(np.array(depth), kind="stable").astype(np.int64)
-    pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
-    waiting = np.bincount(consumer, minlength=num_ops)
-    depth = _depths(waiting.tolist(), pointer.tolist(), target.tolist())
-    if min(depth) < 0:
-        stuck = np.array(depth) < 0
-        raise InputError(f"the graph has a cycle: {_name_cycle(stuck, source, consumer, op_names)}")
-    return np.argsort(np.array(depth), kind="stable").astype(np.int64)
+        depth = np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))
+    else:
+        pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
+        waiting = np.bincount(consumer, minlength=num_ops)
+        depth = np.array(_depths(waiting.tolist(), pointer.tolist(), target.tolist()))
+        if depth.min() < 0:
+            cycle = _name_cycle(depth < 0, source, consumer, op_names)
+            raise InputError(f"the graph has a cycle: {cycle}")
+    return np.argsort(depth, kind="stable").astype(np.int64)
 
 
 def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:
