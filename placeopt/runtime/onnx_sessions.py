@@ -22,7 +22,7 @@ from placeopt.model.files import one_line
 from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
 from placeopt.programs.onnx_program import open_runner, parts_of
-from placeopt.runtime.measurement import Measurement, largest
+from placeopt.runtime.measurement import Measurement, check_close
 from placeopt.runtime.serial_runtime import NamedDevices
 
 if TYPE_CHECKING:
@@ -117,14 +117,9 @@ class OnnxSessions(NamedDevices):
         tolerance = 1e-3
         for (name, found), right in zip(results.items(), expected, strict=True):
             if isinstance(right, np.ndarray) and right.dtype.kind in "fiub":
-                size = largest(right.astype(np.float64))
-                same = found.shape == right.shape
-                off = largest(found.astype(np.float64) - right) if same else np.inf
-                if not off <= tolerance * max(size, 1e-12):
-                    raise ExecutionError(
-                        f"result '{name}' differs from the whole model's by {off:.3g} "
-                        f"where values reach {size:.3g}"
-                    )
+                check_close(
+                    found, right, tolerance, f"result '{name}' differs from the whole model's"
+                )
 
 
 def whole_session(program: OnnxProgram, threads: int, profile: str = "") -> Any:

@@ -25,14 +25,14 @@ from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.deadline import search_within
 from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled
 from placeopt.solving.registry import accepted_objectives, is_ours
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Progress, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
-    from placeopt.solving.tracker import OnProgress, Progress
+    from placeopt.solving.tracker import OnProgress
 
 
 _running: list[Tracker[Any]] = []
@@ -468,11 +468,8 @@ def _forward(tracker: Tracker[Any]) -> OnProgress | None:
     def report(progress: Progress) -> None:
         known = [x for x in (progress.incumbent, tracker.value) if x is not None]
         bound = max(progress.lower_bound, tracker.lower_bound)
-        tell(
-            type(progress)(
-                tracker.elapsed, before + progress.evaluations, min(known) if known else None, bound
-            )
-        )
+        evaluations = before + progress.evaluations
+        tell(Progress(tracker.elapsed, evaluations, min(known, default=None), bound))
 
     return report
 
