@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, int_array, place_in
+from placeopt.model.arrays import ArrayHolder, Ints, int_array, ints, place_in, settle
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,20 +72,16 @@ class Placement(ArrayHolder):
 class Schedule(ArrayHolder):
     """Start and end of every op and every transfer, in ticks."""
 
-    device: Ints  # (num_ops,)
-    start: Ints  # (num_ops,)
-    finish: Ints  # (num_ops,)
-    transfer_tensor: Ints  # (num_transfers,)
-    transfer_destination: Ints  # (num_transfers,) device
-    transfer_start: Ints  # (num_transfers,)
-    transfer_finish: Ints  # (num_transfers,)
+    device: Ints = ints("ops")
+    start: Ints = ints("ops")
+    finish: Ints = ints("ops")
+    transfer_tensor: Ints = ints("transfers")
+    transfer_destination: Ints = ints("transfers")  # device
+    transfer_start: Ints = ints("transfers")
+    transfer_finish: Ints = ints("transfers")
 
     def __post_init__(self) -> None:
-        n, t = len(self.device), len(self.transfer_tensor)
-        for key in ("device", "start", "finish"):
-            object.__setattr__(self, key, int_array(getattr(self, key), (n,), key))
-        for key in ("transfer_tensor", "transfer_destination", "transfer_start", "transfer_finish"):
-            object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
+        settle(self, ops=len(self.device), transfers=len(self.transfer_tensor))
 
     def __repr__(self) -> str:
         return (
