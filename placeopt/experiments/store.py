@@ -288,9 +288,12 @@ def false_column(row: Row) -> str:
     optimal = () if is_above(value, bound) else ("optimal",)
     if row["status"] not in ("feasible", *optimal):
         return "status"
-    if _is_above_trace(value, row["trace"]):
+    found = (point[2] for point in row["trace"] if point[2] is not None)
+    if any(is_above(value, better) for better in found):
         return "trace"
-    return "" if _gap_follows(row.get("gap"), value, bound) else "gap"
+    gap = row.get("gap")
+    right = gap is None or math.isclose(gap, gap_of(value, bound), abs_tol=1e-9)
+    return "" if right else "gap"
 
 
 def _false_exact(row: Row) -> str:
@@ -300,16 +303,6 @@ def _false_exact(row: Row) -> str:
         if exact is not None and row[column] != float(Fraction(exact)):
             return f"{column}_exact"
     return ""
-
-
-def _is_above_trace(value: Number, trace: list[list[Any]]) -> bool:
-    """Whether a run had found something better than its value."""
-    return any(point[2] is not None and is_above(value, point[2]) for point in trace)
-
-
-def _gap_follows(gap: float | None, value: Number, bound: Number) -> bool:
-    """Whether a gap, if there is one, is that of the value and the bound."""
-    return gap is None or math.isclose(gap, gap_of(value, bound), abs_tol=1e-9)
 
 
 class RunStore:

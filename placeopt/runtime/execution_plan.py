@@ -70,7 +70,6 @@ class Step(NamedTuple):
 class ExecutionPlan(NamedTuple):
     """One step per op of a graph."""
 
-    name: str
     steps: tuple[Step, ...]
 
     def constants(self, op: int) -> tuple[Constant, ...]:
@@ -234,7 +233,7 @@ def make_plan(graph: OpGraph) -> ExecutionPlan:
                 tuple(table.result(t) for t in table.outputs[index]),
             )
         )
-    return ExecutionPlan(graph.name, tuple(steps))
+    return ExecutionPlan(tuple(steps))
 
 
 def _calibrated(table: OpTable, index: int) -> Rule:

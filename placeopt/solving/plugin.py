@@ -378,7 +378,8 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
 def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
     """The same of an array, a collection, or an object of another kind."""
     if isinstance(value, np.ndarray):
-        return _lent_array(value)
+        keep = value.flags.writeable or value.dtype.hasobject
+        return value.copy() if keep else frozen_copy(value)
     if isinstance(value, tuple):
         parts = [_lent(part, known) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -390,11 +391,6 @@ def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
         return copy.deepcopy(value)
     except Exception:  # a lock, say: no copy can be made, and nothing that is solved holds one
         return value
-
-
-def _lent_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    keep = value.flags.writeable or value.dtype.hasobject
-    return value.copy() if keep else frozen_copy(value)
 
 
 def restated(solution: Any, problem: Any, objective: Any) -> Any:
