@@ -71,9 +71,9 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
         try:
             row = _solve(cell)
-            if row["stop_reason"] == "interrupted" and signals:
-                raise KeyboardInterrupt
             if row["stop_reason"] == "interrupted":
+                if signals:
+                    raise KeyboardInterrupt
                 row = failure(
                     cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started
                 )
@@ -146,23 +146,23 @@ def _signals_noted() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield arrived
         return
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+    }
 
     def note(number: int, frame: Any) -> None:
         arrived.append(number)
-        handler = old[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
+        old[signal.Signals(number)](number, frame)
 
-    for number, handler in old.items():
-        if callable(handler):
-            signal.signal(number, note)
+    for number in old:
+        signal.signal(number, note)
     try:
         yield arrived
     finally:
         for number, handler in old.items():
-            if callable(handler):
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 def failure(cell: Cell, message: str, runtime: float) -> Row:
