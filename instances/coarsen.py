@@ -506,7 +506,7 @@ class Grouping:
         count = self.count
         member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
-        weight = np.bincount(self.label, weights=self.work)
+        weight = np.bincount(self.label, weights=self.work).astype(np.float64)
         flags = np.zeros(count, np.bool_) if heavy is None else heavy
         return Nodes(member, weight, self.backward[member], flags)
 

@@ -224,7 +224,7 @@ def _parse(data: Any, where: str) -> OpCosts:
     kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
     fitted = None
     if "peak_flops" in device:
-        constants = {
+        constants: dict[str, Any] = {
             key: _number(device.get(key), f'{where}: "device": "{key}"') for key in _FITTED
         }
         fitted = Device(kind, kind, family, **constants)

@@ -380,8 +380,10 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
     check_choice("optimizer", optimizer, OPTIMIZERS)
     if graph.backward.any():
         none = np.zeros(graph.num_ops, np.int64)
-        (parts,) = resident_parts(graph.op_names, graph.backward, graph.resident, none, 1).tolist()
-        return [TrainingMemory(AS_GIVEN, *parts, saved_bytes(graph))]
+        weights, gradients, states = resident_parts(
+            graph.op_names, graph.backward, graph.resident, none, 1
+        )[0].tolist()
+        return [TrainingMemory(AS_GIVEN, weights, gradients, states, saved_bytes(graph))]
     count, resident = int(_weight_counts(graph).sum()), int(graph.resident.sum())
     # Larger graphs are not differentiated for the sake of a line: their activations are not
     # counted

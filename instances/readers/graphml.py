@@ -77,7 +77,7 @@ def _keys(root: ET.Element) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     the graph.
     """
     elements = root.findall("key")
-    keys = {key.get("id", ""): key.get("attr.name") or key.get("id", "") for key in elements}
+    keys = {key.get("id", ""): key.get("attr.name") or str(key.get("id", "")) for key in elements}
     if len(keys) > MAX_ATTRIBUTES:
         raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
     defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}

@@ -30,6 +30,7 @@ from placeopt.model.arrays import UNLIMITED, Ints
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.bounds.destructive import Clusters
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
 
@@ -64,7 +65,10 @@ class MakespanModel:
         self.allowed = analysis.relaxation.allowed
         # what holds for all schedules that round down to the coarse horizon
         deduced = analysis.within((self.horizon + 1) * scale - 1, propagation_seconds)
-        heads, self.clusters = (analysis.heads, None) if deduced is None else deduced
+        self.clusters: Clusters | None = None
+        heads = analysis.heads
+        if deduced is not None:
+            heads, self.clusters = deduced
         self.infeasible = self.clusters is None
         self.head, self.tail = (
             np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads)

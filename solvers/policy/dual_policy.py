@@ -412,8 +412,9 @@ class DualPolicy(LearnedPlacer):
             if not chains:
                 return
             if progress > self.milestones.settled and not settled and tracker.solution is not None:
-                best: Any = tracker.value, *teaching_order(problem, tracker.solution)
-                last = self._chain(learner, *best, chains[0].choice, cooler * self.heat)
+                value: Any = tracker.value
+                best, heat = teaching_order(problem, tracker.solution), cooler * self.heat
+                last = self._chain(learner, value, *best, chains[0].choice, heat)
                 chains, settled = [last], True
             chain = chains[turn % len(chains)]
             turn += 1

@@ -173,7 +173,7 @@ def stretches(problem: PlacementProblem, length: int) -> Ints:
     units = problem.units
     order = np.argsort(np.argsort(problem.topological_order)[units.first_op], kind="stable")
     if len(order) > length:
-        work = np.bincount(units.unit, np.maximum(1, problem.min_compute).astype(np.float64))[order]
+        work = np.bincount(units.unit, np.maximum(1, problem.min_compute)).astype(np.float64)[order]
         bucket = np.unique(equal_parts(work, length), return_inverse=True)[1]
     else:
         bucket = np.arange(len(order))

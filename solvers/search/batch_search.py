@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """Name of the start from scratch."""
+
+STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
+"""Start, by objective, where the one that is asked for does not take it."""
 
 RESERVING = "etf"
 """Heuristic that finds a start where random placements break the limit on peak memory."""
@@ -134,7 +137,7 @@ def _proposed(
     """
     tracker, objective = evaluator.tracker, evaluator.objective
     if name != RANDOM and objective.name not in specs("placement")[name].accepted:
-        name = "linear-dp" if objective is PERIOD else RANDOM
+        name = STARTERS.get(objective, RANDOM)
     if name == RANDOM or tracker.stop():
         return
     measured = evaluator.measure is not None

@@ -31,6 +31,10 @@ Measure = Callable[[Any], float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
 fails."""
 
+DECODED: tuple[Any, ...] = (MAKESPAN,)
+"""Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers
+delay."""
+
 
 class BudgetedEvaluator:
     """Evaluates rows of devices (and ranks), counts them, and offers the best to the tracker.
@@ -66,7 +70,7 @@ class BudgetedEvaluator:
         self.space = SearchSpace(self.problem)
         self.ordered = self.objective.ordered and measure is None
         static = self.problem.num_channels == 0 and self.problem.memory == "static"
-        self.walkable = measure is None and static and self.objective is MAKESPAN
+        self.walkable = measure is None and static and self.objective in DECODED
         self._seconds_per_row = 0.0
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"

@@ -80,7 +80,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
         _pigeonhole(shortest, int(size.sum())),
         _weighted(compute, resident, uniform, None, relaxation),
     )
-    capacity = np.bincount(relaxation.class_of, weights=relaxation.problem.capacity)
+    capacity = np.bincount(relaxation.class_of, relaxation.problem.capacity).astype(np.float64)
     binding = float(resident.sum()) > float(capacity.min())
     if len(size) == 1:
         return LoadBound(value, uniform)

@@ -688,12 +688,10 @@ def disjoint_sets(
     """
     nodes, size = len(choice.rest_ticks), len(choice.excess)
     depth = nodes + 2
-    levels = Levels(
-        np.zeros(4 * size + 1024, np.int64),
-        *np.zeros((8, depth), np.int64),
-        np.zeros((depth, choice.bits.shape[1]), np.uint64),
-        np.zeros(nodes, np.int64),
-    )
+    first, end, node, at, taken, left, ticks, free = np.zeros((8, depth), np.int64)
+    sets, ways = np.zeros(4 * size + 1024, np.int64), np.zeros(nodes, np.int64)
+    held = np.zeros((depth, choice.bits.shape[1]), np.uint64)
+    levels = Levels(sets, first, end, node, at, taken, left, ticks, free, held, ways)
     levels.sets[:size] = np.arange(size)
     levels.end[0], levels.node[0], levels.at[0] = size, -1, -1
     levels.budget[0], levels.room[0], levels.devices[0] = budget, room, devices

@@ -750,7 +750,8 @@ class SetPricer:
 
     def _make_room(self, size: int) -> None:
         first = np.zeros(int(self.graph.layer[-1]) + 1, np.int64)
-        self._labels = Labels(*np.empty((3, size), np.int64), first)
+        load, price, origin = np.empty((3, size), np.int64)
+        self._labels = Labels(load, price, origin, first)
 
 
 def _shift(limit: int, bits: int) -> int:
