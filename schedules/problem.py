@@ -489,10 +489,7 @@ class _Matching:
         for at in reached:  # grows
             for source in [source for source in self.spare if source in self.ancestors[at]]:
                 if self.spare[source] > 0:
-                    path = [(source, at)]
-                    while path[-1][1] != block:
-                        path.append(came_from[path[-1][1]])
-                    return path
+                    return _way_back(came_from, (source, at), block)
                 served = [other for other, units in self.flow[source].items() if units > 0]
                 found = [other for other in served if other != block and other not in came_from]
                 came_from.update((other, (source, at)) for other in found)
@@ -532,3 +529,13 @@ def _limits(capacity: int | Sequence[int] | None, devices: int) -> Ints | None:
     if limits.shape != (devices,):
         raise InputError(f"capacity: expected 1 or {devices} values, received {limits.size}")
     return limits
+
+
+def _way_back(
+    came_from: dict[int, tuple[int, int]], pair: tuple[int, int], block: int
+) -> list[tuple[int, int]]:
+    """Return the pairs from one to that whose second block is `block`."""
+    path = [pair]
+    while path[-1][1] != block:
+        path.append(came_from[path[-1][1]])
+    return path

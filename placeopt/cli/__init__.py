@@ -105,9 +105,9 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
             sys.stdout.flush()
+            if interrupt.received() and interrupt.claim_output():
+                print("placeopt: error: interrupted", file=sys.stderr)
             if interrupt.received():  # typer turns KeyboardInterrupt into a code of its own
-                if interrupt.claim_output():
-                    print("placeopt: error: interrupted", file=sys.stderr)
                 code = interrupt.exit_code()
         except KeyboardInterrupt:
             _fail("interrupted", interrupt.exit_code())

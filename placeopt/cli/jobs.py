@@ -93,17 +93,20 @@ def jobs_command(
             if interrupt.may_print():
                 common.print_json(data) if json else _print(problem, data, files)
 
+    def compare() -> None:
+        with common.progress(json) as (announce, show):
+            report = common.progress_callback(problem, show)
+            for name in names:
+                announce(name)
+                found.add(name, seconds, show, report)
+            if bound:
+                announce("bound")
+                found.bound(show)
+
     interrupted = False
     with interrupt.rescued_by(tell):
         try:
-            with common.progress(json) as (announce, show):
-                report = common.progress_callback(problem, show)
-                for name in names:
-                    announce(name)
-                    found.add(name, seconds, show, report)
-                if bound:
-                    announce("bound")
-                    found.bound(show)
+            compare()
         except KeyboardInterrupt:
             interrupted = True
         tell()

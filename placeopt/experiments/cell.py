@@ -71,9 +71,9 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
         try:
             row = _solve(cell)
+            if row["stop_reason"] == "interrupted" and signals:
+                raise KeyboardInterrupt
             if row["stop_reason"] == "interrupted":
-                if signals:
-                    raise KeyboardInterrupt
                 row = failure(
                     cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started
                 )

@@ -244,13 +244,13 @@ def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummar
         if how.reporter is not None:
             how.reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
+        finished = how.reporter.finished if how.reporter is not None else lambda *_: None
         end = started + 60 * how.minutes
         try:
             for row in _execute(todo, folder, jobs, how, end):
                 store.append(row)
                 summary.count(row)
-                if how.reporter is not None:
-                    how.reporter.finished(summary, row)
+                finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())

@@ -277,6 +277,12 @@ def touching_tensors(
     return pointer, tensor[order], role[order]
 
 
+def fastest(times: Ints) -> Ints:
+    """Return the least of each row of times, without those below 0; -1 where there is none."""
+    best = np.where(times < 0, NO_VALUE, times).min(axis=1, initial=NO_VALUE)
+    return np.where(best == NO_VALUE, -1, best)
+
+
 def place_in(order: Ints) -> Ints:
     """Return where each of the numbers 0, 1, .. stands in an order of them: the inverse."""
     place = np.empty(len(order), np.int64)

@@ -4,6 +4,7 @@ memory over time.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,33 +132,33 @@ def _draw_cells(
     height = BAND / len(lanes)
     for i in range(problem.num_blocks):
         kind, span = problem.kind[i], int(problem.span[i])
-        for j, start in enumerate(schedule.start[:, i].tolist()):
-            font = _font(len(str(j)), span * inches_per_tick)
-            for d in problem.devices_of(i).tolist():
-                top = d - BAND / 2 + lane_of[kind] * height
-                axis.add_patch(
-                    Rectangle(
-                        (start, top),
-                        span,
-                        height,
-                        facecolor=COLOURS[kind],
-                        edgecolor="#404040",
-                        linewidth=0.4,
-                        gid="cell",
-                        zorder=2,
-                    )
+        cells = itertools.product(enumerate(schedule.start[:, i].tolist()), problem.devices_of(i))
+        for (j, start), d in cells:
+            top = int(d) - BAND / 2 + lane_of[kind] * height
+            axis.add_patch(
+                Rectangle(
+                    (start, top),
+                    span,
+                    height,
+                    facecolor=COLOURS[kind],
+                    edgecolor="#404040",
+                    linewidth=0.4,
+                    gid="cell",
+                    zorder=2,
                 )
-                if font is not None:
-                    axis.text(
-                        start + span / 2,
-                        top + height / 2,
-                        str(j),
-                        ha="center",
-                        va="center",
-                        fontsize=font,
-                        clip_on=True,
-                        zorder=3,
-                    )
+            )
+            font = _font(len(str(j)), span * inches_per_tick)
+            if font is not None:
+                axis.text(
+                    start + span / 2,
+                    top + height / 2,
+                    str(j),
+                    ha="center",
+                    va="center",
+                    fontsize=font,
+                    clip_on=True,
+                    zorder=3,
+                )
 
 
 def _font(digits: int, inches: float) -> float | None:

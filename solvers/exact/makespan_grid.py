@@ -223,13 +223,16 @@ class TightHorizon:
             self._over.set()
             while any(thread.is_alive() for thread in threads):
                 # again and again: a run may not have begun when it is first told to stop
-                with self._lock:
-                    for solver in self._running:
-                        solver.stop_search()
+                self._end_all()
                 threads[0].join(longest_wait)
                 threads[-1].join(longest_wait)
         if self._failure:
             raise self._failure[0]
+
+    def _end_all(self) -> None:
+        with self._lock:
+            for solver in self._running:
+                solver.stop_search()
 
     def _work(self) -> None:
         try:

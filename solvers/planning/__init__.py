@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
+PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"
+SAILOR = (
+    "Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous "
+    "clusters, SOSP 2025"
+)
+
+
+def _spec(name: str, target: str, objective: str, summary: str, paper: str, use: str) -> SolverSpec:
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.planning.{target}",
+        "plan",
+        (objective,),
+        summary,
+        True,
+        paper,
+        use,
+    )
+
+
 SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
+    _spec(
         "plan-ideals",
-        f"{__name__}.ideal_planner:IdealPlanner",
-        "plan",
-        ("sample-time",),
+        "ideal_planner:IdealPlanner",
+        "sample-time",
         "bisection over exact dynamic programs on ideals, with memory and recomputation",
-        paper="Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, "
-        "NeurIPS 2021",
-        use="stages with unequal data and tensor degrees on equal devices; proves its optimum",
+        PIPER,
+        "stages with unequal data and tensor degrees on equal devices; proves its optimum",
     ),
-    SolverSpec(
+    _spec(
         "plan-stages",
-        f"{__name__}.step_planner:StepPlanner",
-        "plan",
-        ("step-time",),
+        "step_planner:StepPlanner",
+        "step-time",
         "exact dynamic programs over stages, one for each range of the longest period",
-        paper="Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous "
-        "clusters, SOSP 2025",
-        use="a training step on devices of any kinds, under any cost model of a step; proves its "
+        SAILOR,
+        "a training step on devices of any kinds, under any cost model of a step; proves its "
         "optimum",
     ),
 )

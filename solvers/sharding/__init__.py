@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
+CONTEST = (
+    "Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism, 2025"
+)
+
+
+def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.sharding.{target}",
+        "sharding",
+        ("cost",),
+        summary,
+        True,
+        paper,
+        use,
+    )
+
+
 SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
+    _spec(
         "tree-descent",
-        "placeopt.solvers.sharding.tree_search:TreeDescent",
-        "sharding",
-        ("cost",),
+        "tree_search:TreeDescent",
         "starts from the least memory, then improves whole trees of nodes by dynamic programming",
-        use="a quick solution without a bound",
+        "",
+        "a quick solution without a bound",
     ),
-    SolverSpec(
+    _spec(
         "sharding-portfolio",
-        "placeopt.solvers.sharding.portfolio:ShardingPortfolio",
-        "sharding",
-        ("cost",),
+        "portfolio:ShardingPortfolio",
         "a Lagrangian bound and a search by tree moves, side by side",
-        paper="Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator "
-        "parallelism, 2025",
-        use="the default",
+        CONTEST,
+        "the default",
     ),
 )

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import fastest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +104,8 @@ def load_bound(problem: PlacementProblem, path: int, *, heads: int = 64) -> int:
     if count == 0:
         return path
     head, tail = _around(problem)
-    rows = head, tail, smallest(problem, accelerators), smallest(problem, ~accelerators)
+    times = problem.compute
+    rows = head, tail, fastest(times[:, accelerators]), fastest(times[:, ~accelerators])
     order = np.argsort(-tail, kind="stable")
     head, tail, busy, cpu = (row[order] for row in rows)
     busy, through = np.maximum(busy, 0), head + tail + np.maximum(cpu, 0)
@@ -126,13 +127,6 @@ def load_bound(problem: PlacementProblem, path: int, *, heads: int = 64) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if refutes(middle) else (low, middle)
     return high
-
-
-def smallest(problem: PlacementProblem, devices: Sequence[int] | Flags) -> Ints:
-    """Return the ticks of every op on the fastest of some devices, -1 where it runs on none."""
-    times = problem.compute[:, devices]
-    best = np.where(times < 0, NO_VALUE, times).min(axis=1, initial=NO_VALUE)
-    return np.where(best == NO_VALUE, -1, best)
 
 
 def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:

@@ -54,7 +54,6 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from placeopt.latency.bounds import smallest
 from placeopt.latency.bounds.slot_program import (
     SLOT,
     Flow,
@@ -63,7 +62,7 @@ from placeopt.latency.bounds.slot_program import (
     fill_rows,
     ideal_sums,
 )
-from placeopt.model.arrays import NO_VALUE, Floats, Ints, touching_tensors
+from placeopt.model.arrays import NO_VALUE, Floats, Ints, fastest, touching_tensors
 from placeopt.model.linear_program import linear_program
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
@@ -134,8 +133,9 @@ class FlowBound:
         if not self._accelerators or not 1 < problem.num_ops <= self.effort.max_ops:
             return
         io = problem.io_ticks[:, self._accelerators].min(axis=1)
-        self._slot_time = smallest(problem, self._accelerators)
-        reduction = Reduction(problem, self._slot_time, smallest(problem, self._pools), io)
+        self._slot_time = fastest(problem.compute[:, self._accelerators])
+        pool_time = fastest(problem.compute[:, self._pools])
+        reduction = Reduction(problem, self._slot_time, pool_time, io)
         most = self.effort.max_ideals if max_ideals is None else max_ideals
         self._graph, found = reduction.graph, reduction.reduce(most, stop)
         if found is None:
