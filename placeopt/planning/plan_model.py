@@ -82,7 +82,7 @@ class Planned(Shown):
 
     problem: StepPlanProblem
     result: Result[TrainingPlan]
-    runner_ups: tuple[RunnerUp, ...]
+    runner_ups: tuple[RunnerUp, ...] = ()
 
     def shown(self) -> dict[str, str]:
         """Return step, throughput, bound, gap and the plan itself."""
