@@ -51,12 +51,12 @@ partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 4
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
-from placeopt.instances.quotient import quotient
-from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, int_array
+from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
+from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
 
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
-
-ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,21 +98,19 @@ class Coarsening(Generic[ModelT]):
         start : start of every coarse op in a schedule; ranks follow it instead of the placement's.
             Pass the evaluation's `start` to keep the coarse makespan under `queue="planned"`.
         """
-        count = self.coarse.num_ops
-        if len(placement.device) != count:
-            raise InputError(
-                f"placement: expected {count} devices, one per coarse op, received "
-                f"{len(placement.device)}"
-            )
+        coarse = self.coarse
+        _check_length(placement, coarse.num_ops, "coarse op")
+        # ranks of the coarse ops that are all different keep the members of a group together
+        if start is not None:
+            times = int_array(start, (coarse.num_ops,), "start")
+            placement = Placement.from_starts(placement.device, times, coarse.topological_order)
+        elif placement.priority is not None:
+            placement = Placement.from_starts(placement.device, placement.priority)
         device = placement.device[self.group]
-        coarse_rank = _coarse_rank(self.coarse, placement, start)
-        if coarse_rank is None:
+        if placement.priority is None:
             return Placement(device)
-        position = np.empty(self.fine.num_ops, np.int64)
-        position[self.fine.topological_order] = np.arange(self.fine.num_ops)
-        rank = np.empty(self.fine.num_ops, np.int64)
-        rank[np.lexsort((position, coarse_rank[self.group]))] = np.arange(self.fine.num_ops)
-        return Placement(device, rank)
+        rank = placement.priority[self.group]
+        return Placement.from_starts(device, rank, self.fine.topological_order)
 
     def restrict(self, placement: Placement) -> Placement:
         """Return the coarse placement nearest to a fine one: most members decide, ties to the first
@@ -123,35 +119,22 @@ class Coarsening(Generic[ModelT]):
         Ranks become the order of each group's first member. Colocation between groups, and devices
         that cannot run the whole group, are not repaired.
         """
-        n = self.fine.num_ops
-        if len(placement.device) != n:
-            raise InputError(
-                f"placement: expected {n} devices, one per op, received {len(placement.device)}"
-            )
+        _check_length(placement, self.fine.num_ops, "op")
         votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), np.int64)
         np.add.at(votes, (self.group, placement.device), 1)
-        rank = None
-        if placement.priority is not None:
-            first = np.full(self.coarse.num_ops, np.iinfo(np.int64).max)
-            np.minimum.at(first, self.group, placement.priority)
-            rank = np.empty(self.coarse.num_ops, np.int64)
-            rank[np.argsort(first, kind="stable")] = np.arange(self.coarse.num_ops)
-        return Placement(votes.argmax(axis=1), rank)
+        device = votes.argmax(axis=1)
+        if placement.priority is None:
+            return Placement(device)
+        first = np.full(self.coarse.num_ops, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.group, placement.priority)
+        return Placement.from_starts(device, first)
 
 
-def _coarse_rank(
-    coarse: OpGraph | PlacementProblem, placement: Placement, start: ArrayLike | None
-) -> Ints | None:
-    """Rank of every coarse op, all different; None for first in, first out."""
-    count = coarse.num_ops
-    if start is not None:
-        times = int_array(start, (count,), "start")
-        return Placement.from_starts(placement.device, times, coarse.topological_order).priority
-    if placement.priority is None:
-        return None
-    rank = np.empty(count, np.int64)
-    rank[np.argsort(placement.priority, kind="stable")] = np.arange(count)
-    return rank
+def _check_length(placement: Placement, count: int, what: str) -> None:
+    if len(placement.device) != count:
+        raise InputError(
+            f"placement: expected {count} devices, one per {what}, received {len(placement.device)}"
+        )
 
 
 def coarsen(
@@ -209,8 +192,7 @@ def group_labels(
     ----------
     method, depth, types : as in `coarsen`; then groups are merged along heavy edges.
     """
-    grouping = _group(model, method, num_groups, depth, types, acyclic=False)
-    return grouping.ordered_labels()
+    return _group(model, method, num_groups, depth, types, acyclic=False).ordered_labels()
 
 
 def _group(
@@ -226,16 +208,15 @@ def _group(
         raise InputError(f"coarsening method '{method}' needs groups=N, the number of groups")
     if groups is not None and groups < 1:
         raise InputError(f"groups: expected at least 1, received {groups}")
-    ops = groupable(model)
-    grouping = Grouping(ops, acyclic)
+    grouping = Grouping(model, acyclic)
     if method == "chain":
         grouping.fuse_chains()
     elif method == "type":
         grouping.absorb_types(types, groups or 1)
     elif method == "layer":
-        grouping.by_label(ops.layer_labels(depth, groups))
+        grouping.by_label(_layer_labels(model, depth, groups))
     elif method == "meta":
-        grouping.by_label(ops.meta_labels())
+        grouping.by_label(_meta_labels(model))
     elif method == "topological" and groups is not None:
         grouping.cut(groups)
     if groups is not None:
@@ -243,82 +224,57 @@ def _group(
     return grouping
 
 
-@dataclass(frozen=True, eq=False)
-class GroupableOps:
-    """What grouping needs to know of a graph or a problem."""
-
-    model: OpGraph | PlacementProblem
-    work: Floats  # (num_ops,)
-    traffic: Floats  # (num_tensors,)
-    compatible: Flags  # (num_ops, num_devices or kinds of device)
-    capacity: float  # bytes of the largest device
-
-    def layer_labels(self, depth: int | None, groups: int | None) -> Ints:
-        """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
-        all levels).
-        """
-        paths = self._layer_paths()
-        if depth is not None and depth < 1:
-            raise InputError(f"depth: expected at least 1, received {depth}")
-        deepest = max(len(path) for path in paths)
-        for level in [depth] if depth is not None else range(deepest, 0, -1):
-            keys = ["/".join(path[:level]) for path in paths]
-            if depth is not None or groups is None or level == 1 or len(set(keys)) <= groups:
-                break
-        number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        return np.array([number[key] for key in keys], np.int64)
-
-    def _layer_paths(self) -> list[list[str]]:
-        """Return the layers that each op lies in, outermost first: declared, or of its name."""
-        model = self.model
-        layers = getattr(model, "layer", ())
-        if not any(layers):
-            layers = [name.rpartition("/")[0] for name in model.op_names]
-        if not any(layers):
-            raise InputError(
-                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' "
-                "parts"
-            )
-        return [layer.split("/") for layer in layers]
-
-    def meta_labels(self) -> Ints:
-        """Label ops by meta label; an op without one is alone."""
-        meta = self.model.meta
-        if not (meta >= 0).any():
-            raise InputError(f"coarsening by meta label: no op of '{self.model.name}' has one")
-        return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
-
-
-def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
-    """Return what grouping needs to know of a graph or a problem."""
-    if isinstance(model, OpGraph):
-        known = np.maximum(model.measured, 0)
-        work = (
-            known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
+def _layer_labels(model: OpGraph | PlacementProblem, depth: int | None, groups: int | None) -> Ints:
+    """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else all
+    levels).
+    """
+    layers = layer_paths(model)
+    if not any(layers):
+        raise InputError(
+            f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts"
         )
-        compatible = (
-            model.measured != UNSUPPORTED
-            if model.measured_kinds
-            else np.ones((model.num_ops, 1), np.bool_)
+    if depth is not None and depth < 1:
+        raise InputError(f"depth: expected at least 1, received {depth}")
+    paths = [layer.split("/") for layer in layers]
+    for level in [depth] if depth is not None else range(max(map(len, paths)), 0, -1):
+        keys = ["/".join(path[:level]) for path in paths]
+        if groups is None or len(set(keys)) <= groups:
+            break
+    number: dict[str, int] = {}
+    return np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
+
+
+def _meta_labels(model: OpGraph | PlacementProblem) -> Ints:
+    """Label ops by meta label; an op without one is alone."""
+    meta = model.meta
+    if not (meta >= 0).any():
+        raise InputError(f"coarsening by meta label: no op of '{model.name}' has one")
+    return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
+
+
+def _costs(model: OpGraph | PlacementProblem) -> tuple[Floats, Floats, Flags, float]:
+    """Return what grouping needs to know of a graph or a problem: the work of every op, the traffic
+    of every tensor, the devices (or kinds of device) that can run an op, and the bytes of the
+    largest device.
+    """
+    if isinstance(model, PlacementProblem):
+        return (
+            model.min_compute.astype(np.float64),
+            model.min_transfer.astype(np.float64),
+            model.compute != INCOMPATIBLE,
+            float(model.capacity.max()),
         )
-        return GroupableOps(
-            model,
-            work.astype(np.float64),
-            _traffic(model.measured_transfer, model.tensor_bytes),
-            compatible,
-            float(UNLIMITED),
-        )
-    return GroupableOps(
-        model,
-        model.min_compute.astype(np.float64),
-        model.min_transfer.astype(np.float64),
-        model.compute != INCOMPATIBLE,
-        float(model.capacity.max()),
+    known = np.maximum(model.measured, 0)
+    work = known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
+    timed = (model.measured_transfer >= 0).all()
+    return (
+        work.astype(np.float64),
+        (model.measured_transfer if timed else model.tensor_bytes).astype(np.float64),
+        model.measured != UNSUPPORTED
+        if model.measured_kinds
+        else np.ones((model.num_ops, 1), np.bool_),
+        float(UNLIMITED),
     )
-
-
-def _traffic(ticks: Ints, size: Ints) -> Floats:
-    return (ticks if len(ticks) and (ticks >= 0).all() else size).astype(np.float64)
 
 
 class Grouping:
@@ -330,12 +286,12 @@ class Grouping:
         Otherwise groups only share a device, and ops of one colocation id start as one group.
     """
 
-    def __init__(self, ops: GroupableOps, acyclic: bool) -> None:
-        self.ops, self.acyclic = ops, acyclic
-        model = ops.model
+    def __init__(self, model: OpGraph | PlacementProblem, acyclic: bool) -> None:
+        self.model, self.acyclic = model, acyclic
+        self.work, self.traffic, compatible, self.capacity = _costs(model)
         n = model.num_ops
         self.classes = Classes(
-            np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64), ops.work.copy()
+            np.arange(n), compatible, model.resident.astype(np.float64), self.work.copy()
         )
         join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
@@ -343,12 +299,11 @@ class Grouping:
         self._link_source = model.producer[self._link_tensor]
         self._link_target = model.consumer
         self.label = np.arange(n)
-        self.edges = _op_pairs(model)
-        self.successor = (
-            np.searchsorted(self.edges[:, 0], np.arange(n + 1)),
-            np.ascontiguousarray(self.edges[:, 1]),
-        )
-        self._start = earliest_starts(model.topological_order, *self.successor, ops.work)
+        # the distinct pairs of ops that a tensor joins
+        pair = distinct(self._link_source * n + self._link_target)
+        self.source, self.target = pair // n, pair % n
+        self.successor = np.searchsorted(self.source, np.arange(n + 1)), self.target
+        self._start = earliest_starts(model.topological_order, *self.successor, self.work)
         if not acyclic:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, np.bool_)
@@ -360,12 +315,11 @@ class Grouping:
 
     def ordered_labels(self) -> Ints:
         """Return the groups, numbered by their first op in topological order."""
-        order = self.ops.model.topological_order
-        first = np.full(self.count, len(order))
-        np.minimum.at(first, self.label[order], np.arange(len(order)))
-        number = np.empty(self.count, np.int64)
-        number[np.argsort(first, kind="stable")] = np.arange(self.count)
-        return number[self.label]
+        return np.argsort(self._by_first_op(self.model.topological_order))[self.label]
+
+    def _by_first_op(self, order: Ints) -> Ints:
+        """Return the groups in the order of their first ops."""
+        return np.argsort(np.unique(self.label[order], return_index=True)[1])
 
     @property
     def count(self) -> int:
@@ -373,21 +327,17 @@ class Grouping:
         return int(self.label.max()) + 1
 
     def _relabel(self, label: Ints) -> None:
-        used = np.zeros(int(label.max()) + 1, np.bool_)
-        used[label] = True
-        self.label = (np.cumsum(used) - 1)[label]
+        self.label = (np.cumsum(np.bincount(label) > 0) - 1)[label]
 
     # --- initial groups
     # ----------------------------------------------------------------------------------
 
     def fuse_chains(self) -> None:
         """Fuse ops along edges that are the only output of one and the only input of the other."""
-        edges, n = self.edges, self.ops.model.num_ops
-        alone = (np.bincount(edges[:, 0], minlength=n)[edges[:, 0]] == 1) & (
-            np.bincount(edges[:, 1], minlength=n)[edges[:, 1]] == 1
-        )
-        head = np.arange(n)
-        head[edges[alone, 1]] = edges[alone, 0]
+        source, target = self.source, self.target
+        alone = (np.bincount(source)[source] == 1) & (np.bincount(target)[target] == 1)
+        head = np.arange(len(self.label))
+        head[target[alone]] = source[alone]
         while True:  # pointer jumping to the head of the chain
             further = head[head]
             if np.array_equal(further, head):
@@ -406,25 +356,18 @@ class Grouping:
         """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left
         to merge.
         """
-        kinds = np.array(self.ops.model.op_types)
-        if not any(self.ops.model.op_types):
-            raise InputError(
-                f"coarsening by type: '{self.ops.model.name}' does not tell the types of its ops"
-            )
+        name, kinds = self.model.name, self.model.op_types
+        if not any(kinds):
+            raise InputError(f"coarsening by type: '{name}' does not tell the types of its ops")
         if types is None:
-            names, index = np.unique(kinds, return_inverse=True)
-            mean = np.bincount(index, weights=self.ops.work) / np.bincount(index)
-            cheap = (
-                (mean < 0.5 * self.ops.work.mean())[index]
-                if len(names) > 1
-                else np.zeros(len(kinds), np.bool_)
-            )
+            index = np.unique(kinds, return_inverse=True)[1]
+            mean = np.bincount(index, weights=self.work) / np.bincount(index)
+            cheap = (mean < 0.5 * self.work.mean())[index]
         else:
-            unknown = [kind for kind in types if kind not in set(self.ops.model.op_types)]
+            unknown = [kind for kind in types if kind not in kinds]
             if unknown:
-                raise InputError(f"types: '{unknown[0]}' is no op type of '{self.ops.model.name}'")
+                raise InputError(f"types: '{unknown[0]}' is no op type of '{name}'")
             cheap = np.isin(kinds, list(types))
-        unlimited = Limits(np.inf, np.inf, self.ops.capacity)
         idle = 0
         for direction in range(10_000):
             before = self.count
@@ -432,54 +375,35 @@ class Grouping:
                 return
             heavy = np.zeros(before, np.bool_)
             heavy[self.label[~cheap]] = True
-            self._match(groups, unlimited, reverse=bool(direction % 2), heavy=heavy, siblings=False)
+            self._match(groups, self._limits(), direction % 2 == 1, heavy)
             idle = idle + 1 if self.count == before else 0
 
     def cut(self, groups: int) -> None:
         """Cut a depth-first topological order into runs of equal work."""
         nodes = self._nodes()
-        source, target, _ = self._quotient()
-        pointer = np.searchsorted(source, np.arange(self.count + 1))
-        order = (
-            depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
-        )
-        limits = Limits(np.inf, np.inf, self.ops.capacity)
-        if self.acyclic and (self.ops.model.colocation >= 0).any():
-            limits = self._limits(groups)
+        if self.acyclic:
+            source, target, _ = self._quotient()
+            pointer = np.searchsorted(source, np.arange(self.count + 1))
+            order = depth_first_order(self.count, pointer, target)
+        else:
+            order = self._by_first_op(depth_first_order(len(self.label), *self.successor))
+        tied = self.acyclic and (self.model.colocation >= 0).any()
+        limits = self._limits(groups if tied else None)
         self._relabel(
             cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
         )
 
-    def _loose_order(self) -> Ints:
-        """Order groups that need not be convex by their first op in a depth-first topological
-        order.
-        """
-        order = depth_first_order(len(self.label), *self.successor)
-        first = np.full(self.count, len(order))
-        np.minimum.at(first, self.label[order], np.arange(len(order)))
-        return np.argsort(first, kind="stable")
-
     def _admit(self, label: Ints) -> None:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        limits = Limits(np.inf, np.inf, self.ops.capacity)
-        order = self.ops.model.topological_order
-        group = admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
+        order, count = self.model.topological_order, int(label.max()) + 1
+        group = admit(order, label, count, self.backward, self.classes, self._limits())
         self._relabel(group if self.acyclic else self.roots())
 
     def _convex(self, label: Ints) -> Ints:
         """Split labels so that the contracted graph has no cycle."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        count = int(label.max()) + 1
-        ends = label[self.edges]
-        graph = coo_array(
-            (np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
-        ).tocsr()
-        component = connected_components(graph, directed=True, connection="strong")[1][
-            label
-        ].astype(np.int64)
-        stage = stages(self.ops.model.topological_order, *self.successor, label, component)
+        source, target = label[self.source], label[self.target]
+        component = components(source, target, int(label.max()) + 1, strong=True)[label]
+        stage = stages(self.model.topological_order, *self.successor, label, component)
         result: Ints = label * (int(stage.max()) + 1) + stage
         return result
 
@@ -491,36 +415,35 @@ class Grouping:
         allow.
         """
         limits = self._limits(groups)
-        idle = direction = 0
+        idle, reverse = 0, False
         while self.count > groups and idle < 2:
             before = self.count
-            self._match(groups, limits, reverse=bool(direction % 2), siblings=True)
-            direction += 1
+            self._match(groups, limits, reverse)
+            reverse = not reverse
             idle = idle + 1 if self.count > 0.95 * before else 0
         if self.count > groups:
             self.cut(groups)
 
-    def _limits(self, groups: int) -> Limits:
-        """Return what a group may grow to if there are to be `groups` of them.
+    def _limits(self, groups: int | None = None) -> Limits:
+        """Return what a group may grow to if there are to be `groups` of them; None for any number.
 
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
         # A group's work may reach this multiple of the mean before the limit is relaxed
         balance = 1.5
-        cap = balance * float(self.ops.work.sum()) / groups
-        return Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
+        cap = np.inf if groups is None else balance * float(self.work.sum()) / groups
+        return Limits(cap, 4 * cap if self.acyclic else cap, self.capacity)
 
     def _match(
-        self,
-        groups: int,
-        limits: Limits,
-        *,
-        reverse: bool,
-        heavy: Flags | None = None,
-        siblings: bool,
+        self, groups: int, limits: Limits, reverse: bool, heavy: Flags | None = None
     ) -> None:
-        """Merge groups in pairs, once."""
+        """Merge groups in pairs, once.
+
+        Parameters
+        ----------
+        heavy : groups of which no two are merged; only neighbours are merged then, no siblings.
+        """
         count = self.count
         source, target, traffic = self._quotient(reverse)
         if not len(source):
@@ -550,7 +473,7 @@ class Grouping:
             self.acyclic,
         )
         merges = int((mate >= 0).sum()) // 2
-        if siblings and merges < min(0.2 * count, count - groups):
+        if heavy is None and merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
             match_siblings(
                 np.argsort(key, kind="stable"),
@@ -574,7 +497,7 @@ class Grouping:
         first = np.full(self.count, np.inf)
         last = np.zeros(self.count)
         np.minimum.at(first, self.label, self._start)
-        np.maximum.at(last, self.label, self._start + self.ops.work)
+        np.maximum.at(last, self.label, self._start + self.work)
         extent = np.maximum(last[source], last[target]) - np.minimum(first[source], first[target])
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
@@ -583,7 +506,7 @@ class Grouping:
         count = self.count
         member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
-        weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
+        weight = np.bincount(self.label, weights=self.work).astype(np.float64)
         flags = np.zeros(count, np.bool_) if heavy is None else heavy
         return Nodes(member, weight, self.backward[member], flags)
 
@@ -595,7 +518,8 @@ class Grouping:
         source, target = self.label[self._link_source], self.label[self._link_target]
         # links inside a group, and second links of a tensor to a group, will never matter again
         outside = np.flatnonzero(source != target)
-        keep = outside[_first_of_equal(self._link_tensor[outside] * count + target[outside])]
+        links = self._link_tensor[outside] * count + target[outside]
+        keep = outside[np.unique(links, return_index=True)[1]]
         self._link_tensor = self._link_tensor[keep]
         self._link_source, self._link_target = self._link_source[keep], self._link_target[keep]
         ends = (source[keep], target[keep])
@@ -604,26 +528,8 @@ class Grouping:
         order = np.argsort(key, kind="stable")
         key = key[order]
         starts = np.flatnonzero(np.diff(key, prepend=-1))
-        if not len(starts):
-            return key, key, np.zeros(0)
-        traffic = np.add.reduceat(self.ops.traffic[self._link_tensor][order], starts)
+        traffic = np.add.reduceat(self.traffic[self._link_tensor][order], starts)
         return key[starts] // count, key[starts] % count, traffic
-
-
-def _op_pairs(model: OpGraph | PlacementProblem) -> Ints:
-    """Return the distinct (producer, consumer) pairs of ops, sorted."""
-    n = model.num_ops
-    key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
-    key = np.sort(key[_first_of_equal(key)])
-    return np.stack([key // n, key % n], axis=1)
-
-
-def _first_of_equal(key: Ints) -> Ints:
-    """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
-    slower).
-    """
-    order = np.argsort(key, kind="stable")
-    return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
 
 
 def _sibling_keys(count: int, source: Ints, target: Ints, traffic: Floats, level: Ints) -> Ints:
@@ -632,7 +538,7 @@ def _sibling_keys(count: int, source: Ints, target: Ints, traffic: Floats, level
     """
     node = np.concatenate([target, source])
     neighbour = np.concatenate([source, target + count])
-    order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))
+    order = np.lexsort((neighbour, -np.tile(traffic, 2), node))
     first = order[np.unique(node[order], return_index=True)[1]]
     key = np.full(count, -1, np.int64)
     key[node[first]] = neighbour[first] * (int(level.max()) + 1) + level[node[first]]

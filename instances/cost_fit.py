@@ -18,7 +18,6 @@ just does not matter (peak and bandwidth as large, overhead as small as the data
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,7 @@ class FitReport:
     p90_error: float
     standard_error: dict[str, float]
     known: dict[str, bool]
-    message: str = ""
+    message: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +99,7 @@ def fit_device(
     """
     f, b = _column(flops, "flops"), _column(bytes_moved, "bytes_moved")
     t = _times(seconds, len(f), least=4)
-    if len(b) != len(f):
-        raise InputError(
-            f"bytes_moved: expected {len(f)} values, one per measurement, received {len(b)}"
-        )
+    _check_length(b, len(f), "bytes_moved")
 
     def parts(log_constants: Floats) -> Floats:
         peak, bandwidth, overhead = np.exp(log_constants)
@@ -125,8 +121,7 @@ def fit_device(
         for z in (0.1, 0.9)
     ]
     names = ("peak_flops", "memory_bandwidth", "launch_overhead")
-    constants, report = _fit(parts, starts, t, names)
-    peak, bandwidth, overhead = constants
+    (peak, bandwidth, overhead), report = _fit(parts, starts, t, names)
     # A limit that never binds: the smallest value that leaves every time as it is. What the search
     # came to is of no meaning, and may be as large as floats go.
     slack = np.maximum(t - overhead, 1e-3 * t)
@@ -163,8 +158,7 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
 
     small, top = float(t.min()), _rate(b, t)
     starts = [np.log([small * x, top * y]) for x in (0.01, 0.5, 0.95) for y in (0.5, 1.0, 3.0)]
-    constants, report = _fit(parts, starts, t, ("latency", "bandwidth"))
-    latency, bandwidth = constants
+    (latency, bandwidth), report = _fit(parts, starts, t, ("latency", "bandwidth"))
     if not report.known["latency"]:
         latency = 0.0
     if not report.known["bandwidth"]:
@@ -202,19 +196,13 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
 
 
 def _fit(
-    parts: Callable[[Floats], Floats],
-    starts: list[Floats],
-    t: Floats,
-    names: tuple[str, ...],
-    least_share: float = 0.05,
+    parts: Callable[[Floats], Floats], starts: list[Floats], t: Floats, names: tuple[str, ...]
 ) -> tuple[Floats, FitReport]:
     """Minimise the robust squared logarithm of predicted over measured time.
 
     Parameters
     ----------
     parts : returns the contribution of every constant to every predicted time, which is their sum.
-    least_share : a constant is known if it makes up this share of the predicted time of at least
-        two measurements.
     """
     from scipy.optimize import least_squares
 
@@ -233,9 +221,11 @@ def _fit(
     scale = max(1.4826 * float(np.median(np.abs(off))), 1e-6)
     outlier = np.abs(off) > max(4 * scale, 0.01)
     share = parts(x) / parts(x).sum(axis=0)
+    # a constant is known if it makes up this share of the predicted time of two measurements
+    least_share = 0.05
     shown = (share[:, ~outlier] > least_share).sum(axis=1) >= 2
     known = dict(zip(names, shown.tolist(), strict=True))
-    errors = _standard_errors(residual, x, ~outlier, [known[name] for name in names])
+    errors = _standard_errors(residual, x, ~outlier, shown)
     relative = np.abs(np.expm1(off))
     missing = [name for name in names if not known[name]]
     message = f"the measurements do not determine {', '.join(missing)}" if missing else ""
@@ -252,25 +242,21 @@ def _fit(
 
 
 def _standard_errors(
-    residual: Callable[[Floats], Floats], x: Floats, used: Flags, known: list[bool]
+    residual: Callable[[Floats], Floats], x: Floats, used: Flags, known: Flags
 ) -> list[float]:
-    """Relative standard errors from the curvature at the optimum, without the outliers."""
-    step = 1e-5
-    base = residual(x)[used]
-    columns = [i for i, flag in enumerate(known) if flag]
-    slopes = []
-    for i in columns:
-        moved = x.copy()
-        moved[i] += step
-        slopes.append((residual(moved)[used] - base) / step)
-    errors = [math.nan] * len(x)
-    freedom = int(used.sum()) - len(columns)
-    if columns and freedom > 0:
-        matrix = np.stack(slopes, axis=1)
+    """Relative standard errors from the curvature at the optimum, without the outliers; NaN of what
+    is not known.
+    """
+    errors = np.full(len(x), np.nan)
+    freedom = int(used.sum()) - int(known.sum())
+    if known.any() and freedom > 0:
+        step = 1e-5
+        base = residual(x)[used]
+        moves = step * np.eye(len(x))[known]
+        matrix = np.stack([(residual(x + move)[used] - base) / step for move in moves], axis=1)
         covariance = np.linalg.pinv(matrix.T @ matrix) * float(base @ base) / freedom
-        for position, i in enumerate(columns):
-            errors[i] = float(np.sqrt(max(0.0, covariance[position, position])))
-    return errors
+        errors[known] = np.sqrt(np.maximum(0.0, np.diag(covariance)))
+    return errors.tolist()
 
 
 def _rate(amount: Floats, t: Floats) -> float:
@@ -289,10 +275,7 @@ def _column(values: ArrayLike, what: str) -> Floats:
 
 def _times(values: ArrayLike, count: int, least: int) -> Floats:
     array = _column(values, "seconds")
-    if len(array) != count:
-        raise InputError(
-            f"seconds: expected {count} values, one per measurement, received {len(array)}"
-        )
+    _check_length(array, count, "seconds")
     if count < least:
         raise InputError(f"calibration needs at least {least} measurements, received {count}")
     if (array == 0).any():
@@ -301,3 +284,10 @@ def _times(values: ArrayLike, count: int, least: int) -> Floats:
             "take none"
         )
     return array
+
+
+def _check_length(array: Floats, count: int, what: str) -> None:
+    if len(array) != count:
+        raise InputError(
+            f"{what}: expected {count} values, one per measurement, received {len(array)}"
+        )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.instances.quotient import components, layer_paths
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,15 +53,14 @@ def group_ops(graph: OpGraph, group: str | int | None) -> OpGraph:
         If the word is unknown, or the ops' modules are.
     """
     count = parse_group(group)
-    if count is None and group in (None, "none"):
+    if group in (None, "none"):
         return graph
     if count is None:
         return _colocated(graph, _pairs(graph, str(group)))
     from placeopt.instances.coarsen import group_labels
 
-    whole = _colocated(graph, _pairs(graph, "block")) if any(_paths(graph)) else graph
-    label = group_labels(whole, count, "heavy-edge")
-    return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))
+    whole = _colocated(graph, _pairs(graph, "block")) if any(layer_paths(graph)) else graph
+    return _labelled(graph, group_labels(whole, count))
 
 
 def parse_group(group: str | int | None) -> int | None:
@@ -84,21 +84,16 @@ def parse_group(group: str | int | None) -> int | None:
     return count
 
 
-def _paths(graph: OpGraph) -> Sequence[str]:
-    """Module of every op; where the graph tells none, the op's name up to its last '/'."""
-    return graph.layer if any(graph.layer) else [name.rpartition("/")[0] for name in graph.op_names]
-
-
 def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
     """Return pairs of ops that have to share a device."""
-    paths = _paths(graph)
+    paths = layer_paths(graph)
     if not any(paths):
         raise InputError(
             f"group '{word}': graph '{graph.name}' does not tell the modules of its ops; "
             "use a number of groups instead"
         )
     label = list(paths) if word == "layer" else [block_of(path) for path in paths]
-    around = {""} | (_prefixes(label) if word == "block" else set())
+    around = _prefixes(label) if word == "block" else {""}
     pairs = _same_pass(graph)
     first: dict[str, int] = {}
     loose = set()
@@ -117,7 +112,6 @@ def _prefixes(paths: Sequence[str]) -> set[str]:
     return {
         "/".join(path.split("/")[:depth])
         for path in set(paths)
-        if path
         for depth in range(path.count("/") + 1)
     }
 
@@ -148,17 +142,14 @@ def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     """Return the graph whose ops share a device where pairs, or ids that are there already, say
     so.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     first: dict[int, int] = {}
     tied = [
         (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
     ]
-    ends = np.array([*pairs, *tied], np.int64).reshape(-1, 2)
-    ones = np.ones(len(ends), np.int8)
-    table = coo_array(
-        (ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)
-    ).tocsr()
-    label: Ints = connected_components(table, directed=False)[1].astype(np.int64)
+    source, target = np.array([*pairs, *tied], np.int64).reshape(-1, 2).T
+    return _labelled(graph, components(source, target, graph.num_ops, strong=False))
+
+
+def _labelled(graph: OpGraph, label: Ints) -> OpGraph:
+    """Return the graph with labels as colocation ids; an op with a label of its own has none."""
     return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))

@@ -28,12 +28,15 @@ import numpy as np
 
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
+from placeopt.io.body import is_number
 from placeopt.model.cluster import Device
 from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError
 from placeopt.model.files import parse_json, read_text, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from placeopt.model.arrays import Floats
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
@@ -63,8 +66,13 @@ class OpCosts:
 
     def counts(self) -> dict[str, int]:
         """Return the number of ops by how their time is known."""
-        found = Counter(self.how.values())
-        return {word: found[word] for word in (MEASURED, FITTED, GUESSED) if found[word]}
+        return word_counts(self.how.values())
+
+
+def word_counts(words: Iterable[str]) -> dict[str, int]:
+    """Return how often each word for how a time is known occurs, the best first."""
+    found = Counter(words)
+    return {word: found[word] for word in (MEASURED, FITTED, GUESSED) if found[word]}
 
 
 def costs_of(
@@ -216,7 +224,10 @@ def _parse(data: Any, where: str) -> OpCosts:
     kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
     fitted = None
     if "peak_flops" in device:
-        fitted = Device(kind, kind, family, **_constants(device, f'{where}: "device"'))
+        constants: dict[str, Any] = {
+            key: _number(device.get(key), f'{where}: "device": "{key}"') for key in _FITTED
+        }
+        fitted = Device(kind, kind, family, **constants)
     seconds, how = {}, {}
     for name, row in ops.items():
         if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
@@ -224,18 +235,12 @@ def _parse(data: Any, where: str) -> OpCosts:
                 f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" '
                 f'or "guessed"}}'
             )
-        seconds[name], how[name] = (
-            _number(row.get("seconds"), f"{where}: op '{name}': seconds"),
-            str(row["how"]),
-        )
+        seconds[name] = _number(row.get("seconds"), f"{where}: op '{name}': seconds")
+        how[name] = row["how"]
     return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
 
 
-def _constants(device: dict[str, Any], where: str) -> dict[str, Any]:
-    return {key: _number(device.get(key), f'{where}: "{key}"') for key in _FITTED}
-
-
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+    if not is_number(value) or not 0 <= value < 1e300:
         raise InputError(f"{where}: expected a finite number >= 0, received {value!r:.40}")
     return float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -10,7 +11,9 @@ from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
+    from collections.abc import Sequence
+
+    from placeopt.model.arrays import Flags, Ints
 
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
@@ -31,10 +34,7 @@ def quotient(model: ModelT, label: Ints, root: Ints) -> ModelT:
 def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> PlacementProblem:
     count = int(label.max()) + 1
     compute = _sum(problem.compute, label, count)
-    blocked = np.zeros(compute.shape, np.int64)
-    np.add.at(blocked, label, problem.compute == INCOMPATIBLE)
-    compute[blocked > 0] = INCOMPATIBLE
-    work = problem.min_compute
+    _mark(compute, label, problem.compute, INCOMPATIBLE)
     kept, tensors = _tensors(problem, label)
     return problem.replace(
         compute=compute,
@@ -42,37 +42,30 @@ def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> Place
         transfer=problem.transfer[kept],
         tensor_bytes=problem.tensor_bytes[kept],
         resident=_sum(problem.resident, label, count),
-        **_common(problem, label, root, work, count),
+        **_common(problem, label, root, problem.min_compute, count),
     )
 
 
 def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     count = int(label.max()) + 1
     measured = _sum(np.maximum(graph.measured, 0), label, count)
-    for value in (
-        UNKNOWN,
-        UNSUPPORTED,
-    ):  # one unknown part makes the sum unknown, an unsupported one forbids it
-        hit = np.zeros(measured.shape, np.int64)
-        np.add.at(hit, label, graph.measured == value)
-        measured[hit > 0] = value
+    # one unknown part makes the sum unknown, an unsupported one forbids it
+    for value in (UNKNOWN, UNSUPPORTED):
+        _mark(measured, label, graph.measured, value)
     kept, tensors = _tensors(graph, label)
-    common = _common(graph, label, root, graph.flops + graph.bytes_moved, count)
-    members: list[list[int]] = [[] for _ in range(count)]
-    for op, group in enumerate(label.tolist()):
-        members[group].append(op)
-    unshaped = np.zeros(count, np.bool_)
-    unshaped[label[graph.unshaped]] = True
+    layers: list[list[str]] = [[] for _ in range(count)]
+    for group, layer in zip(label.tolist(), graph.layer, strict=True):
+        layers[group].append(layer)
     summed = ("flops", "bytes_moved", "resident", "parameters")
     sums: dict[str, Any] = {key: _sum(getattr(graph, key), label, count) for key in summed}
     return OpGraph(
         name=graph.name,
         **tensors,
-        **common,
+        **_common(graph, label, root, graph.flops + graph.bytes_moved, count),
         tensor_bytes=graph.tensor_bytes[kept],
-        layer=tuple(_common_path([graph.layer[op] for op in ops]) for ops in members),
+        layer=tuple(map(_common_path, layers)),
         **sums,
-        unshaped=unshaped,
+        unshaped=_any(graph.unshaped, label, count),
         measured_kinds=graph.measured_kinds,
         measured=measured,
         measured_transfer=graph.measured_transfer[kept],
@@ -85,6 +78,18 @@ def _sum(values: Ints, label: Ints, count: int) -> Ints:
     total = np.zeros((count, *values.shape[1:]), np.int64)
     np.add.at(total, label, values)
     return total
+
+
+def _mark(total: Ints, label: Ints, values: Ints, mark: int) -> None:
+    """Set the entries of groups to `mark` where it is the value of a member."""
+    op, column = np.nonzero(values == mark)
+    total[label[op], column] = mark
+
+
+def _any(flags: Flags, label: Ints, count: int) -> Flags:
+    """Return whether a member of each group is set."""
+    found: Flags = np.bincount(label[flags], minlength=count) > 0
+    return found
 
 
 def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict[str, Any]]:
@@ -110,10 +115,7 @@ def _common(
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
     # the heaviest member gives a group its name and type: names of members are distinct
     order = np.lexsort((-np.arange(len(label)), work, label))
-    last = np.concatenate((np.flatnonzero(np.diff(label[order])), [len(label) - 1]))
-    heaviest = order[last].tolist()
-    backward = np.zeros(count, np.bool_)
-    backward[label[model.backward]] = True
+    heaviest = order[np.cumsum(np.bincount(label)) - 1].tolist()
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(low, label, model.meta)
     np.maximum.at(high, label, model.meta)
@@ -125,20 +127,36 @@ def _common(
     return {
         "op_names": tuple(model.op_names[op] for op in heaviest),
         "op_types": tuple(model.op_types[op] for op in heaviest),
-        "backward": backward,
+        "backward": _any(model.backward, label, count),
         "meta": np.where(low == high, low, -1),
         "colocation": colocation,
     }
 
 
+def layer_paths(model: OpGraph | PlacementProblem) -> Sequence[str]:
+    """Return the layer of every op; where the model declares none, the op's name up to its last
+    '/'.
+    """
+    layers: Sequence[str] = getattr(model, "layer", ())
+    return layers if any(layers) else [name.rpartition("/")[0] for name in model.op_names]
+
+
 def _common_path(paths: list[str]) -> str:
     """Return the longest common leading part of some layer paths."""
-    if len(set(paths)) == 1:
-        return paths[0]
-    parts = [path.split("/") for path in paths]
-    common = []
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        common.append(names[0])
-    return "/".join(common)
+    levels = zip(*(path.split("/") for path in paths), strict=False)
+    common = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
+    return "/".join(names[0] for names in common)
+
+
+def components(source: Ints, target: Ints, count: int, *, strong: bool) -> Ints:
+    """Return the component of each of `count` nodes: the strong one, or that of the graph without
+    directions.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(source), np.bool_)
+    graph = coo_array((ones, (source, target)), shape=(count, count))
+    return np.asarray(
+        connected_components(graph, directed=strong, connection="strong")[1], np.int64
+    )

@@ -230,16 +230,14 @@ def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, s
     """Return the graph with the times of a cost file, a trace or an OpCosts, and a line on how they
     are known.
     """
-    from placeopt.instances.op_cost_file import OpCosts, apply_costs, read_costs
+    from placeopt.instances.op_cost_file import OpCosts, apply_costs, read_costs, word_counts
 
     given = costs if isinstance(costs, OpCosts) else read_costs(costs, graph)
     graph, marks = apply_costs(graph, cluster, given)
     parts = []
     for kind, words in marks.items():
-        counted = [
-            (word, list(words.values()).count(word)) for word in ("measured", "fitted", "guessed")
-        ]
-        parts.append(f"{kind}: " + ", ".join(f"{count} {word}" for word, count in counted if count))
+        counts = word_counts(words.values())
+        parts.append(f"{kind}: " + ", ".join(f"{count} {word}" for word, count in counts.items()))
     return graph, f"op times ({given.kind} measured): " + "; ".join(parts)
 
 
@@ -333,7 +331,7 @@ def _import_file(source: str, place: str) -> Any:
         raise InputError(f"{source}: {place} cannot be imported")
     home = importlib.util.module_from_spec(spec)
     sys.modules[title] = home  # classes that are pickled or exported look for their module there
-    folder = str(Path(path).parent)
+    folder = str(path.parent)
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(home)

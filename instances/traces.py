@@ -20,9 +20,9 @@ operators inside another count with that one.
 
 from __future__ import annotations
 
-import itertools
 import json
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,14 +68,9 @@ class Trace:
     """
 
     source: str
-    by_name: dict[str, list[float]] = field(default_factory=dict)
-    by_kind: dict[str, list[float]] = field(default_factory=dict)
-    family: str = "cpu"
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was measured."""
-        return not self.by_name and not self.by_kind
+    by_name: dict[str, list[float]]
+    by_kind: dict[str, list[float]]
+    family: str
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -98,11 +93,12 @@ def read_trace(path: str | Path) -> Trace:
             raise InputError(
                 f"{where}: damaged {name} trace ({type(error).__name__}: {one_line(str(error))})"
             ) from error
-        if found.empty:
+        rows = (*found.by_name.items(), *found.by_kind.items())
+        if not rows:
             raise InputError(
                 f"{where}: it holds no times of operators; profile with operators recorded"
             )
-        for title, times in (*found.by_name.items(), *found.by_kind.items()):
+        for title, times in rows:
             if not all(0 <= time < float("inf") for time in times):
                 raise InputError(
                     f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is "
@@ -154,9 +150,9 @@ def match(graph: OpGraph, trace: Trace) -> dict[str, tuple[float, str]]:
     for kind, names in left.items():
         times = np.array(trace.by_kind[kind])
         if len(times) % len(names) == 0:
-            turns = times.reshape(-1, len(names))
+            turns = times.reshape(-1, len(names)).T.tolist()
             found |= {
-                name: (typical(turns[:, i].tolist()), MEASURED) for i, name in enumerate(names)
+                name: (typical(turn), MEASURED) for name, turn in zip(names, turns, strict=True)
             }
         else:
             found |= dict.fromkeys(names, (float(times.mean()), FITTED))
@@ -207,17 +203,18 @@ def _read_onnxruntime(data: Any) -> Trace:
     their sum.
     """
     runs = _runs(data)
-    sums: list[dict[str, float]] = [{} for _ in runs]
+    sums = [defaultdict[str, float](float) for _ in runs]
     kinds: dict[str, str] = {}
     family = "cpu"
     for turn, title, event in _calls(data, runs):
-        sums[turn][title] = sums[turn].get(title, 0.0) + 1e-6 * float(event["dur"])
+        sums[turn][title] += 1e-6 * float(event["dur"])
         arguments = event.get("args") or {}
         kinds[title] = str(arguments.get("op_name", ""))
         family = "gpu" if "CUDA" in str(arguments.get("provider", "")) else family
     by_name: dict[str, list[float]] = {}
-    for title, seconds in itertools.chain.from_iterable(table.items() for table in sums):
-        by_name.setdefault(title, []).append(seconds)
+    for table in sums:
+        for title, seconds in table.items():
+            by_name.setdefault(title, []).append(seconds)
     nameless = by_name.pop("", None)
     return Trace("ONNX Runtime", by_name, {kinds[""]: nameless} if nameless else {}, family)
 
@@ -273,11 +270,10 @@ def read_kineto(data: Any) -> Trace:
 
 def _kernel_times(events: Sequence[dict[str, Any]]) -> dict[Any, float]:
     """Return microseconds of GPU kernels by the call that started them."""
-    kernels: dict[Any, float] = {}
+    kernels = defaultdict[Any, float](float)
     for event in events:
         if event.get("cat") in _KERNELS:
-            key = _launch(event)
-            kernels[key] = kernels.get(key, 0.0) + float(event["dur"])
+            kernels[_launch(event)] += float(event["dur"])
     return kernels
 
 
@@ -333,7 +329,7 @@ def _times(rows: dict[int, dict[str, Any]]) -> tuple[dict[int, float], dict[int,
     """Return the seconds of outermost operators, and of the kernels that belong to them."""
     above = {key: _parent(row, rows) for key, row in rows.items()}
     seconds: dict[int, float] = {}
-    kernels: dict[int, float] = {}
+    kernels = defaultdict[int, float](float)
     for key, row in rows.items():
         top = _top(key, above, rows)
         time = 1e-6 * next((float(row[name]) for name in _TIMES if row.get(name)), 0.0)
@@ -341,7 +337,7 @@ def _times(rows: dict[int, dict[str, Any]]) -> tuple[dict[int, float], dict[int,
             if top == key:
                 seconds[key] = time
         elif top is not None and time:
-            kernels[top] = kernels.get(top, 0.0) + time
+            kernels[top] += time
     return seconds, kernels
 
 
@@ -372,15 +368,13 @@ def _parent(row: dict[str, Any], rows: dict[int, Any]) -> int | None:
 
 def _top(key: int, above: dict[int, int | None], rows: dict[int, Any]) -> int | None:
     """Return the outermost operator that a node is, or is started by; None if there is none."""
-    found, seen, at = None, set[int](), key
-    while at not in seen:
+    found, seen = None, set[int]()
+    at: int | None = key
+    while at is not None and at not in seen:
         seen.add(at)
         if _is_operator(rows[at]):
             found = at
-        before = above[at]
-        if before is None:
-            break
-        at = before
+        at = above[at]
     return found
 
 

@@ -34,6 +34,7 @@ have. Mixed precision has weights, gradients and activations of 2 bytes.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}
 """Flops and bytes of state per parameter."""
-
-COLOCATE = ("weights", "all")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -102,7 +101,7 @@ def training_graph(
         If an option is unknown, or the graph has backward ops already.
     """
     check_choice("optimizer", optimizer, OPTIMIZERS)
-    check_choice("colocate", colocate, COLOCATE)
+    check_choice("colocate", colocate, ("weights", "all"))
     for key, value in (("backward_ratio", backward_ratio), ("update_ratio", update_ratio)):
         if not (np.isfinite(value) and value >= 0):
             raise InputError(f"{key}: expected a number >= 0, received {value}")
@@ -142,17 +141,20 @@ class _Derivation:
         n, m = graph.num_ops, graph.num_tensors
         self.weights = _weight_counts(graph).tolist()
         self.producer = graph.producer.tolist()
-        pointer, flat = graph.consumer_ptr.tolist(), graph.consumer.tolist()
-        self.consumers: list[list[int]] = [flat[pointer[t] : pointer[t + 1]] for t in range(m)]
-        self.forward_consumers = [list(c) for c in self.consumers]
+        flat = graph.consumer.tolist()
+        self.consumers: list[list[int]] = [
+            flat[first:end] for first, end in itertools.pairwise(graph.consumer_ptr.tolist())
+        ]
         self.bytes = graph.tensor_bytes.tolist()
-        self.shapes: list[tuple[int, ...]] = list(graph.shapes)
+        self.shapes: list[tuple[int, ...]] = list(graph.shapes or ((),) * m)
         self.measured_transfer = graph.measured_transfer.tolist()
+        # of each forward tensor, the tensors with its gradients
+        self.gradients: list[list[int]] = [[] for _ in range(m)]
         self.inputs: list[list[int]] = [[] for _ in range(n)]
         self.outputs: list[list[int]] = [[] for _ in range(n)]
-        for t in range(m):
+        for t, consumers in enumerate(self.consumers):
             self.outputs[self.producer[t]].append(t)
-            for v in self.forward_consumers[t]:
+            for v in consumers:
                 self.inputs[v].append(t)
         self.known = any(self.weights)
         self.differentiable = self._depend_on_weights()
@@ -167,82 +169,65 @@ class _Derivation:
 
     def run(self) -> OpGraph:
         """Differentiate every op, last first, and return the graph."""
-        gradients: list[list[int]] = [
-            [] for _ in self.consumers
-        ]  # gradient tensors of each forward tensor
         for v in self.graph.topological_order[::-1].tolist():
             if self.differentiable[v]:
-                self._differentiate(v, gradients)
+                self._differentiate(v)
         return self._build()
 
-    def _differentiate(self, v: int, gradients: list[list[int]]) -> None:
+    def _differentiate(self, v: int) -> None:
         """Add the backward ops of v; the gradients of its outputs are complete."""
         wanted = [t for t in self.inputs[v] if self.differentiable[self.producer[t]]]
-        incoming = self._incoming(v, gradients)
+        incoming = self._incoming(v)
         # nothing is known about weights: one backward op takes all the time
         if wanted or not self.known:
-            self._add_igrad(v, wanted, incoming, gradients)
+            self._add_igrad(v, wanted, incoming)
         if self.weights[v]:
             self._add_wgrad(v, self.backward / 2 if wanted else self.backward, incoming)
 
-    def _add_igrad(
-        self, v: int, wanted: list[int], incoming: list[int], gradients: list[list[int]]
-    ) -> None:
+    def _add_igrad(self, v: int, wanted: list[int], incoming: list[int]) -> None:
         """Add the op that makes the gradients of the inputs that want one."""
         kind, weights = self.graph.op_types[v].lower(), self.weights[v]
         operands = 2 if kind in _PRODUCTS and not weights and len(wanted) > 1 else 1
-        share = self.backward / 2 if weights and self.known else self.backward
-        flops, tied = int(self.graph.flops[v]) * operands, bool(weights) or self.tie_all
-        op = self._op(v, "igrad", flops, self._weight_bytes(v), 0, share, tied)
+        share = self.backward / 2 if weights else self.backward
+        flops = int(self.graph.flops[v]) * operands
+        op = self._op(v, "igrad", flops, self._weight_bytes(v), 0, share)
         self._consume(incoming + self._saved_by_igrad(v, kind), op)
         for t in wanted:
-            gradients[t].append(
-                self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])
-            )
+            self.gradients[t].append(self._tensor_like(t, op))
 
     def _add_wgrad(self, v: int, share: float, incoming: list[int]) -> None:
         """Add the op that makes the gradient of the weights, and the update that takes it."""
-        weight_bytes = self._weight_bytes(v)
-        op = self._op(v, "wgrad", int(self.graph.flops[v]), 0, weight_bytes, share, True)
+        weights, weight_bytes = self.weights[v], self._weight_bytes(v)
+        op = self._op(v, "wgrad", int(self.graph.flops[v]), 0, weight_bytes, share)
         plain = self.graph.op_types[v].lower() in ("bias_add", "embedding")
         self._consume(incoming if plain else incoming + self.inputs[v], op)
         gradient = self._tensor(op, weight_bytes, (), 0)
-        self._consume([gradient], self._add_update(v, self.weights[v], weight_bytes))
+        flops, state = OPTIMIZERS[self.optimizer]
+        state_bytes = weights * (state + (4 if weight_bytes < 4 * weights else 0))
+        # reads gradient and weights, reads and writes the state, writes the weights
+        moved = weight_bytes + 2 * state_bytes
+        update = self._op(v, "update", flops * weights, moved, state_bytes, self.update)
+        self._consume([gradient], update)
 
     def _weight_bytes(self, v: int) -> int:
         """At most 4 bytes a weight: the rest are buffers (running statistics) without gradients."""
         return min(int(self.graph.resident[v]), 4 * self.weights[v])
 
-    def _add_update(self, v: int, weights: int, weight_bytes: int) -> int:
-        flops, state = OPTIMIZERS[self.optimizer]
-        state_bytes = weights * (state + (4 if weight_bytes < 4 * weights else 0))
-        # reads gradient and weights, reads and writes the state, writes the weights
-        return self._op(
-            v,
-            "update",
-            flops * weights,
-            weight_bytes + 2 * state_bytes,
-            state_bytes,
-            self.update,
-            True,
-        )
-
-    def _incoming(self, v: int, gradients: list[list[int]]) -> list[int]:
+    def _incoming(self, v: int) -> list[int]:
         """Gradient tensors of v's outputs, summed where several ops consumed one."""
         incoming: list[int] = []
         for t in self.outputs[v]:
-            parts = gradients[t]
+            parts = self.gradients[t]
             if len(parts) > 1:
                 flops = (len(parts) - 1) * (self.bytes[t] // 4) if self.has_flops else 0
-                op = self._op(v, "grad_sum", flops, 0, 0, 0.0, self.tie_all)
+                op = self._op(v, "grad_sum", flops, 0, 0, 0.0)
                 self._consume(parts, op)
-                parts = [self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])]
+                parts = [self._tensor_like(t, op)]
             incoming += parts
         if not incoming:  # the loss: the backward pass starts from what v computed
-            ends = [t for t in self.outputs[v] if not self.forward_consumers[t]]
-            incoming = ends[:1] or [
-                self._tensor(v, 0, (), UNKNOWN if self.graph.measured.shape[1] == 0 else 0)
-            ]
+            ends = [t for t in self.outputs[v] if not self.consumers[t]]
+            ticks = 0 if self.graph.measured_kinds else UNKNOWN
+            incoming = ends[:1] or [self._tensor(v, 0, (), ticks)]
         return incoming
 
     def _saved_by_igrad(self, v: int, kind: str) -> list[int]:
@@ -258,14 +243,7 @@ class _Derivation:
     # -------------------------------------------------------------------------------------
 
     def _op(
-        self,
-        v: int,
-        role: str,
-        flops: int,
-        weight_bytes: int,
-        resident: int,
-        ratio: float,
-        tied: bool,
+        self, v: int, role: str, flops: int, weight_bytes: int, resident: int, ratio: float
     ) -> int:
         name = base = f"{self.graph.op_names[v]}/{role}"
         attempt = 1
@@ -275,6 +253,7 @@ class _Derivation:
         kind = self.graph.op_types[v]
         plain = {"update": self.optimizer, "grad_sum": "grad_sum"}
         title = plain.get(role, f"{kind}_{role}" if kind else role)
+        tied = self.tie_all or (self.weights[v] > 0 and role != "grad_sum")
         self.ops.append(_NewOp(name, title, v, flops, weight_bytes, resident, ratio, tied))
         return self.graph.num_ops + len(self.ops) - 1
 
@@ -286,8 +265,8 @@ class _Derivation:
         self.consumers.append([])
         return len(self.producer) - 1
 
-    def _shape(self, t: int) -> tuple[int, ...]:
-        return self.shapes[t] if self.graph.shapes else ()
+    def _tensor_like(self, t: int, op: int) -> int:
+        return self._tensor(op, self.bytes[t], self.shapes[t], self.measured_transfer[t])
 
     def _consume(self, tensors: Sequence[int], op: int) -> None:
         for t in dict.fromkeys(tensors):
@@ -302,9 +281,8 @@ class _Derivation:
             moved[[op, *consumers]] += size
         moved[n:] += np.array([op.weight_bytes for op in ops], np.int64)
         moved[:n] = graph.bytes_moved
-        moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = (
-            0  # unknown stays unknown
-        )
+        # unknown stays unknown
+        moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = 0
         return OpGraph.from_tensors(
             graph.name,
             [*graph.op_names, *(op.name for op in ops)],
@@ -331,14 +309,12 @@ class _Derivation:
         groups = self.graph.colocation.copy()
         tied = np.array([op.tied for op in self.ops], np.bool_)
         new = np.unique(origin[tied & (groups[origin] < 0)])
-        groups[new] = (int(groups.max()) + 1 if (groups >= 0).any() else 0) + np.arange(len(new))
+        groups[new] = int(groups.max(initial=-1)) + 1 + np.arange(len(new))
         return np.concatenate([groups, np.where(tied, groups[origin], -1)])
 
     def _measured(self, origin: Ints) -> Ints:
         forward = self.graph.measured
         times = forward[origin]
-        if not times.size:
-            return np.concatenate([forward, times])
         scaled = round_half_up(
             np.maximum(times, 0) * np.array([op.ratio for op in self.ops])[:, None],
             "measured backward time",
@@ -348,9 +324,8 @@ class _Derivation:
         )
 
 
-PARTS = ("weights", "gradients", "optimizer states")
 WEIGHTS, GRADIENTS, STATES = range(3)
-"""What resident bytes are, as indices of PARTS."""
+"""What resident bytes are: weights, gradients or optimizer states."""
 
 PRECISIONS = {"fp32": 4, "mixed 16-bit": 2}
 """Bytes of a weight, a gradient and an element of an activation."""
@@ -375,31 +350,21 @@ class TrainingMemory:
         return self.weights + self.gradients + self.states + (self.activations or 0)
 
 
-def part_of_ops(op_names: Sequence[str], backward: Flags) -> Ints:
-    """Return what the resident bytes of every op are, by the names that derived backward ops have;
-    shape (num_ops,).
-    """
-    found = np.full(len(op_names), WEIGHTS, np.int64)
-    for op in np.flatnonzero(backward).tolist():
-        leaf = op_names[op].rpartition("/")[2]
-        found[op] = (
-            GRADIENTS
-            if leaf.startswith("wgrad")
-            else STATES
-            if leaf.startswith("update")
-            else WEIGHTS
-        )
-    return found
-
-
 def resident_parts(
     op_names: Sequence[str], backward: Flags, resident: Ints, device: Ints, count: int
 ) -> Ints:
-    """Return the bytes of weights, gradients and optimizer states on every device; shape (count,
-    3).
+    """Return the bytes of weights, gradients and optimizer states on every device, by the names
+    that derived backward ops have; shape (count, 3).
     """
-    found = np.zeros((count, len(PARTS)), np.int64)
-    np.add.at(found, (device, part_of_ops(op_names, backward)), resident)
+    part = np.full(len(op_names), WEIGHTS, np.int64)
+    for op in np.flatnonzero(backward).tolist():
+        leaf = op_names[op].rpartition("/")[2]
+        if leaf.startswith("wgrad"):
+            part[op] = GRADIENTS
+        elif leaf.startswith("update"):
+            part[op] = STATES
+    found = np.zeros((count, 3), np.int64)
+    np.add.at(found, (device, part), resident)
     return found
 
 
@@ -447,8 +412,6 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
 
 def saved_bytes(graph: OpGraph) -> int:
     """Return the bytes of the forward tensors that a backward op reads."""
-    forward = ~graph.backward[graph.producer]
-    read = np.zeros(graph.num_tensors, np.bool_)
-    tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
-    read[tensor[graph.backward[graph.consumer]]] = True
-    return int(graph.tensor_bytes[forward & read].sum())
+    tensor = graph.edge_tensor
+    saved = graph.backward[graph.consumer] & ~graph.backward[graph.producer[tensor]]
+    return int(graph.tensor_bytes[np.unique(tensor[saved])].sum())

@@ -68,10 +68,13 @@ _EXPORTS = {
     "load_stream": "streams",
     "plan": "planning",
 }
-_MODULES = ("instances", "schedules", "solvers", "streams", "experiments", "plotting")
-_ALIASES = {"bounds": "makespan.bounds", "serialize": "io.serialize"}
+_MODULES = {
+    **{x: x for x in ("instances", "schedules", "solvers", "streams", "experiments", "plotting")},
+    "bounds": "makespan.bounds",
+    "serialize": "io.serialize",
+}
 
-__all__ = ["__version__", *_EXPORTS, *_MODULES, *_ALIASES]
+__all__ = ["__version__", *_EXPORTS, *_MODULES]
 
 if TYPE_CHECKING:
     from placeopt import experiments, instances, plotting, schedules, solvers, streams
@@ -119,10 +122,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in _EXPORTS:
         value = getattr(importlib.import_module(f"placeopt.{_EXPORTS[name]}"), name)
-    elif name in _ALIASES:
-        value = importlib.import_module(f"placeopt.{_ALIASES[name]}")
     elif name in _MODULES:
-        value = importlib.import_module(f"placeopt.{name}")
+        value = importlib.import_module(f"placeopt.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'placeopt' has no attribute {name!r}")
     globals()[name] = value

@@ -51,10 +51,12 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
         raise InputError(f"'{source}' brings its own devices; leave out cluster='{cluster}'")
     if kind == "shape":
         from placeopt.schedules.sources import load_pipeline as read
+
+        taken = {"memory", "micro_batches", "mode"}
     else:
         from placeopt.streams.sources import load_stream as read  # type: ignore[assignment]
-    known = inspect.signature(read).parameters
-    taken = {"memory", "micro_batches", "mode"} if kind == "shape" else set(known) - {"source"}
+
+        taken = set(inspect.signature(read).parameters) - {"source"}
     for key in options:
         if key not in taken:
             raise InputError(
@@ -148,9 +150,9 @@ def solve(
         from placeopt.certify.verify import read_solution
 
         initial = read_solution(problem, initial).solution
+    if seconds is None and evaluations is None:
+        seconds = DEFAULT_SECONDS
     budget = Budget(seconds, evaluations, target)
-    if budget.seconds is None and budget.evaluations is None:
-        budget = Budget(DEFAULT_SECONDS, None, target)
     return run(
         problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress, bound=True
     )

@@ -25,6 +25,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -32,8 +33,13 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
+
+UNREACHED = -(2**60)
+"""The longest way to where none leads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +49,6 @@ class Relaxation:
     Attributes
     ----------
     shared : ticks per micro-batch in which left-out blocks run.
-    edges : (predecessor, block, ticks from start to start at least).
     head, tail : longest way from the start of a micro-batch to a block's start, and from its end to
     the end.
     occupied : unit-ticks that one micro-batch occupies at least of every device whose memory is
@@ -53,7 +58,6 @@ class Relaxation:
     problem: PipelineProblem
     shared: int
     span: Ints  # (num_blocks,) ticks, 0 for what is left out
-    edges: tuple[tuple[int, int, int], ...]
     head: Ints  # (num_blocks,) ticks
     tail: Ints  # (num_blocks,) ticks
     occupied: dict[int, int]
@@ -75,34 +79,21 @@ def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
 def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     span = np.where(left_out, 0, problem.span)
     lags = not left_out.any()
-    edges = tuple((u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges)
-    head, tail = np.zeros_like(span), np.zeros_like(span)
-    into: list[list[tuple[int, int]]] = [[] for _ in span]
-    for u, v, gap in edges:
-        into[v].append((u, gap))
-    order = problem.topological_order.tolist()
-    for v in order:
-        head[v] = max((head[u] + gap for u, gap in into[v]), default=0)
-    for v in order[::-1]:
-        for u, gap in into[v]:
-            tail[u] = max(tail[u], gap - span[u] + span[v] + tail[v])
-    limited = np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist()
+    # (predecessor, block, ticks from start to start at least)
+    edges = [(u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges]
+    ways = longest_ways(problem.topological_order.tolist(), edges)
+    head, tail = ways.max(axis=0), (ways + span).max(axis=1) - span
     occupied = {}
-    for d in limited:
+    for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
         memory = problem.memory[:, d]
         changing = np.flatnonzero(memory).tolist()
         if len(changing) == 2:  # one block allocates what the other frees
             first, last = sorted(changing, key=lambda i: memory[i], reverse=True)
-            least = int(memory[first]) * _longest_path(first, last, order, into)
+            least = int(memory[first]) * max(0, int(ways[first, last]))
         else:
             least = _least_residence(memory, edges)
         occupied[d] = least + freed_while_running(memory, span)
-    return Relaxation(problem, int(problem.span[left_out].sum()), span, edges, head, tail, occupied)
-
-
-def load_bound(problem: PipelineProblem) -> Fraction:
-    """Return the work of the busiest device: it runs all of it once per micro-batch."""
-    return Fraction(int(problem.work.max()))
+    return Relaxation(problem, int(problem.span[left_out].sum()), span, head, tail, occupied)
 
 
 def residence_bound(problem: PipelineProblem) -> Fraction:
@@ -132,7 +123,7 @@ def freed_while_running(memory: Ints, span: Ints) -> int:
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
-def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> int:
+def _least_residence(memory: Ints, edges: list[tuple[int, int, int]]) -> int:
     """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in
     whole numbers.
 
@@ -141,13 +132,12 @@ def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> i
     floating point only says which edges carry flow; how much is worked out in whole numbers, edge
     by edge from the leaves of the forest that they form.
     """
+    table = np.array(edges)
     rows = np.repeat(np.arange(len(edges)), 2)
-    columns = np.array([[u, v] for u, v, _ in edges]).ravel()
     values = np.tile([1.0, -1.0], len(edges))
-    matrix = csr_array((values, (rows, columns)), shape=(len(edges), len(memory)))
+    matrix = csr_array((values, (rows, table[:, :2].ravel())), shape=(len(edges), len(memory)))
     # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
-    time_unit = float(max(1, *(gap for _, _, gap in edges)))
-    gaps = np.array([-gap for _, _, gap in edges]) / time_unit
+    gaps = -table[:, 2] / float(table[:, 2].max(initial=1))
     answer = linear_program(
         -memory / float(np.abs(memory).max()), below=(matrix, gaps), method="highs-ds"
     )
@@ -160,47 +150,48 @@ def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> i
     return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
 
 
-def _longest_path(
-    source: int, target: int, order: list[int], into: list[list[tuple[int, int]]]
-) -> int:
-    """Return the longest way from the start of one block to that of another, 0 if there is none."""
-    distance = {source: 0}
+def longest_ways(order: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> Ints:
+    """Return the longest way from every node to every other, 0 to itself, UNREACHED where there is
+    none.
+
+    Parameters
+    ----------
+    order : all nodes, each before those that its edges (from, to, length) lead to.
+    """
+    into: list[list[tuple[int, int]]] = [[] for _ in order]
+    for u, v, length in edges:
+        into[v].append((u, length))
+    ways = np.full((len(order), len(order)), UNREACHED)  # at [to, from]
+    np.fill_diagonal(ways, 0)
     for v in order:
-        ways = [distance[u] + gap for u, gap in into[v] if u in distance]
-        if ways:
-            distance[v] = max(ways)
-    return distance.get(target, 0)
+        for u, length in into[v]:
+            np.maximum(ways[v], ways[u] + length, out=ways[v], where=ways[u] >= 0)
+    return ways.T
 
 
 def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
     """Return the only flow on the edges of a forest that takes away every node's supply, None if
     there is none >= 0.
     """
-    at_node: dict[int, list[int]] = {}
+    forest = nx.Graph()
     for e, (u, v) in enumerate(edges):
-        at_node.setdefault(u, []).append(e)
-        at_node.setdefault(v, []).append(e)
-    left, flow = list(supply), [-1] * len(edges)
-    leaves = [node for node, incident in at_node.items() if len(incident) == 1]
-    while leaves:
-        node = leaves.pop()
-        if not at_node[node]:
-            continue
-        e = at_node[node].pop()
-        u, v = edges[e]
-        other = v if node == u else u
-        flow[e] = left[node] if node == u else -left[node]
-        left[other] += left[node]
-        left[node] = 0
-        at_node[other].remove(e)
-        if len(at_node[other]) == 1:
-            leaves.append(other)
+        forest.add_edge(u, v, number=e)
+    left, flow = list(supply), [-1] * len(edges)  # an edge that closes a circle stays at -1
+    for tree in nx.connected_components(forest):
+        for above, node in reversed(list(nx.bfs_edges(forest, min(tree)))):
+            e = forest[above][node]["number"]
+            flow[e] = left[node] if node == edges[e][0] else -left[node]
+            left[above] += left[node]
+            left[node] = 0
     return flow if not any(left) and min(flow, default=0) >= 0 else None
 
 
 def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:
-    """Return every bound on the period in ticks per micro-batch, by method."""
-    return {"load": load_bound(problem), "residence": residence_bound(problem)}
+    """Return every bound on the period in ticks per micro-batch, by method.
+
+    The load is the work of the busiest device: it runs all of it once per micro-batch.
+    """
+    return {"load": Fraction(int(problem.work.max())), "residence": residence_bound(problem)}
 
 
 def best_bound(problem: PipelineProblem) -> tuple[Fraction, str]:
@@ -223,9 +214,8 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     n, best = micro_batches, 0
     for relaxed in relaxations(problem):
         ticks = int((relaxed.head + relaxed.span).max())
-        for d, blocks in enumerate(problem.on_device):
-            here = np.array(blocks, np.int64)
-            if here.size:
+        for d, here in enumerate(map(list, problem.on_device)):
+            if here:
                 busy = n * int(relaxed.span[here].sum())
                 ticks = max(
                     ticks, busy + _idle_at_the_ends(relaxed, d, n), _inner_sets(relaxed, here, n)
@@ -243,15 +233,14 @@ def work_between_ends(relaxed: Relaxation, micro_batches: int) -> int:
     tail of its blocks.
     """
     found = [0]
-    for here in relaxed.problem.on_device:
-        blocks = np.array(here, np.int64)
-        if blocks.size:
-            ends = int(relaxed.head[blocks].min()) + int(relaxed.tail[blocks].min())
-            found.append(ends + micro_batches * int(relaxed.span[blocks].sum()))
+    for here in map(list, relaxed.problem.on_device):
+        if here:
+            ends = int(relaxed.head[here].min()) + int(relaxed.tail[here].min())
+            found.append(ends + micro_batches * int(relaxed.span[here].sum()))
     return max(found)
 
 
-def _inner_sets(relaxed: Relaxation, here: Ints, micro_batches: int) -> int:
+def _inner_sets(relaxed: Relaxation, here: list[int], micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the
     largest counts.
     """
@@ -273,7 +262,7 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
     losses add up. If it can, either loss is that of the set of freeing, or of allocating, blocks
     (`_inner_sets`).
     """
-    problem, here = relaxed.problem, np.array(relaxed.problem.on_device[device])
+    problem, here = relaxed.problem, list(relaxed.problem.on_device[device])
     delta, span, head, tail = (
         problem.memory[here, device],
         relaxed.span[here],
@@ -305,19 +294,16 @@ def _most_work(span: Ints, need: Ints, micro_batches: int, capacity: int) -> int
     return work
 
 
-def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: float = 20.0) -> str:
+def memory_shortage(problem: PipelineProblem, seconds: float) -> str:
     """Return why the memory limits admit no schedule and the smallest that do, "" unless that is
     proved in time.
 
-    The memory of a micro-batch is never negative, so if one alone does not fit, none does.
-
-    Parameters
-    ----------
-    most_seconds : spent on the proof that a limit is too small, however many `seconds` are left.
+    The memory of a micro-batch is never negative, so if one alone does not fit, none does. At most
+    20 s are spent on the proof that a limit is too small, however many `seconds` are left.
     """
     if not problem.limited.any() or one_fits(problem):
         return ""
-    excess = smallest_excess(problem, min(seconds, most_seconds))
+    excess = smallest_excess(problem, min(seconds, 20.0))
     if excess is None or excess <= 0:
         return ""
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))
@@ -330,7 +316,7 @@ def memory_shortage(problem: PipelineProblem, seconds: float, *, most_seconds: f
 def one_fits(problem: PipelineProblem) -> bool:
     """Whether one micro-batch fits when its blocks run in topological order."""
     held = np.cumsum(problem.memory[problem.topological_order], axis=0)
-    return bool((held <= problem.capacity[None, :]).all())
+    return bool((held <= problem.capacity).all())
 
 
 def _limits(problem: PipelineProblem, capacity: Ints) -> str:

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from placeopt.io.body import Body
 
 
-def _decode_problem(body: Body) -> PipelineProblem:
-    return problem_from_dict(body.data)
-
-
 def _encode_schedule(schedule: PipelineSchedule) -> dict[str, Any]:
     found: dict[str, Any] = {"problem": to_dict(schedule.problem), "start": schedule.start.tolist()}
     if schedule.repetend is not None:
@@ -40,5 +36,7 @@ def _decode_schedule(body: Body) -> PipelineSchedule:
     return PipelineSchedule(problem, body.integers("start"), repetend)
 
 
-register(Codec("pipeline", PipelineProblem, problem_to_dict, _decode_problem))
+register(
+    Codec("pipeline", PipelineProblem, problem_to_dict, lambda body: problem_from_dict(body.data))
+)
 register(Codec("pipeline-schedule", PipelineSchedule, _encode_schedule, _decode_schedule))

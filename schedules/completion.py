@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
@@ -32,38 +32,32 @@ from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
 
 
-def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
+def affordable_passes(problem: PipelineProblem, seconds: float) -> float:
     """Return how many greedy passes over all instances take about `seconds`: each looks at all that
     are ready.
     """
     # Greedy passes over one ready instance in a second: how many passes a time limit allows is
     # counted, not measured
     dispatches_per_second = 10_000_000
-    return seconds * dispatches_per_second / (len(problem.device) * micro_batches**2)
+    return seconds * dispatches_per_second / (len(problem.device) * problem.micro_batches**2)
 
 
-def complete(
-    problem: PipelineProblem, repetend: Repetend, micro_batches: int, seconds: float = float("inf")
-) -> Ints:
-    """Return the starts of `micro_batches` micro-batches, shape (micro_batches, num_blocks) ticks.
+def complete(problem: PipelineProblem, repetend: Repetend, seconds: float) -> Ints:
+    """Return the starts of all micro-batches, shape (micro_batches, num_blocks) ticks.
 
     Without the time for the greedy variants, the pattern is unrolled and shifted left.
     """
-    unrolled = repetend.unroll(micro_batches)
-    best = compact(problem, unrolled)
-    if affordable_passes(problem, micro_batches, seconds) < 6:
-        return best
-    for rank in (unrolled, unrolled + problem.span[None, :]):
-        greedy = dispatch(problem, rank)
-        if greedy is not None and makespan(problem, greedy) < makespan(problem, best):
-            best = greedy
-    best = justify(problem, best)
+    unrolled = repetend.unroll(problem.micro_batches)
+    shifted = compact(problem, unrolled)
+    if affordable_passes(problem, seconds) < 6:
+        return shifted
+    greedy = [dispatch(problem, rank) for rank in (unrolled, unrolled + problem.span)]
+    found = [shifted, *(start for start in greedy if start is not None)]
+    best = justify(problem, min(found, key=lambda start: makespan(problem, start)))
     return best - best.min()
 
 
@@ -74,22 +68,17 @@ def justify(problem: PipelineProblem, start: Ints, rounds: int = 2) -> Ints:
     result is never longer and keeps the memory limit.
     """
     backwards = time_reversed(problem)
-    best, current = start, start
+    found = [start]
     for _ in range(rounds):
-        mirrored = dispatch(backwards, makespan(problem, current) - (current + problem.span))
+        mirrored = dispatch(backwards, makespan(problem, found[-1]) - (found[-1] + problem.span))
         if mirrored is None:
             break
-        current = makespan(backwards, mirrored) - (mirrored + problem.span)
-        current = compact(problem, current)
-        if makespan(problem, current) < makespan(problem, best):
-            best = current
-        greedy = dispatch(problem, current)
+        found.append(compact(problem, makespan(backwards, mirrored) - (mirrored + problem.span)))
+        greedy = dispatch(problem, found[-1])
         if greedy is None:
             break
-        current = greedy
-        if makespan(problem, current) < makespan(problem, best):
-            best = current
-    return best
+        found.append(greedy)
+    return min(found, key=lambda one: makespan(problem, one))
 
 
 def time_reversed(problem: PipelineProblem) -> PipelineProblem:
@@ -131,7 +120,7 @@ def offer_pattern(
     problem: PipelineProblem,
     tracker: Tracker[PipelineSchedule],
     pattern: Repetend,
-    start: NDArray[Any] | None = None,
+    start: Ints | None = None,
     size_bound: Fraction = Fraction(0),
 ) -> None:
     """Offer a pattern with its finite schedule, by default the pattern unrolled and shifted left.

@@ -49,8 +49,10 @@ from placeopt.model.result import Budget
 from placeopt.schedules.from_model import (
     ALL,
     families,
+    is_table,
     join_passes,
     pipeline_of_placement,
+    resident_bytes,
     stage_of_ops,
 )
 from placeopt.schedules.problem import Block, PipelineProblem
@@ -122,14 +124,18 @@ def cut_model(
     memory_shares = (1.0, 0.8, 0.6, 0.4)
     for share in memory_shares:
         try:
-            cut = _CUTS[shape](graph, group, share, seconds)
+            device = _CUTS[shape](graph, group, share, seconds)
+            parts = None
+            if shape == "wave":  # these are stages, two of each device
+                parts, device = device, np.minimum(device, 2 * stages - 1 - device)
+            placed = load(graph, group, objective="period")
+            cut = Cut(shape, stages, cluster.num_devices // stages, placed, device, parts)
             cut.problem(mode=mode, recompute=mode == "train")
         except InputError as error:
             # The weights alone, with all memory for them, say most about what is missing.
             found = found or error
             continue
-        sync = _sync(cut, graph, cluster) if mode == "train" else 0.0
-        return replace(cut, replicas=cluster.num_devices // stages, sync=sync)
+        return replace(cut, sync=_sync(cut, graph, cluster)) if mode == "train" else cut
     assert found is not None
     raise found
 
@@ -151,15 +157,15 @@ def _one_replica(shape: str, stages: int, cluster: Cluster) -> Cluster:
     return group
 
 
-# --- the shapes
+# --- the shapes: the device of every op, the stage for a wave
 # ----------------------------------------------------------------------------------------
 
 
-def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return _placed_cut(graph, cluster, "V", _cut(graph, _smaller(cluster, share), seconds))
+def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
+    return _cut(graph, _smaller(cluster, share), seconds)
 
 
-def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     d = cluster.num_devices
     virtual = Cluster(
         name=f"{cluster.name} twice",
@@ -172,9 +178,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut
         link_class=np.tile(cluster.link_class, (2, 2)),
         channel=np.full((2 * d, 2 * d), -1),
     )
-    stage = _ranked(graph, _cut(graph, virtual, seconds))
-    device = np.where(stage < d, stage, 2 * d - 1 - stage)
-    return replace(_placed_cut(graph, cluster, "wave", device), parts=stage)
+    return _ranked(graph, _cut(graph, virtual, seconds))
 
 
 def _ranked(graph: OpGraph, stage: Ints) -> Ints:
@@ -190,10 +194,9 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     return np.array([order.index(s) for s in stage.tolist()], np.int64)
 
 
-def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     # Two stages share a device: half of its memory each is enough, though not always necessary.
-    device = _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
-    return _placed_cut(graph, cluster, "X", device)
+    return _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
 
 
 def both_directions(
@@ -202,8 +205,7 @@ def both_directions(
     """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
     direction.
     """
-    d = one.num_devices
-    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], np.int64)
+    d, held = one.num_devices, np.array(resident_bytes(placed, device))
     aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
     capacity = np.where(
         placed.capacity < UNLIMITED,
@@ -242,18 +244,18 @@ def _tagged(blocks: Iterable[Block], tag: str) -> Iterator[Block]:
         yield replace(block, name=f"{block.name}{tag}", after=after)
 
 
-def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     spread = outsized_ops(graph, cluster.num_devices)
     if not spread.any():
         raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
     rest, kept = subgraph(graph, ~spread)
-    inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
+    small = _smaller(cluster, share, int(graph.resident[spread].sum()))
     device = np.full(graph.num_ops, ALL, np.int64)
-    device[kept] = inner
-    return _placed_cut(graph, cluster, "M", device)
+    device[kept] = _cut(rest, small, seconds)
+    return device
 
 
-def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
     parts = branches(graph)
     if parts is None:
         raise InputError(f"'{graph.name}' has no two independent branches")
@@ -265,16 +267,11 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
-    return _placed_cut(graph, cluster, "K", device)
+    return device
 
 
-def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return _placed_cut(graph, cluster, "T", np.full(graph.num_ops, ALL, np.int64))
-
-
-def _placed_cut(graph: OpGraph, cluster: Cluster, shape: str, device: Ints) -> Cut:
-    """Return the cut that puts every op on these devices of one replica."""
-    return Cut(shape, cluster.num_devices, 1, _placed(graph, cluster), device)
+def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
+    return np.full(graph.num_ops, ALL, np.int64)
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
@@ -307,13 +304,6 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     return np.asarray(large[family])
 
 
-def is_table(tensor_bytes: int, resident: int) -> bool:
-    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs
-    on).
-    """
-    return 0 < resident <= tensor_bytes
-
-
 def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """Return the ops of the two largest top-level layers that do not depend on each other, or None.
 
@@ -321,12 +311,9 @@ def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """
     top = np.array([name.split("/")[0] for name in graph.layer] or [""] * graph.num_ops)
     total = max(1, int(graph.flops.sum()))
-    large = [
-        name
-        for name in sorted(set(top.tolist()) - {""})
-        if graph.flops[top == name].sum() * 10 >= total
-    ]
-    large.sort(key=lambda name: (-int(graph.flops[top == name].sum()), name))
+    work = {name: int(graph.flops[top == name].sum()) for name in set(top.tolist()) - {""}}
+    large = [name for name in work if work[name] * 10 >= total]
+    large.sort(key=lambda name: (-work[name], name))
     forward = {name: (top == name) & ~graph.backward for name in large}
     reach = {name: _descendants(graph, forward[name]) for name in large}
     for a, b in itertools.combinations(large, 2):
@@ -354,17 +341,11 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     new = np.full(graph.num_ops, -1, np.int64)
     new[kept] = np.arange(len(kept))
     tensors = []
-    columns = []
-    for t in range(graph.num_tensors):
-        if new[graph.producer[t]] < 0:
-            continue
-        readers = [
-            int(new[c])
-            for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]
-            if new[c] >= 0
-        ]
-        tensors.append((int(new[graph.producer[t]]), int(graph.tensor_bytes[t]), readers))
-        columns.append(t)
+    columns = np.flatnonzero(keep[graph.producer])
+    for t in columns.tolist():
+        readers = new[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]
+        producer, size = int(new[graph.producer[t]]), int(graph.tensor_bytes[t])
+        tensors.append((producer, size, readers[readers >= 0].tolist()))
     part = OpGraph.from_tensors(
         graph.name,
         [graph.op_names[i] for i in kept],
@@ -385,6 +366,14 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     return part, kept
 
 
+def with_passes(graph: OpGraph, mode: str) -> OpGraph:
+    """Return the graph with the passes of every op joined, the backward ones derived where training
+    lacks them.
+    """
+    derive = mode == "train" and not graph.backward.any()
+    return join_passes(training_graph(graph) if derive else graph)
+
+
 def first_devices(cluster: Cluster, count: int) -> Cluster:
     """Return the first `count` devices of a cluster."""
     if count == cluster.num_devices:
@@ -399,13 +388,9 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
     )
 
 
-def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
-    return load(graph, cluster, objective="period")
-
-
 def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> Ints:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
-    problem = _placed(graph, cluster)
+    problem = load(graph, cluster, objective="period")
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
         return np.zeros(problem.num_ops, np.int64)
@@ -451,10 +436,7 @@ def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
     The copies of a stage are on its device of every replica; for X, on the two devices that hold
     it. Tensor-parallel weights have one copy per replica.
     """
-    copies = [
-        [stage + turn * cut.stages for turn in range(cluster.num_devices // cut.stages)]
-        for stage in range(cut.stages)
-    ]
+    copies = [[*range(stage, cluster.num_devices, cut.stages)] for stage in range(cut.stages)]
     if cut.shape == "X":
         copies = [places + copies[-1 - stage] for stage, places in enumerate(copies)]
     gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])
@@ -464,7 +446,8 @@ def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
             continue
         size = int(graph.resident[gradients & (cut.device == stage)].sum())
         spread = int(graph.resident[gradients & (cut.device == ALL)].sum())
-        links = [cluster.links[cluster.link_class[a, b]] for a in places for b in places if a != b]
+        pairs = itertools.permutations(places, 2)
+        links = [cluster.links[cluster.link_class[a, b]] for a, b in pairs]
         slowest = min(links, key=lambda link: link.bandwidth)
         share = (size + spread // cut.stages) / len(places)
         worst = max(worst, 2 * (len(places) - 1) * (slowest.latency + share / slowest.bandwidth))
@@ -512,19 +495,15 @@ class ModelCut:
 
     def rows(self, *, mode: str, recompute: bool = False, split: bool = False) -> list[StageRow]:
         """Return the stages, in order; for X those of one direction."""
-        placed, one = (
-            self.cut.placed,
-            self.cut.one_direction(mode=mode, recompute=recompute, split=split),
-        )
+        placed = self.cut.placed
+        one = self.cut.one_direction(mode=mode, recompute=recompute, split=split)
         stage, homes = stage_of_ops(placed, self.cut.device, self.cut.parts)
-        position = np.empty(placed.num_ops, np.int64)
-        position[placed.topological_order] = np.arange(placed.num_ops)
+        order = placed.topological_order[~placed.backward[placed.topological_order]]
         held = np.maximum(one.memory, 0).sum(axis=1)
-        forward = np.array([kind == "F" for kind in one.kind])
+        forward = one.forward == 1
         rows = []
         for number, home in enumerate(homes):
-            ops = np.flatnonzero((stage == number) & ~placed.backward)
-            ops = ops[np.argsort(position[ops])]
+            ops = order[stage[order] == number]
             blocks = one.stage == number
             rows.append(
                 StageRow(
@@ -548,15 +527,10 @@ class ModelCut:
 
         With X the opposite device has a copy of each.
         """
-        placed, device = self.cut.placed, self.cut.device
-        spread = int(placed.resident[device == ALL].sum())
-        own = [
-            int(placed.resident[device == d].sum()) - (-spread // placed.num_devices)
-            for d in range(placed.num_devices)
-        ]
-        return (
-            [a + b for a, b in zip(own, own[::-1], strict=True)] if self.cut.shape == "X" else own
-        )
+        own = resident_bytes(self.cut.placed, self.cut.device)
+        if self.cut.shape != "X":
+            return own
+        return [a + b for a, b in zip(own, own[::-1], strict=True)]
 
     def write(self, path: Path) -> Path:
         """Write the device and the stage of every op of the model as it was read.
@@ -615,8 +589,8 @@ def cut_source(
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)
-    whole = training_graph(graph) if mode == "train" and not graph.backward.any() else graph
-    cut = cut_model(shape, devices.num_devices, join_passes(whole), devices, mode, seconds)
+    whole = with_passes(graph, mode)
+    cut = cut_model(shape, devices.num_devices, whole, devices, mode, seconds)
     return ModelCut(cut, load(graph, devices, objective="period"), words)
 
 

@@ -82,6 +82,7 @@ class CyclicModel:
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
         self._edges = problem.edges_of(size)
+        self._sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
         self._add_variables()
         self._add_devices()
         self._add_precedences()
@@ -99,7 +100,7 @@ class CyclicModel:
         # is reached from
         # every other over at most num_blocks precedences that would break, each with a bounded step
         # of k.
-        longest = max((self._span[u] + lag for u, _, lag in self._edges), default=0)
+        longest = max((ticks for _, _, ticks in self._edges), default=0)
         deepest = self.problem.num_blocks * (2 + longest // self.period + (self.size > 1))
         n = self.num_instances
         self._latest = self.period * (deepest + 1)
@@ -136,12 +137,12 @@ class CyclicModel:
                 model.add_no_overlap([interval[i] for i in here] + [again[i] for i in here])
 
     def _add_precedences(self) -> None:
-        for u, v, lag in self._edges:
-            if (u, v) in self.before and lag == 0:
+        for u, v, ticks in self._edges:
+            if (u, v) in self.before and ticks == self._span[u]:
                 # On one device the order of the sigmas decides alone.
                 self.model.add(self.turn[v] >= self.turn[u] + self.before[v, u])
             else:
-                self.model.add(self._start(v) >= self._start(u) + self._span[u] + lag)
+                self.model.add(self._start(v) >= self._start(u) + ticks)
                 self.model.add(self.turn[v] >= self.turn[u])
 
     def _start(self, instance: int) -> Any:
@@ -165,10 +166,10 @@ class CyclicModel:
 
     def _add_symmetry_breaking(self) -> None:
         b = self.problem.num_blocks
-        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
-        self.model.add(self.sigma[sources[0]] == 0)
-        if len(sources) == 1:
-            self.model.add(self.turn[sources[0]] == 0)
+        first, *others = self._sources
+        self.model.add(self.sigma[first] == 0)
+        if not others:
+            self.model.add(self.turn[first] == 0)
         for i in range(b if self.size > 1 else 0):
             for q in range(self.size - 1):
                 self.model.add(
@@ -233,12 +234,10 @@ class CyclicModel:
         b = self.problem.num_blocks
         horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
-        sinks = sorted(set(range(b)) - {u for u, _, _ in self.problem.edges})
-        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
-        for q in range(self.size):
-            for last, first in itertools.product(sinks, sources):
-                end = self._start(q * b + last) + self._span[last]
-                self.model.add(latency >= end - self._start(q * b + first))
+        sinks = [i for i, after in enumerate(self.problem.successors) if not after]
+        for q, last, first in itertools.product(range(self.size), sinks, self._sources):
+            end = self._start(q * b + last) + self._span[last]
+            self.model.add(latency >= end - self._start(q * b + first))
         if self.for_latency:
             self.model.minimize(latency)
             return
@@ -290,8 +289,8 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
     parts = [sorted(part) for part in nx.weakly_connected_components(graph)]
     found = []
     for one, other in itertools.pairwise(parts):
-        swap = dict(zip(one, other, strict=False)) | dict(zip(other, one, strict=False))
-        swap |= {i: i for i in range(problem.num_blocks) if i not in swap}
+        swap = {i: i for i in range(problem.num_blocks)}
+        swap |= dict(zip([*one, *other], [*other, *one], strict=True))
         alike = len(one) == len(other) and _has_one_way(graph, one) and _has_one_way(graph, other)
         if alike and _is_symmetry(problem, swap):
             found.append((one, other))
@@ -380,20 +379,17 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
 
 def _arcs(problem: PipelineProblem, repetend: Repetend) -> list[tuple[int, int, int, int]]:
     """Return (u, v, w, h) with S_v >= S_u + w - P h: precedences, and the order on each device."""
-    size, period = repetend.size, repetend.period
-    start = repetend.start.ravel()
-    span = np.tile(problem.span, size)
-    arcs = [(u, v, int(span[u]) + lag, 0) for u, v, lag in problem.edges_of(size)]
+    size, span = repetend.size, np.tile(problem.span, repetend.size).tolist()
+    turn, point = np.divmod(repetend.start.ravel(), repetend.period)
+    arcs = [(u, v, ticks, 0) for u, v, ticks in problem.edges_of(size)]
     for device in range(problem.num_devices):
         here = problem.instances_on(device, size)
         if not here:
             continue
         # In the steady state the instances of one window of P ticks, in order, follow each other
         # for ever.
-        turn = {i: int(start[i] // period) for i in here}
-        here.sort(key=lambda i: (int(start[i] % period), i))
+        here.sort(key=lambda i: (point[i], i))
         for i, j in itertools.pairwise([*here, here[0]]):
             # S_j - P k_j >= S_i - P k_i + span_i inside a window, one P later around its end.
-            h = turn[i] - turn[j] + (1 if j == here[0] else 0)
-            arcs.append((i, j, int(span[i]), h))
+            arcs.append((i, j, span[i], int(turn[i] - turn[j]) + (j == here[0])))
     return arcs

@@ -50,6 +50,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.schedules.bounds import longest_ways
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -91,16 +92,16 @@ class DeviceTree:
         for root in sorted(min(tree) for tree in nx.connected_components(lines)):
             self.parent |= {child: above for above, child in nx.dfs_edges(lines, root)}
             self.leaves_first += nx.dfs_postorder_nodes(lines, root)
-        self.distance = self._distances()
+        self.distance = longest_ways(self.order, self.edges)
         self.turns = {d: self._most_turns(d) for d in used}
         self.applies = all(self.turns.values())
 
-    def _can_be_listed(self, used: list[int], max_blocks: int = 10) -> bool:
+    def _can_be_listed(self, used: list[int]) -> bool:
         """Whether every block runs on one device, and each device in use has a limit and at most
-        `max_blocks` blocks, since their orders are listed.
+        10 blocks, since their orders are listed.
         """
         one_device_each = bool((np.diff(self.problem.device_ptr) == 1).all())
-        few = max(map(len, self.blocks)) <= max_blocks
+        few = max(map(len, self.blocks)) <= 10
         return one_device_each and few and bool(self.problem.limited[used].all())
 
     def _parts(self) -> Ints:
@@ -116,22 +117,6 @@ class DeviceTree:
         lines = nx.Graph((home[u], home[v]) for u, v, _ in self.edges if home[u] != home[v])
         lines.add_nodes_from(used)
         return lines
-
-    def _distances(self) -> Ints:
-        """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
-        n = len(self.span)
-        found = np.full((n, n), -UNBOUNDED, np.int64)
-        np.fill_diagonal(found, 0)
-        for v in self.order:
-            for u, to, lag in self.edges:
-                if to == v:
-                    np.maximum(
-                        found[:, v],
-                        found[:, u] + self.span[u] + lag,
-                        out=found[:, v],
-                        where=found[:, u] >= 0,
-                    )
-        return found
 
     def _most_turns(self, device: int) -> int:
         """Repetitions that a micro-batch touches on a device at most, 0 if memory does not bound
@@ -218,28 +203,17 @@ class DeviceTree:
     # --- the walk from the leaves to the roots
     # --------------------------------------------------------------
 
-    def decide(
-        self,
-        period: int,
-        seconds: float = 10.0,
-        *,
-        patterns_per_second: int = 500_000,
-        pairs_per_second: int = 100_000_000,
-        most_patterns: int = 4_000_000,
-    ) -> tuple[bool, Repetend | None] | None:
+    def decide(self, period: int, seconds: float = 10.0) -> tuple[bool, Repetend | None] | None:
         """Return (feasible, pattern), or None where the method does not apply or needs far more
         than `seconds`.
 
         What "far more" means is counted, not timed: the answer does not depend on the machine.
-
-        Parameters
-        ----------
-        patterns_per_second, pairs_per_second : local patterns of all devices that are listed, and
-        pairs of them that are compared, for each second allowed.
-        most_patterns : ever listed.
         """
         if not self.applies:
             return None
+        # Local patterns of all devices that are listed, and pairs of them that are compared, for
+        # each second allowed; so many patterns at most
+        patterns_per_second, pairs_per_second, most_patterns = 500_000, 100_000_000, 4_000_000
         rows = min(most_patterns, int(seconds * patterns_per_second))
         patterns: dict[int, Ints] = {}
         for device in self.leaves_first:
@@ -286,16 +260,12 @@ class DeviceTree:
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
         parts = np.intersect1d(self.part[list(top)], self.part[list(bottom)]).tolist()
-        rows = [
-            (parts.index(self.part[u]), top[u], bottom[v], 0, self.span[u] + lag)
-            for u, v, lag in self.edges
-            if u in top and v in bottom
-        ]
-        rows += [
-            (parts.index(self.part[u]), top[v], bottom[u], 1, self.span[u] + lag)
-            for u, v, lag in self.edges
-            if u in bottom and v in top
-        ]
+        rows = []
+        for u, v, ticks in self.edges:
+            if u in top and v in bottom:
+                rows.append((parts.index(self.part[u]), top[u], bottom[v], 0, ticks))
+            elif u in bottom and v in top:
+                rows.append((parts.index(self.part[u]), top[v], bottom[u], 1, ticks))
         return np.array(rows, np.int64)
 
     def _assemble(
@@ -318,13 +288,13 @@ class DeviceTree:
             start[here] = patterns[device][row[device]] + moved + int(shift[row[above]])
             for part in self._parts_on(device):
                 into = [
-                    start[u] + self.span[u] + lag - start[v]
-                    for u, v, lag in self.edges
+                    start[u] + ticks - start[v]
+                    for u, v, ticks in self.edges
                     if self.home[u] == above and v in part
                 ]
                 back = [
-                    start[v] - self.span[u] - lag - start[u]
-                    for u, v, lag in self.edges
+                    start[v] - ticks - start[u]
+                    for u, v, ticks in self.edges
                     if u in part and self.home[v] == above
                 ]
                 turns = -(-max(into) // period) if into else min(back, default=0) // period

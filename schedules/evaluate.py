@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import csr
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
@@ -48,9 +47,6 @@ class PipelineArrays(NamedTuple):
 
 def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
     """Return the arrays of `problem` for the kernels."""
-    target = np.repeat(np.arange(problem.num_blocks), np.diff(problem.pred_ptr))
-    order = np.argsort(problem.pred, kind="stable")
-    succ_ptr = np.searchsorted(problem.pred[order], np.arange(problem.num_blocks + 1))
     return PipelineArrays(
         problem.span,
         problem.device_ptr,
@@ -59,8 +55,7 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
         problem.pred_ptr,
         problem.pred,
         problem.lag,
-        succ_ptr.astype(np.int64),
-        target[order].astype(np.int64),
+        *csr(problem.successors),
         problem.capacity,
     )
 
@@ -94,9 +89,7 @@ class Dispatch(NamedTuple):
     start: Ints  # -1 until it starts
     waiting: Ints  # predecessors that have not started
     release: Ints  # when the last predecessor delivers
-    ready: NDArray[
-        np.int64
-    ]  # instances that wait for no predecessor, in no order; the first `num_ready` count
+    ready: Ints  # instances that wait for no predecessor, in no order; the first `num_ready` count
     free: Ints  # when each device is free
     held: Ints  # memory that each device holds
 
@@ -227,7 +220,7 @@ def compact(problem: PipelineProblem, start: Ints) -> Ints:
     flat_position = np.tile(position, wanted.shape[0])
     micro_batch = np.repeat(np.arange(wanted.shape[0]), problem.num_blocks)
     order = np.lexsort((micro_batch, flat_position, wanted.ravel()))
-    shifted = _compact(pipeline_arrays(problem), order.astype(np.int64), problem.num_devices)
+    shifted = _compact(pipeline_arrays(problem), order, problem.num_devices)
     if shifted.min() < 0:
         at = int(shifted.argmin())
         raise InputError(
@@ -268,17 +261,12 @@ def memory_profile(problem: PipelineProblem, start: Ints, device: int) -> Ints:
     times = start[:, blocks].ravel()
     deltas = np.tile(problem.memory[blocks, device], start.shape[0])
     order = np.argsort(times, kind="stable")
-    return (
-        np.stack([times[order], np.cumsum(deltas[order])], axis=1)
-        if len(blocks)
-        else np.zeros((0, 2), np.int64)
-    )
+    return np.stack([times[order], np.cumsum(deltas[order])], axis=1)
 
 
 def peak_memory(problem: PipelineProblem, start: Ints) -> list[int]:
     """Return the most memory that each device ever holds."""
-    peaks = []
-    for device in range(problem.num_devices):
-        profile = memory_profile(problem, start, device)
-        peaks.append(max(0, int(profile[:, 1].max())) if len(profile) else 0)
-    return peaks
+    return [
+        int(memory_profile(problem, start, device)[:, 1].max(initial=0))
+        for device in range(problem.num_devices)
+    ]

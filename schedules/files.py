@@ -13,6 +13,7 @@ import csv
 import itertools
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,7 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
         [cell.strip() for cell in line.split(",") if cell.strip()] for line in lines if line.strip()
     ]
     home: dict[int, int] = {}
-    passes: dict[tuple[int, int], str] = {}
+    passes: defaultdict[tuple[int, int], str] = defaultdict(str)
     for rank, row in enumerate(rows):
         for cell in row:
             match = _CELL.fullmatch(cell)
@@ -179,13 +180,13 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
                     f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or "
                     f"W, micro-batch), received '{cell[:20]}'"
                 )
-            stage, key = int(match[1]), (int(match[1]), int(match[3]))
+            stage, micro_batch = int(match[1]), int(match[3])
             if home.setdefault(stage, rank) != rank:
                 raise InputError(
                     f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage "
                     "lives on one"
                 )
-            passes[key] = passes.get(key, "") + match[2]
+            passes[stage, micro_batch] += match[2]
     if not passes:
         raise InputError(f"{where}: expected one line per rank, received an empty file")
     _check_passes(passes, where)

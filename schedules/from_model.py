@@ -35,7 +35,7 @@ from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -52,7 +52,7 @@ FORWARD, INPUTS, WEIGHTS, UPDATE = range(4)
 optimizer update."""
 
 
-def families(graph: OpGraph) -> Ints:
+def families(graph: OpGraph | PlacementProblem) -> Ints:
     """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
     (num_ops,).
     """
@@ -103,8 +103,6 @@ def pipeline_of_placement(
     recompute: bool = False,
     mode: str = "train",
     parts: ArrayLike | None = None,
-    micro_batches: int = 8,
-    name: str = "",
 ) -> PipelineProblem:
     """Return the pipeline problem of a placement.
 
@@ -126,32 +124,29 @@ def pipeline_of_placement(
     model = _placed(problem, device, parts, mode, split=split, recompute=recompute)
     pieces = pieces_of(model)
     edges = lags(model, pieces)
-    rank = ranks(pieces, edges)
-    memory, reserve = activations(model, pieces, rank)
-    span, names, stage = spans(model, pieces), _names(model, pieces, rank), _stages(pieces, rank)
+    order = in_order(pieces, edges)
+    memory, reserve = activations(model, pieces, order)
+    span, names, stage = spans(model, pieces), _names(model, pieces, order), _stages(pieces, order)
     blocks = []
-    for index in np.argsort(rank).tolist():
+    for index in order:
         piece = pieces[index]
         devices = model.devices(piece.place)
-        after = tuple((names[u], lag) for (u, v), lag in sorted(edges.items()) if v == index)
-        deltas = tuple(int(memory[index, d]) for d in devices)
         blocks.append(
             Block(
                 names[index],
                 _letter(model, piece.role),
                 devices,
                 span[index],
-                deltas,
-                after,
+                tuple(memory[index, list(devices)].tolist()),
+                tuple((names[u], lag) for (u, v), lag in sorted(edges.items()) if v == index),
                 stage[index],
             )
         )
     return PipelineProblem.from_blocks(
-        name or problem.name,
+        problem.name,
         blocks,
         problem.device_names,
         capacity=capacities(model, reserve),
-        micro_batches=micro_batches,
         tick_seconds=problem.tick_seconds,
     )
 
@@ -166,14 +161,14 @@ def stage_of_ops(
     """
     model = _placed(problem, device, parts, "train" if problem.backward.any() else "infer")
     pieces = pieces_of(model)
-    rank = ranks(pieces, lags(model, pieces))
-    ordered = [i for i in np.argsort(rank).tolist() if pieces[i].role == FORWARD]
+    order = in_order(pieces, lags(model, pieces))
+    forward = [pieces[i] for i in order if pieces[i].role == FORWARD]
     stage = np.full(problem.num_ops, -1, np.int64)
-    for number, i in enumerate(ordered):
-        stage[pieces[i].ops] = number
+    for number, piece in enumerate(forward):
+        stage[piece.ops] = number
     for op in np.flatnonzero(problem.backward).tolist():
-        stage[op] = stage[model.base(op)]
-    return stage, [pieces[i].place for i in ordered]
+        stage[op] = stage[model.family[op]]
+    return stage, [piece.place for piece in forward]
 
 
 def _placed(
@@ -196,14 +191,14 @@ def _letter(model: PlacedModel, role: int) -> str:
     return {FORWARD: "F", INPUTS: "I" if model.split else "B", WEIGHTS: "W"}[role]
 
 
-def _names(model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]) -> list[str]:
+def _names(model: PlacedModel, pieces: Sequence[Piece], order: Sequence[int]) -> list[str]:
     """Name pieces by kind and device, T for all devices, and number those of the same kind and
-    device by rank.
+    device in their order.
     """
     names = [""] * len(pieces)
     total = Counter((piece.place, piece.role) for piece in pieces)
     count: Counter[tuple[int, int]] = Counter()
-    for i in np.argsort(rank).tolist():
+    for i in order:
         place, role = key = pieces[i].place, pieces[i].role
         letter = _letter(model, role)
         stem = f"T{letter}" if place == ALL else f"{letter}{place}"
@@ -212,20 +207,18 @@ def _names(model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]) -> 
     return names
 
 
-def _stages(pieces: Sequence[Piece], rank: Sequence[int]) -> list[int]:
-    """Number the forward pieces by rank; a device's backward pieces count from the end."""
+def _stages(pieces: Sequence[Piece], order: Sequence[int]) -> list[int]:
+    """Number the forward pieces in their order; a device's backward pieces count from the end."""
     stage = [-1] * len(pieces)
-    ordered = np.argsort(rank).tolist()
-    by_place: dict[tuple[int, int], list[int]] = {}
-    for number, i in enumerate(i for i in ordered if pieces[i].role == FORWARD):
+    left: dict[tuple[int, int, int], list[int]] = {}
+    for number, i in enumerate(i for i in order if pieces[i].role == FORWARD):
         stage[i] = number
-        by_place.setdefault((pieces[i].place, pieces[i].part), []).append(number)
-    for role in (INPUTS, WEIGHTS):
-        left = {place: list(numbers) for place, numbers in by_place.items()}
-        for i in ordered:
-            mine = left.get((pieces[i].place, pieces[i].part))
-            if pieces[i].role == role and mine:
-                stage[i] = mine.pop()
+        for role in (INPUTS, WEIGHTS):
+            left.setdefault((pieces[i].place, pieces[i].part, role), []).append(number)
+    for i in order:
+        mine = left.get(pieces[i].group)
+        if mine:
+            stage[i] = mine.pop()
     return stage
 
 
@@ -291,9 +284,9 @@ class PlacedModel:
         return kept_ops(self.role, self.mode)
 
     @cached_property
-    def index(self) -> dict[str, int]:
-        """Ops by name."""
-        return {name: i for i, name in enumerate(self.problem.op_names)}
+    def family(self) -> Ints:
+        """Forward op that each op belongs to."""
+        return families(self.problem)
 
     @property
     def training(self) -> bool:
@@ -303,12 +296,6 @@ class PlacedModel:
     def devices(self, place: int) -> tuple[int, ...]:
         """Return the devices of a place."""
         return tuple(range(self.problem.num_devices)) if place == ALL else (place,)
-
-    def base(self, op: int) -> int:
-        """Return the forward op that an op belongs to."""
-        if self.role[op] == FORWARD:
-            return op
-        return self.index.get(self.problem.op_names[op].rpartition("/")[0], op)
 
     def group(self, op: int) -> tuple[int, int, int]:
         """Return the place, part and role of an op."""
@@ -337,23 +324,25 @@ def kept_ops(role: Ints, mode: str) -> Flags:
 def pieces_of(model: PlacedModel) -> list[Piece]:
     """Return one piece per device, part and role where the result is acyclic, else several."""
     order = [v for v in model.problem.topological_order.tolist() if model.kept[v]]
-    groups: dict[tuple[int, int, int], list[int]] = {}
-    for v in order:
-        groups.setdefault(model.group(v), []).append(v)
-    whole = [Piece(*group, ops) for group, ops in sorted(groups.items())]
+    level = np.zeros(model.problem.num_ops, np.int64)
+
+    def pieces() -> list[Piece]:
+        """Return one piece per device, part, role and level."""
+        groups: dict[tuple[int, int, int, int], list[int]] = {}
+        for v in order:
+            groups.setdefault((*model.group(v), int(level[v])), []).append(v)
+        return [Piece(*key[:3], ops) for key, ops in sorted(groups.items())]
+
+    whole = pieces()
     if nx.is_directed_acyclic_graph(nx.DiGraph(list(quotient(model, whole)))):
         return whole
     # Cut at every change of group along a path: always acyclic. Then merge back greedily.
-    level = np.zeros(model.problem.num_ops, np.int64)
     pointer, source, _ = model.problem.predecessors
     for v in order:
         for u in source[pointer[v] : pointer[v + 1]].tolist():
             if model.kept[u]:
                 level[v] = max(level[v], level[u] + int(model.group(u) != model.group(v)))
-    fine: dict[tuple[int, int, int, int], list[int]] = {}
-    for v in order:
-        fine.setdefault((*model.group(v), int(level[v])), []).append(v)
-    return _Merge(model, [Piece(*key[:3], ops) for key, ops in sorted(fine.items())]).run()
+    return _merged(model, pieces())
 
 
 def piece_of_op(model: PlacedModel, pieces: Sequence[Piece]) -> Ints:
@@ -381,70 +370,42 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
     return pairs
 
 
-def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[int]:
-    """Return the topological rank of every piece; forward pieces first where nothing else
-    decides.
-    """
+def in_order(pieces: Sequence[Piece], pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the pieces in topological order; forward pieces first where nothing else decides."""
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(pieces)))
     graph.add_edges_from(pairs)
-    order = nx.lexicographical_topological_sort(graph, key=lambda i: pieces[i].role)
-    return np.argsort(list(order)).tolist()
+    return list(nx.lexicographical_topological_sort(graph, key=lambda i: pieces[i].role))
 
 
-class _Merge:
-    """Joins pieces of one group, in order, as long as no path leaves and re-enters the joined
+def _merged(model: PlacedModel, pieces: list[Piece]) -> list[Piece]:
+    """Join pieces of one group, in order, as long as no path leaves and re-enters the joined
     piece.
     """
+    graph = nx.DiGraph(list(quotient(model, pieces)))
+    graph.add_nodes_from(range(len(pieces)))
+    for i, piece in enumerate(pieces):
+        if i not in graph:
+            continue
+        for j in sorted(j for j in graph if j > i and pieces[j].group == piece.group):
+            if not _detour(graph, i, j) and not _detour(graph, j, i):
+                piece.ops += pieces[j].ops
+                nx.contracted_nodes(graph, i, j, self_loops=False, copy=False)
+    return [pieces[i] for i in sorted(graph)]
 
-    def __init__(self, model: PlacedModel, pieces: list[Piece]) -> None:
-        self.pieces = pieces
-        self.after: list[set[int]] = [set() for _ in pieces]
-        self.before: list[set[int]] = [set() for _ in pieces]
-        for u, v in quotient(model, pieces):
-            self.after[u].add(v)
-            self.before[v].add(u)
 
-    def run(self) -> list[Piece]:
-        """Return the pieces that are left."""
-        alive = list(range(len(self.pieces)))
-        for i in range(len(self.pieces)):
-            if i not in set(alive):
-                continue
-            for j in [j for j in alive if j > i and self.pieces[j].group == self.pieces[i].group]:
-                if not self._detour(i, j) and not self._detour(j, i):
-                    self._join(i, j)
-                    alive.remove(j)
-        return [self.pieces[i] for i in alive]
-
-    def _detour(self, source: int, target: int) -> bool:
-        """Whether a path of two or more edges leads from source to target."""
-        reached = [v for v in self.after[source] if v != target]
-        seen = set(reached)
-        while reached:
-            for v in self.after[reached.pop()]:
-                if v == target:
-                    return True
-                if v not in seen:
-                    seen.add(v)
-                    reached.append(v)
-        return False
-
-    def _join(self, i: int, j: int) -> None:
-        """Move the ops and edges of piece j to piece i."""
-        self.pieces[i].ops += self.pieces[j].ops
-        for u in self.before[j]:
-            self.after[u].discard(j)
-            if u != i:
-                self.after[u].add(i)
-                self.before[i].add(u)
-        for v in self.after[j]:
-            self.before[v].discard(j)
-            if v != i:
-                self.before[v].add(i)
-                self.after[i].add(v)
-        self.after[i].discard(j)
-        self.before[i].discard(j)
+def _detour(graph: nx.DiGraph, source: int, target: int) -> bool:
+    """Whether a path of two or more edges leads from source to target."""
+    reached = [v for v in graph[source] if v != target]
+    seen = set(reached)
+    while reached:
+        for v in graph[reached.pop()]:
+            if v == target:
+                return True
+            if v not in seen:
+                seen.add(v)
+                reached.append(v)
+    return False
 
 
 def spans(model: PlacedModel, pieces: Sequence[Piece]) -> list[int]:
@@ -489,17 +450,23 @@ def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
     kept = [c for c in readers if model.kept[c]]
     if any(model.device[c] != ALL for c in kept):
         return True
-    table = 0 < problem.resident[op] <= problem.tensor_bytes[tensor]
-    others_read = any(model.base(c) != model.base(op) for c in kept)
+    table = is_table(problem.tensor_bytes[tensor], problem.resident[op])
+    others_read = bool((model.family[kept] != model.family[op]).any())
     return _has_weights(model, op) and not table and others_read
+
+
+def is_table(tensor_bytes: int, resident: int) -> bool:
+    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs
+    on).
+    """
+    return 0 < resident <= tensor_bytes
 
 
 def _has_weights(model: PlacedModel, op: int) -> bool:
     """Whether a forward op, or the forward op that an input gradient belongs to, has weights."""
-    if model.role[op] == FORWARD:
-        return bool(model.problem.resident[op] > 0)
     leaf = model.problem.op_names[op].rpartition("/")[2]
-    return leaf.startswith("igrad") and bool(model.problem.resident[model.base(op)] > 0)
+    counts = model.role[op] == FORWARD or leaf.startswith("igrad")
+    return bool(counts and model.problem.resident[model.family[op]] > 0)
 
 
 def _slowest(model: PlacedModel, tensor: int) -> int:
@@ -526,27 +493,21 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
     """Return (piece, piece) -> lag in ticks: the tensors that move from one device to another."""
     problem, piece_of = model.problem, piece_of_op(model, pieces)
     found = dict.fromkeys(quotient(model, pieces), 0)
-    seen: set[tuple[int, int, int]] = set()
     tensor = problem.edge_tensor
-    for t, u, v in zip(
-        tensor.tolist(),
-        piece_of[problem.producer[tensor]].tolist(),
-        piece_of[problem.consumer].tolist(),
-        strict=True,
-    ):
-        if u < 0 or v < 0 or u == v or (t, u, v) in seen:
+    source, target = piece_of[problem.producer[tensor]], piece_of[problem.consumer]
+    for t, u, v in set(zip(tensor.tolist(), source.tolist(), target.tolist(), strict=True)):
+        if (u, v) not in found:
             continue
-        seen.add((t, u, v))
-        source, target = pieces[u].place, pieces[v].place
-        if source in (ALL, target):
+        here, there = pieces[u].place, pieces[v].place
+        if here in (ALL, there):
             continue  # tensor-parallel blocks have gathered what they give
-        link = problem.link_class[source, target]
-        found[u, v] += _slowest(model, t) if target == ALL else int(problem.transfer[t, link])
+        link = problem.link_class[here, there]
+        found[u, v] += _slowest(model, t) if there == ALL else int(problem.transfer[t, link])
     return found
 
 
 def activations(
-    model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]
+    model: PlacedModel, pieces: Sequence[Piece], order: Sequence[int]
 ) -> tuple[Ints, Ints]:
     """Return (change of memory per piece and device, bytes set aside per device)."""
     problem = model.problem
@@ -554,14 +515,13 @@ def activations(
     reserve = np.zeros(problem.num_devices, np.int64)
     if not model.training:
         return memory, reserve
-    piece_of = piece_of_op(model, pieces)
+    at = np.argsort(order)[piece_of_op(model, pieces)]  # of every op's piece in the order
     for t in range(problem.num_tensors):
         size, maker = int(problem.tensor_bytes[t]), int(problem.producer[t])
         if size == 0 or model.role[maker] != FORWARD:
             continue
         for place, makers, later in _kept_at(model, t):
-            first = min((int(piece_of[c]) for c in makers), key=lambda i: rank[i])
-            last = max((int(piece_of[c]) for c in later), key=lambda i: rank[i])
+            first, last = order[at[makers].min()], order[at[later].max()]
             where = list(model.devices(place))
             share = -(-size // len(where))
             if model.recompute and model.device[maker] == place:
@@ -587,6 +547,17 @@ def _kept_at(model: PlacedModel, t: int) -> Iterator[tuple[int, list[int], list[
             yield place, makers, [c for c in later if device[c] == place]
 
 
+def resident_bytes(problem: PlacementProblem, device: Ints) -> list[int]:
+    """Return the bytes that stay on every device: those of its ops, and its share of
+    tensor-parallel ones.
+    """
+    spread = int(problem.resident[device == ALL].sum())
+    return [
+        int(problem.resident[device == d].sum()) - (-spread // problem.num_devices)
+        for d in range(problem.num_devices)
+    ]
+
+
 def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
     """Return the bytes that weights and set-aside room leave on each device.
 
@@ -597,12 +568,10 @@ def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
     """
     problem = model.problem
     found = []
-    spread = int(problem.resident[model.device == ALL].sum())
-    for d in range(problem.num_devices):
+    for d, held in enumerate(resident_bytes(problem, model.device)):
         if problem.capacity[d] >= UNLIMITED:
             found.append(UNLIMITED)
             continue
-        held = int(problem.resident[model.device == d].sum()) - (-spread // problem.num_devices)
         left = int(problem.capacity[d]) - held - int(reserve[d])
         if left < 0:
             raise InputError(

@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load, load_graph
-from placeopt.instances.training import training_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
 from placeopt.model.shown import Shown
-from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.cuts import SHAPES, Cut, ModelCut, cut_model, first_devices, with_memory
-from placeopt.schedules.from_model import join_passes, least_work
+from placeopt.schedules.bounds import makespan_bound
+from placeopt.schedules.cuts import (
+    SHAPES,
+    Cut,
+    ModelCut,
+    cut_model,
+    first_devices,
+    with_memory,
+    with_passes,
+)
+from placeopt.schedules.from_model import least_work
 from placeopt.schedules.shapes import check_mode
 from placeopt.schedules.solve import schedule_result
 
@@ -298,9 +305,7 @@ class _Search:
         key = ("graph", 0, size)
         if key not in self.cuts:
             graph = self.cuts["read", 0, size] = _graph(self.model, size)
-            if self.options.mode == "train" and not graph.backward.any():
-                graph = training_graph(graph)
-            self.cuts[key] = join_passes(graph)
+            self.cuts[key] = with_passes(graph, self.options.mode)
         return self.cuts[key]  # type: ignore[no-any-return]
 
     def cut(self, shape: str, stages: int, size: int) -> Cut:
@@ -349,13 +354,8 @@ class _Search:
     def _work(self, size: int) -> float:
         """Seconds that a step takes at least, however the model is cut and scheduled."""
         placed = load(self.graph(size), self.cluster, objective="period")
-        ticks = (
-            least_work(placed, self.options.mode)
-            * self.options.batch
-            / size
-            / self.cluster.num_devices
-        )
-        return float(ticks) * placed.tick_seconds
+        ticks = least_work(placed, self.options.mode) * self.options.batch / size
+        return ticks / self.cluster.num_devices * placed.tick_seconds
 
     def _prepare(self, choice: Choice, cut: Cut) -> None:
         """Build the problem and the bound on a step, or say why there is none."""
@@ -434,7 +434,7 @@ class _Search:
                 reasons.append(result.message)
             elif result.solution.makespan < shortest:
                 best, shortest = result, result.solution.makespan
-            self.interrupted = self.interrupted or result.stop_reason == "interrupted"
+            self.interrupted = result.stop_reason == "interrupted"
             if self.interrupted or shortest <= goal:
                 break
         if best is None:
@@ -493,8 +493,4 @@ def _memory_binds(choice: Choice) -> bool:
     problem, schedule = choice.problem, choice.schedule
     assert problem is not None
     busiest = problem.work.max()
-    return (
-        schedule is not None
-        and schedule.period > busiest
-        and (best_bound(problem)[0] > busiest or bool(problem.limited.any()))
-    )
+    return schedule is not None and schedule.period > busiest and bool(problem.limited.any())

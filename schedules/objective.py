@@ -9,7 +9,7 @@ import time
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from placeopt.model.bound import BoundReport, Witness
+from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
 from placeopt.schedules.bounds import memory_shortage, period_bounds, relaxations, work_between_ends
@@ -92,11 +92,8 @@ class PipelinePeriod(PlainObjective):
         violations = self.judge(problem, solution)
         if violations:
             return Finished(None, "", tuple(violations))
-        return Finished(
-            cast("int", _ticks(Fraction(solution.pattern.period, len(solution.pattern.start)))),
-            "",
-            (),
-        )
+        pattern = solution.pattern
+        return Finished(_ticks(Fraction(pattern.period, len(pattern.start))), "", ())
 
     def bounds(
         self,
@@ -110,18 +107,14 @@ class PipelinePeriod(PlainObjective):
         """
         started = time.perf_counter()
         found = period_bounds(problem)
-        for name in methods or ():
-            if name not in found:
-                raise InputError(
-                    f"bound '{name}' is not known for pipelines; known: {', '.join(found)}"
-                )
-        chosen = {
-            name: value for name, value in found.items() if methods is None or name in methods
+        check_methods("pipelines", methods, found)
+        ticks = {
+            name: _ticks(value)
+            for name, value in found.items()
+            if methods is None or name in methods
         }
-        best = max(chosen, key=lambda name: chosen[name])
         shortage = memory_shortage(problem, seconds) if seconds > 0 and upper is None else ""
-        ticks = {name: cast("int", _ticks(value)) for name, value in chosen.items()}
-        return BoundReport(ticks[best], best, ticks, time.perf_counter() - started, shortage)
+        return BoundReport.of(ticks, started, shortage)
 
     def witness(self, problem: PipelineProblem, bound: Any, method: str, seconds: float) -> Witness:
         """Name the busiest device: the work bound, or less of it where `bound` is less."""
@@ -156,9 +149,11 @@ class PipelinePeriod(PlainObjective):
         }
 
 
-def _ticks(value: Fraction) -> int | Fraction:
-    """Return a whole number of ticks as int."""
-    return int(value) if value.denominator == 1 else value
+def _ticks(value: Fraction) -> int:
+    """Return a whole number of ticks as int; other values stay fractions, behind the type that
+    objectives have.
+    """
+    return int(value) if value.denominator == 1 else cast("int", value)
 
 
 PIPELINE_PERIOD = PipelinePeriod()

@@ -14,7 +14,7 @@ References
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,33 +63,17 @@ class PeriodSearch:
             None  # how far to climb from the bound while the device tree decides
         )
 
-    def is_better(self, other: PeriodSearch | None) -> bool:
-        """Whether there is no other, or this search found a pattern that is shorter than its."""
-        if other is None:
-            return True
-        return self.value is not None and (other.value is None or self.value < other.value)
-
-    def reaches(self, bound: Fraction) -> bool:
-        """Whether a pattern was found whose period per micro-batch is not above a bound."""
-        return self.value is not None and self.value <= bound
-
     @property
-    def value(self) -> Fraction | None:
-        """Ticks per micro-batch of the best pattern."""
-        return None if self.pattern is None else self.pattern.per_micro_batch
+    def value(self) -> Fraction | float:
+        """Ticks per micro-batch of the best pattern, infinity without one."""
+        return inf if self.pattern is None else self.pattern.per_micro_batch
 
     @property
     def seconds_left(self) -> float:
         """Seconds left of this search's share of the time."""
         return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
 
-    def run(
-        self,
-        known: Iterable[Repetend | None],
-        *,
-        first_seconds: float = 2.0,
-        first_share: float = 1 / 6,
-    ) -> None:
+    def run(self, known: Iterable[Repetend | None]) -> None:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time
         is up.
 
@@ -97,16 +81,12 @@ class PeriodSearch:
         gets good early, and the rest of the time goes into the proof. `known` are patterns of this
         or fewer micro-batches; repeated as often as it takes, one is a pattern of this size if its
         own divides it.
-
-        Parameters
-        ----------
-        first_seconds, first_share : most seconds, and most of the time left, for one period before
-        others are tried; later rounds have 4 times as long each.
         """
         self._offer(greedy_pattern(self.problem, self.size))
         for pattern in known:
             self._offer_repeated(pattern)
-        first = min(first_seconds, first_share * self.seconds_left)
+        # The most time for one period before others are tried; later rounds have 4 times as long
+        first = min(2.0, 1 / 6 * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low

@@ -23,7 +23,7 @@ Mathematics 8, 1956.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -147,12 +147,12 @@ class PipelineProblem(ArrayHolder):
             raise InputError(
                 f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}"
             )
-        total = float(self.span.astype(np.float64).sum() + self.lag.astype(np.float64).sum())
+        total = self.span.sum(dtype=np.float64) + self.lag.sum(dtype=np.float64)
         if total * self.micro_batches >= MAX_SUM:
             raise InputError(
                 "span: the sum over all micro-batches passes 2^62; use a larger tick_seconds"
             )
-        if float(np.abs(self.memory).astype(np.float64).sum()) * self.micro_batches >= MAX_SUM:
+        if np.abs(self.memory).sum(dtype=np.float64) * self.micro_batches >= MAX_SUM:
             raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
 
     def _check_block(self, i: int) -> None:
@@ -202,10 +202,9 @@ class PipelineProblem(ArrayHolder):
                 f"'{self.device_names[at]}' that no predecessor "
                 "has allocated; let it wait for the block that allocates it"
             )
-        over = (self.memory > self.capacity[None, :]).any(axis=1)
-        if over.any():
-            i = int(over.argmax())
-            at = int(np.flatnonzero(self.memory[i] > self.capacity)[0])
+        over = np.argwhere(self.memory > self.capacity)
+        if over.size:
+            i, at = over[0].tolist()
             raise InputError(
                 f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the "
                 f"{self.memory[i, at]} that block '{self.block_names[i]}' alone needs; raise it to "
@@ -246,10 +245,14 @@ class PipelineProblem(ArrayHolder):
         )
 
     def edges_of(self, micro_batches: int) -> list[tuple[int, int, int]]:
-        """Return the edges of several micro-batches; block b of the q-th is q * num_blocks + b."""
-        b = self.num_blocks
+        """Return the edges of several micro-batches with the ticks from start to start at least;
+        block b of the q-th micro-batch is q * num_blocks + b.
+        """
+        b, span = self.num_blocks, self.span.tolist()
         return [
-            (q * b + u, q * b + v, lag) for q in range(micro_batches) for u, v, lag in self.edges
+            (q * b + u, q * b + v, span[u] + lag)
+            for q in range(micro_batches)
+            for u, v, lag in self.edges
         ]
 
     def graph(self, micro_batches: int = 1) -> nx.DiGraph:
@@ -269,10 +272,7 @@ class PipelineProblem(ArrayHolder):
     def topological_order(self) -> Ints:
         """Block indices, every predecessor before its successors."""
         target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
-        order = np.argsort(self.pred, kind="stable")
-        return frozen(
-            topological_order(self.num_blocks, self.pred[order], target[order], self.block_names)
-        )
+        return frozen(topological_order(self.num_blocks, self.pred, target, self.block_names))
 
     @cached_property
     def ancestors(self) -> tuple[set[int], ...]:
@@ -294,9 +294,7 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def work(self) -> Ints:
         """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
-        spans = np.repeat(self.span, np.diff(self.device_ptr))
-        ticks = np.bincount(self.device, weights=spans, minlength=self.num_devices)
-        return frozen(ticks.astype(np.int64))
+        return frozen(np.array([self.span[list(here)].sum() for here in self.on_device]))
 
     @cached_property
     def on_device(self) -> tuple[tuple[int, ...], ...]:
@@ -454,9 +452,8 @@ class _Matching:
     """
 
     def __init__(self, allocated: dict[int, int], ancestors: Sequence[set[int]]) -> None:
-        self.ancestors = ancestors
-        self.spare = dict(sorted(allocated.items()))
-        self.flow: dict[int, dict[int, int]] = {u: {} for u in self.spare}
+        self.ancestors, self.spare = ancestors, allocated
+        self.flow: dict[int, Counter[int]] = {u: Counter() for u in allocated}
 
     def add(self, block: int, units: int) -> bool:
         """Match `units` that `block` frees, moving earlier matches aside; return whether all could
@@ -475,7 +472,7 @@ class _Matching:
             for source, taker in moved:
                 self.flow[source][taker] -= amount
             for source, taker in path:
-                self.flow[source][taker] = self.flow[source].get(taker, 0) + amount
+                self.flow[source][taker] += amount
             units -= amount
         return True
 
@@ -486,18 +483,15 @@ class _Matching:
         The freeing block of a pair no longer needs what the allocating block of the next pair gave
         it.
         """
-        came_from: dict[
-            int, tuple[int, int]
-        ] = {}  # freeing block -> (allocating block it may lose, who takes that)
-        reached, seen = deque([block]), {block}
-        while reached:
-            at = reached.popleft()
+        # freeing block -> (allocating block it may lose, who takes that)
+        came_from: dict[int, tuple[int, int]] = {}
+        reached = [block]
+        for at in reached:  # grows
             for source in [source for source in self.spare if source in self.ancestors[at]]:
                 if self.spare[source] > 0:
                     return _way_back(came_from, (source, at), block)
                 served = [other for other, units in self.flow[source].items() if units > 0]
-                found = [other for other in served if other not in seen]
-                seen.update(found)
+                found = [other for other in served if other != block and other not in came_from]
                 came_from.update((other, (source, at)) for other in found)
                 reached += found
         return None

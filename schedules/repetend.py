@@ -35,7 +35,6 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.solving.tracker import Tracker
@@ -91,9 +90,8 @@ class RepetendSolver(SearchSolver):
             tracker.message = "no repeating pattern found in time; allow more seconds"
             return
         size_bound = Fraction(best.low, best.pattern.size)
-        offer_pattern(
-            problem, tracker, best.pattern, _completed(problem, best.pattern, tracker), size_bound
-        )
+        start = complete(problem, best.pattern, tracker.seconds_left)
+        offer_pattern(problem, tracker, best.pattern, start, size_bound)
         if tracker.value == best.pattern.per_micro_batch:
             self._shorten(problem, tracker, best.pattern, size_bound)
 
@@ -109,23 +107,20 @@ class RepetendSolver(SearchSolver):
         for size, share in self._shares().items():
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
             search.run([known, None if best is None else best.pattern])
-            if size == self.size or search.is_better(best):
+            if size == self.size or best is None or search.value < best.value:
                 best = search
-            if self.size == 0 and (search.reaches(overall) or tracker.stop()):
+            if self.size == 0 and (search.value <= overall or tracker.stop()):
                 break
         assert best is not None
         return best
 
-    def _shares(self, first: float = 1 / 4) -> dict[int, float]:
-        """Return the sizes to search, each with its share of the time that is then left.
-
-        Parameters
-        ----------
-        first : share for one micro-batch per pattern where more are asked for.
+    def _shares(self) -> dict[int, float]:
+        """Return the sizes to search, each with its share of the time that is then left: a quarter
+        for one micro-batch per pattern where more are asked for.
         """
         if self.size == 0:
             return {size: 1 / (self.max_size + 1 - size) for size in range(1, self.max_size + 1)}
-        return {1: first, self.size: 1}
+        return {1: 1 / 4, self.size: 1}
 
     def _shorten(
         self,
@@ -153,7 +148,7 @@ class RepetendSolver(SearchSolver):
             )
             if other is None:
                 continue
-            start = _completed(problem, other, tracker)
+            start = complete(problem, other, tracker.seconds_left)
             offer_pattern(problem, tracker, other, start, size_bound)
             if makespan(problem, start) <= target:
                 return
@@ -185,12 +180,7 @@ class RepetendSolver(SearchSolver):
             )
             tracker.message = f"a {wanted} {words}"
             return
-        offer_pattern(problem, tracker, pattern, _completed(problem, pattern, tracker))
+        start = complete(problem, pattern, tracker.seconds_left)
+        offer_pattern(problem, tracker, pattern, start)
         proof = ", proved least" if status == "optimal" else ""
         tracker.message = f"latency {pattern.latency(problem.span)} ticks at a {wanted}{proof}"
-
-
-def _completed(
-    problem: PipelineProblem, pattern: Repetend, tracker: Tracker[PipelineSchedule]
-) -> Ints:
-    return complete(problem, pattern, problem.micro_batches, tracker.seconds_left)

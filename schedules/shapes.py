@@ -84,13 +84,12 @@ class ShapeOptions:
 
 
 class _Chain:
-    """Collects blocks; every helper returns the names that the next block waits for."""
+    """Collects blocks; every helper returns those that the next block waits for."""
 
     def __init__(self, options: ShapeOptions) -> None:
         self.options = options
         self.places = list(range(options.devices))
         self.blocks: list[Block] = []
-        self.place: dict[str, tuple[int, ...]] = {}
 
     def add(
         self,
@@ -99,47 +98,44 @@ class _Chain:
         devices: tuple[int, ...],
         span: int,
         memory: int,
-        after: list[str],
+        after: list[Block],
         stage: int = -1,
-    ) -> list[str]:
-        def lag(before: str) -> int:
-            return 0 if set(self.place[before]) & set(devices) else self.options.lag
-
-        self.place[name] = devices
-        waits = tuple((before, lag(before)) for before in after)
+    ) -> list[Block]:
+        waits = tuple(
+            (before.name, 0 if set(before.devices) & set(devices) else self.options.lag)
+            for before in after
+        )
         self.blocks.append(Block(name, kind, devices, span, (memory,) * len(devices), waits, stage))
-        return [name]
+        return self.blocks[-1:]
 
     def forward(
-        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
-    ) -> list[str]:
+        self, places: list[int], after: list[Block], first: int = 0, tag: str = ""
+    ) -> list[Block]:
         """Add F blocks of the stages first, first + 1, ... on the devices `places`."""
-        for offset, device in enumerate(places):
-            stage = first + offset
+        for stage, device in enumerate(places, first):
             after = self.add(
                 f"F{tag}{stage}", "F", (device,), self.options.forward, 1, after, stage
             )
         return after
 
     def backward(
-        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
-    ) -> list[str]:
+        self, places: list[int], after: list[Block], first: int = 0, tag: str = ""
+    ) -> list[Block]:
         """Add the backward blocks of those stages, last stage first."""
         o = self.options
-        for offset in reversed(range(len(places))):
-            stage, device = first + offset, (places[offset],)
+        for stage, device in reversed([*enumerate(places, first)]):
             if o.split:
-                after = self.add(f"I{tag}{stage}", "I", device, o.input_span, 0, after, stage)
-                self.add(f"W{tag}{stage}", "W", device, o.weight_span, -1, after, stage)
+                after = self.add(f"I{tag}{stage}", "I", (device,), o.input_span, 0, after, stage)
+                self.add(f"W{tag}{stage}", "W", (device,), o.weight_span, -1, after, stage)
             else:
-                after = self.add(f"B{tag}{stage}", "B", device, o.backward, -1, after, stage)
+                after = self.add(f"B{tag}{stage}", "B", (device,), o.backward, -1, after, stage)
         return after
 
-    def everywhere(self, name: str, kind: str, after: list[str], memory: int = 0) -> list[str]:
+    def everywhere(self, name: str, kind: str, after: list[Block], memory: int = 0) -> list[Block]:
         """Add a tensor-parallel block on all devices."""
         return self.add(name, kind, tuple(self.places), self.options.tensor, memory, after)
 
-    def there_and_back(self, places: list[int], after: list[str], tag: str = "") -> list[str]:
+    def there_and_back(self, places: list[int], after: list[Block], tag: str = "") -> list[Block]:
         """Add the F blocks of the stages on the devices `places`, then their backward blocks."""
         return self.backward(places, self.forward(places, after, tag=tag), tag=tag)
 
@@ -166,21 +162,19 @@ def _m(chain: _Chain) -> None:
 
 
 def _nn(chain: _Chain) -> None:
-    half = _half(chain)
-    low, high = chain.places[:half], chain.places[half:]
+    low, high = _halves(chain)
     after = chain.everywhere("TF0", "F", [])
     after = chain.forward(low, after)
     after = chain.everywhere("TF1", "F", after)
-    after = chain.forward(high, after, first=half)
-    after = chain.backward(high, after, first=half)
+    after = chain.forward(high, after, first=len(low))
+    after = chain.backward(high, after, first=len(low))
     after = chain.everywhere("TB1", "B", after)
     after = chain.backward(low, after)
     chain.everywhere("TB0", "B", after)
 
 
 def _k(chain: _Chain) -> None:
-    half = _half(chain)
-    left, right = chain.places[:half], chain.places[half:]
+    left, right = _halves(chain)
     after = chain.forward(left, [], tag="a") + chain.forward(right, [], tag="b")
     after = chain.everywhere("TF", "F", after, memory=1)
     after = chain.everywhere("TB", "B", after, memory=-1)
@@ -196,13 +190,14 @@ def _wave(chain: _Chain) -> None:
     chain.there_and_back((chain.places + chain.places[::-1]) * chain.options.waves, [])
 
 
-def _half(chain: _Chain) -> int:
-    if chain.options.devices % 2:
+def _halves(chain: _Chain) -> tuple[list[int], list[int]]:
+    half, odd = divmod(len(chain.places), 2)
+    if odd:
         raise InputError(
             "shape option devices: this shape needs an even number, received "
             f"{chain.options.devices}"
         )
-    return chain.options.devices // 2
+    return chain.places[:half], chain.places[half:]
 
 
 SHAPES: dict[str, tuple[Callable[[_Chain], None], str]] = {
@@ -270,7 +265,7 @@ def only_forward(blocks: list[Block]) -> list[Block]:
     return [
         replace(
             block,
-            memory=(0,) * len(block.devices),
+            memory=(),
             after=tuple((before, lag) for before, lag in block.after if before in forward),
         )
         for block in blocks
@@ -290,7 +285,7 @@ def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
     options: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         options[key] = value if key == "mode" else _number(key, value)
-    options.update({key: value for key, value in overrides.items() if value is not None})
+    options |= {key: value for key, value in overrides.items() if value is not None}
     if "split" in options:
         options["split"] = bool(options["split"])
     return shape(name, **options)

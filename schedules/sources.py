@@ -82,7 +82,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     """
     text, _, query = source.partition("?")
     given: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
-    given.update({key: value for key, value in options.items() if value is not None})
+    given |= {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in OPTIONS:
             raise InputError(
@@ -110,9 +110,9 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     return PipelineProblem.from_blocks(name, blocks, devices, **fields)
 
 
-def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> PipelineProblem:
+def problem_from_dict(table: Mapping[str, Any]) -> PipelineProblem:
     """Build a problem from the object described at the top of this module."""
-    title, blocks, devices, fields = _from_object(table, name)
+    title, blocks, devices, fields = _from_object(table, "pipeline")
     return PipelineProblem.from_blocks(title, blocks, devices, **fields)
 
 
@@ -237,8 +237,7 @@ def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block
     rows, title = _lines_of_table(_csv_rows(path), path, shape, mode)
     blocks = [_csv_block(row, f"{path}: block '{row['gid']}'") for row in rows]
     count = max(
-        (_number(row.get("ndevs") or 0, f"{path}: block '{row['gid']}': ndevs") for row in rows),
-        default=0,
+        _number(row.get("ndevs") or 0, f"{path}: block '{row['gid']}': ndevs") for row in rows
     )
     count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
     if not 1 <= count <= MAX_DEVICES:
@@ -285,17 +284,15 @@ def _lines_of_table(
     """Return the lines of one table of a file, and its name."""
     if "shape" not in rows[0]:
         return rows, shape or path.stem
-    tables: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
-        tables.setdefault(row["shape"], []).append(row)
-    if shape is None and len(tables) > 1:
+    known = list(dict.fromkeys(row["shape"] for row in rows))
+    if shape is None and len(known) > 1:
         raise InputError(
-            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(tables)}"
+            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(known)}"
         )
-    shape = shape or next(iter(tables))
-    if shape not in tables:
-        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(tables)}")
-    rows = tables[shape]
+    shape = shape or known[0]
+    if shape not in known:
+        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(known)}")
+    rows = [row for row in rows if row["shape"] == shape]
     return [row for row in rows if row.get("mode") == mode] or rows, shape
 
 

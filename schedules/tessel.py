@@ -30,6 +30,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
+from placeopt.schedules.bounds import longest_ways
 from placeopt.schedules.completion import complete, offer_pattern, prove_first
 from placeopt.schedules.solution import Repetend
 from placeopt.solving.base import SearchSolver
@@ -68,7 +69,7 @@ class TesselSolver(SearchSolver):
         for assignment in _assignments(problem, self.max_micro_batches or problem.num_blocks):
             if tracker.stop() or period <= goal:
                 break
-            if _chain_bound(problem, assignment, reach) >= period or _overfull(problem, assignment):
+            if _chain_bound(assignment, reach) >= period or _overfull(problem, assignment):
                 continue
             model = _AssignmentModel(problem, assignment, period - 1)
             found = model.solve(tracker.seconds_left, self.num_workers, tracker.seed)
@@ -79,12 +80,8 @@ class TesselSolver(SearchSolver):
         if best is None:
             tracker.message = "no repetend found in time; allow more seconds"
         else:
-            offer_pattern(
-                problem,
-                tracker,
-                best,
-                complete(problem, best, problem.micro_batches, tracker.seconds_left),
-            )
+            start = complete(problem, best, tracker.seconds_left)
+            offer_pattern(problem, tracker, best, start)
 
 
 class _AssignmentModel:
@@ -117,11 +114,9 @@ class _AssignmentModel:
                 self.model.add(start[j] + span[j] - start[i] <= self.period)
 
     def _add_precedences(self) -> None:
-        for u, v, lag in self.problem.edges:
+        for u, v, ticks in self.problem.edges_of(1):
             gap = int(self.index[u] - self.index[v])
-            self.model.add(
-                self.start[v] + gap * self.period >= self.start[u] + int(self.problem.span[u]) + lag
-            )
+            self.model.add(self.start[v] + gap * self.period >= self.start[u] + ticks)
 
     def _add_memory(self, device: int) -> None:
         delta = self.problem.memory[:, device]
@@ -181,23 +176,12 @@ def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
     """Return (u, v, length): the longest chain from u's start to v's end, for u before v on a
     common device.
     """
-    found = []
-    for u in range(problem.num_blocks):
-        length = {u: int(problem.span[u])}
-        for v in problem.topological_order.tolist():
-            reached = [length[w] + lag for w, lag in problem.predecessors_of(v) if w in length]
-            if reached:
-                length[v] = max(reached) + int(problem.span[v])
-        mine = set(problem.devices_of(u).tolist())
-        found += [
-            (u, v, ticks)
-            for v, ticks in length.items()
-            if v != u and mine & set(problem.devices_of(v).tolist())
-        ]
-    return found
+    ways = longest_ways(problem.topological_order.tolist(), problem.edges_of(1)) + problem.span
+    together = {pair for here in problem.on_device for pair in itertools.permutations(here, 2)}
+    return [(u, v, int(ways[u, v])) for u, v in together if ways[u, v] >= 0]
 
 
-def _chain_bound(problem: PipelineProblem, index: Ints, chains: list[tuple[int, int, int]]) -> int:
+def _chain_bound(index: Ints, chains: list[tuple[int, int, int]]) -> int:
     """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u +
     length - span_v.
     """

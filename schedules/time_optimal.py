@@ -62,11 +62,11 @@ class TimeOptimalSolver(SearchSolver):
         n, bound = problem.micro_batches, makespan_bound(problem, problem.micro_batches)
         horizon = n * int(problem.span.sum() + problem.lag.sum())
         known = tracker.solution
-        best = _greedy(problem, n, tracker.seconds_left) if known is None else known.start
+        best = _greedy(problem, tracker.seconds_left) if known is None else known.start
         if best is not None:
             horizon = makespan(problem, best)
             _offer_shorter(tracker, PipelineSchedule(problem, best))
-        fits = _model_seconds(problem, n) <= tracker.seconds_left
+        fits = _model_seconds(problem) <= tracker.seconds_left
         if fits and (best is None or horizon > bound):
             model = _MakespanModel(problem, horizon, bound, best)
             bound = max(bound, model.solve(tracker, self.num_workers))
@@ -91,41 +91,32 @@ def _offer_shorter(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedul
     offer_schedule(tracker, schedule)
 
 
-def _model_seconds(
-    problem: PipelineProblem,
-    micro_batches: int,
-    *,
-    instances_per_second: int = 4000,
-    pairs_per_second: int = 50_000,
-) -> float:
-    """Estimate the seconds until CP-SAT begins its search; it does not look at the clock before.
-
-    Parameters
-    ----------
-    instances_per_second, pairs_per_second : instances (times devices), and pairs of changes of a
-    device's memory, that CP-SAT reads in a second.
-    """
-    changes = (problem.memory != 0).sum(axis=0)[problem.limited] * micro_batches
-    pairs = int((changes[changes > 2 * micro_batches] ** 2).sum())
-    return micro_batches * len(problem.device) / instances_per_second + pairs / pairs_per_second
+def _model_seconds(problem: PipelineProblem) -> float:
+    """Estimate the seconds until CP-SAT begins its search; it does not look at the clock before."""
+    n = problem.micro_batches
+    changes = (problem.memory != 0).sum(axis=0)[problem.limited] * n
+    pairs = int((changes[changes > 2 * n] ** 2).sum())
+    # Instances (times devices), and pairs of changes of a device's memory, that it reads a second
+    instances_per_second, pairs_per_second = 4000, 50_000
+    return n * len(problem.device) / instances_per_second + pairs / pairs_per_second
 
 
-def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> Ints | None:
+def _greedy(problem: PipelineProblem, seconds: float) -> Ints | None:
     """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
     another.
     """
-    pattern = greedy_pattern(problem, 1)
-    if affordable_passes(problem, micro_batches, seconds) < 14:
-        return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
-    rank = np.arange(micro_batches, dtype=np.int64)[:, None]
+    n, pattern = problem.micro_batches, greedy_pattern(problem, 1)
+    serial = None if pattern is None else compact(problem, pattern.unroll(n))
+    if affordable_passes(problem, seconds) < 14:
+        return serial
+    rank = np.arange(n, dtype=np.int64)[:, None]
     found = [
-        dispatch(problem, rank + problem.forward * micro_batches),
+        dispatch(problem, rank + problem.forward * n),
         dispatch(problem, rank + 0 * problem.forward),
+        serial,
     ]
-    if pattern is not None:
-        found.append(compact(problem, pattern.unroll(micro_batches)))
     good = [np.sort(justify(problem, start), axis=0) for start in found if start is not None]
-    return min(good, key=lambda start: makespan(problem, start)) if good else None
+    return min(good, key=lambda start: makespan(problem, start), default=None)
 
 
 class _OfferEach(cp_model.CpSolverSolutionCallback):
@@ -169,11 +160,9 @@ class _MakespanModel:
                 self.model.add_hint(variable, value)
 
     def _add_precedences(self) -> None:
-        for j in range(self.n):
-            for u, v, lag in self.problem.edges:
-                self.model.add(
-                    self.start[j, v] >= self.start[j, u] + int(self.problem.span[u]) + lag
-                )
+        start = self.start.ravel()
+        for u, v, ticks in self.problem.edges_of(self.n):
+            self.model.add(start[v] >= start[u] + ticks)
 
     def _order_micro_batches(self) -> None:
         """Micro-batches are identical: sorting the starts of each block keeps everything valid."""

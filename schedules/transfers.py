@@ -25,29 +25,21 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Ints
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import check_choice
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-CHANNEL, BLOCKING = "channel", "blocking"
-MODES = ("lag", CHANNEL, BLOCKING)
-
-Moved = dict[tuple[int, int], str]
-"""(block, block that waits for it) -> name of the transfer between them."""
+MODES = ("lag", "channel", "blocking")
 
 
-def transfers_of(problem: PipelineProblem) -> Moved:
+def transfers_of(problem: PipelineProblem) -> dict[tuple[int, int], str]:
     """Return the transfers: waits of at least a tick between blocks that do not lie on the same
-    devices.
+    devices, as (block, block that waits for it) -> name of the transfer between them.
     """
     places = [tuple(problem.devices_of(i).tolist()) for i in range(problem.num_blocks)]
     names = problem.block_names
@@ -80,15 +72,14 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
     for (u, v), name in moved.items():
         ends = blocks[u].devices, blocks[v].devices
         occupied = tuple(sorted({*ends[0], *ends[1]}))
-        if mode == CHANNEL:
+        if mode == "channel":
             if ends not in channel:
                 channel[ends] = len(devices)
-                devices.append(">".join(_joined(problem, end) for end in ends))
+                names = ("+".join(problem.device_names[d] for d in end) for end in ends)
+                devices.append(">".join(names))
             occupied = (channel[ends],)
         span = dict(blocks[v].after)[blocks[u].name]
-        sent.append(
-            Block(name, "other", occupied, span, (0,) * len(occupied), ((blocks[u].name, 0),))
-        )
+        sent.append(Block(name, "other", occupied, span, after=((blocks[u].name, 0),)))
     for v, block in enumerate(blocks):
         after = tuple(
             (moved[u, v], 0) if (u, v) in moved else (problem.block_names[u], lag)
@@ -105,11 +96,6 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
     )
 
 
-def _joined(problem: PipelineProblem, devices: Iterable[int]) -> str:
-    """Return the names of devices as one."""
-    return "+".join(problem.device_names[d] for d in devices)
-
-
 def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:
     """Return the schedule as it runs under another treatment of transfers: the order of every
     device is kept.
@@ -119,7 +105,7 @@ def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:
     """
     problem = schedule.problem
     there = with_transfers(problem, mode)
-    wanted: Ints = schedule.start
+    wanted = schedule.start
     if there is not problem:
         ends = [wanted[:, u] + problem.span[u] for u, _ in transfers_of(problem)]
         wanted = np.column_stack([wanted, *ends])

@@ -36,7 +36,6 @@ def all_specs() -> tuple[SolverSpec, ...]:
         "placement",
         SAMPLED,
         "heuristics, annealing and large neighbourhood search, which share the best placement",
-        True,
         use="the default",
     )
     searches = *SEARCH, portfolio
@@ -48,18 +47,16 @@ def first_run(group: str) -> Callable[[], None]:
     """Return what calls every kernel of a group."""
     from placeopt.solvers import first_runs
 
-    run: Callable[[], None] = getattr(first_runs, group.replace("-", "_"))
-    return run
+    return getattr(first_runs, group.replace("-", "_"))
 
 
 def __getattr__(name: str) -> Any:
     """Return the registered solver class called `name` (CapWords), imported on demand."""
     from placeopt.solving.registry import solver_class, specs
 
-    for kind in ("placement", "pipeline", "jobs", "sharding", "plan"):
-        for spec in specs(kind).values():
-            if spec.target.rpartition(":")[2] == name:
-                return solver_class(spec.name, kind)
+    for spec in specs().values():
+        if spec.target.rpartition(":")[2] == name:
+            return solver_class(spec.name, spec.kind)
     raise AttributeError(f"module 'placeopt.solvers' has no attribute {name!r}")
 
 

@@ -79,15 +79,10 @@ def lists_by_time() -> None:
 
     context = Context(small_problem())
     graph, costs, units = context.graph, context.costs, context.units
-    position, none = (
-        Context.inverse(graph.order),
-        np.full(context.problem.num_ops, -1, np.int64),
-    )
+    position, none = Context.inverse(graph.order), np.full(len(graph.order), -1, np.int64)
     context.by_time(position)
-    time_kernels.schedule_with_favourites(graph, costs, units, position, none, context.unpinned)
-    time_kernels.schedule_earliest_start(
-        graph, costs, units, np.array(graph.order), position, context.unpinned
-    )
+    time_kernels.schedule_with_favourites(graph, costs, units, position, none)
+    time_kernels.schedule_earliest_start(graph, costs, units, np.array(graph.order), position)
 
 
 def clusterings() -> None:
@@ -173,16 +168,14 @@ def period_columns() -> None:
 def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):
-        _run(name, "makespan", Budget(evaluations=400))  # the seeds take the first hundreds
-    solver = make_solver("dual-policy", teacher="", credit="critical")
-    run(small_problem(), solver, Budget(evaluations=100))
-    solver = make_solver("dual-policy", groups=0.0, episodes=0.0, windows=1.0)
-    run(small_problem(), solver, Budget(evaluations=400))
+        _run(name, evaluations=400)  # the seeds take the first hundreds
+    _run("dual-policy", evaluations=100, teacher="", credit="critical")
+    _run("dual-policy", evaluations=400, groups=0.0, episodes=0.0, windows=1.0)
 
 
 def learned_lists() -> None:
     """Schedule by learned scores."""
-    _run("learned-list", "makespan")
+    _run("learned-list")
 
 
 def latency() -> None:
@@ -326,9 +319,8 @@ def pipelines() -> None:
     warm_up()
 
 
-SHORT = Budget(evaluations=10)
-"""Of evaluations alone: with a clock it would depend on the machine what is called."""
-
-
-def _run(solver: str, objective: str, budget: Budget = SHORT) -> None:
-    run(small_problem(objective), make_solver(solver), budget)
+def _run(solver: str, objective: str = "makespan", evaluations: int = 10, **options: Any) -> None:
+    """Run a solver; by evaluations alone: with a clock it would depend on the machine what is
+    called.
+    """
+    run(small_problem(objective), make_solver(solver, **options), Budget(evaluations=evaluations))

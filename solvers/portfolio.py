@@ -92,25 +92,21 @@ class Portfolio(MeasuringSearch):
             names = named(self.tactics, NAMES, "portfolio option tactics")
             improve(stages, chosen(names, lns=self.lns, prove=self.prove), self.walks)
 
-    def begin(
-        self, tracker: Tracker[Placement], *, before_bound: int = 4, where_large: int = 2
-    ) -> Stages:
+    def begin(self, tracker: Tracker[Placement]) -> Stages:
         """Run the heuristics in turn, with the quick bound between them; return the stages to go on
         with.
-
-        Parameters
-        ----------
-        before_bound, where_large : heuristics that run before the bound, fewer where problems are
-            large: even the shortest budget ends with a placement.
         """
         problem = tracker.problem
         evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
+        # Heuristics that run before the bound, fewer where problems are large: even the shortest
+        # budget ends with a placement.
+        before_bound = 4
         if is_vast(problem):
             stages.slices()
-            before_bound = where_large
+            before_bound = 2
         for index, name in enumerate(in_turn(problem)):
             if index == before_bound:
                 stages.bound()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
-from placeopt.solvers.stages import hot_kernels
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
@@ -64,10 +63,6 @@ class PortfolioFacts(MakespanFacts):
         problem = self.analysis.problem
         return self.lns_seconds * problem.num_ops * problem.num_devices
 
-    def takes(self, name: str) -> bool:
-        """Whether a search is registered and its kernels are compiled."""
-        return self.stages.takes(name, hot_kernels(self.stages.evaluator.problem, name))
-
 
 def _anneal(state: State, part: Tracker[Placement]) -> bool:
     """Anneal from the incumbent."""
@@ -79,7 +74,9 @@ def _anneal(state: State, part: Tracker[Placement]) -> bool:
 
 
 SEARCHES: tuple[Tactic, ...] = (
-    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing"), slow=True),
+    Runs(
+        "annealing", VALUE, _anneal, when=lambda facts: facts.stages.takes("annealing"), slow=True
+    ),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""

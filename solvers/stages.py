@@ -56,17 +56,14 @@ SLOW = {
 
 
 def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
-    """Groups of kernels in which a search spends its time."""
+    """Groups of kernels in which a search, annealing or cross-entropy, spends its time."""
     walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
-    return {
-        "annealing": ("walks",) if walks else ("populations",),
-        "cross-entropy": ("populations",),
-    }.get(search, ())
+    return ("walks",) if walks else ("populations",)
 
 
-def is_vast(problem: PlacementProblem, *, least: int = 1_000_000) -> bool:
+def is_vast(problem: PlacementProblem) -> bool:
     """Whether ops times devices are so many that a single heuristic may take all of the time."""
-    return is_large(problem, least)
+    return is_large(problem, 1_000_000)
 
 
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
@@ -75,7 +72,7 @@ def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """
     if not is_vast(problem):
         return HEURISTICS
-    return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
+    return tuple(dict.fromkeys((FIRST, SECOND, *HEURISTICS)))
 
 
 class Stages:
@@ -85,11 +82,6 @@ class Stages:
         self.evaluator, self.tracker = evaluator, evaluator.tracker
         self._left_out: list[str] = []  # in a first run
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
-
-    @property
-    def by_evaluations(self) -> bool:
-        """Whether evaluations are the limit."""
-        return self.tracker.budget.evaluations is not None
 
     def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
         """Prove a lower bound, in a tenth of the time, at most so many seconds; only the quickest
@@ -154,24 +146,21 @@ class Stages:
     def search(self, name: str, share: float, **options: Any) -> None:
         """Run a search from the incumbent on a share of what is left."""
         tracker = self.tracker
-        if tracker.stop() or self._nothing_left():
+        if tracker.stop() or self._nothing_left() or not self.takes(name):
             return
-        if not self.takes(name, hot_kernels(self.evaluator.problem, name)):
-            return
-        evaluations = None
-        if tracker.budget.evaluations is not None:
-            evaluations = max(1, int(tracker.evaluations_left * share))
+        limited = tracker.budget.evaluations is not None
         run_part(
             tracker,
             make_solver(name, **options),
             seconds=self._seconds(share),
-            evaluations=evaluations,
+            evaluations=max(1, int(tracker.evaluations_left * share)) if limited else None,
             initial=tracker.solution,
             target=self.evaluator.target,
         )
 
-    def takes(self, name: str, kernels: Sequence[str]) -> bool:
+    def takes(self, name: str) -> bool:
         """Whether a search is registered for the objective and its kernels are compiled."""
+        kernels = hot_kernels(self.evaluator.problem, name)
         return self.registered(name) and self._compiled(name, kernels)
 
     def registered(self, name: str) -> bool:

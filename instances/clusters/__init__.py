@@ -70,10 +70,8 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
         return source
     text = str(source)
     base, _, query = text.partition("?")
-    if base.endswith(".toml") or is_file(base):
-        cluster = read_cluster(base)
-    else:
-        cluster = _by_name(base)
+    toml = base.endswith(".toml")
+    cluster = read_cluster(base) if toml or is_file(base) else _by_name(base)
     options: dict[str, str] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in OPTIONS:
@@ -83,10 +81,8 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
         if key in options:
             raise InputError(f"cluster '{text}': option '{key}' is given twice; keep one")
         options[key] = value
-    return replace(
-        _with_options(cluster, options, text),
-        name=text if not base.endswith(".toml") else cluster.name,
-    )
+    cluster = _with_options(cluster, options, text)
+    return cluster if toml else replace(cluster, name=text)
 
 
 def _by_name(name: str) -> Cluster:
@@ -181,10 +177,8 @@ def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
             devices += _numbered(kind, per_host, f"host{host}/gpu")
             host_of += [host] * per_host
             link_of += [links.index(LINKS[link])] * per_host
-    host_at = np.array(host_of)
-    link_class = np.where(
-        host_at[:, None] == host_at[None, :], np.array(link_of)[:, None], 0
-    ).astype(np.int64)
+    host_at, link_at = np.array(host_of)[:, None], np.array(link_of)[:, None]
+    link_class = np.where(host_at == host_at.T, link_at, 0)
     return Cluster("", tuple(devices), tuple(links), link_class)
 
 
@@ -226,18 +220,16 @@ def _slowed(device: Device, fraction: float) -> Device:
 
 def _at_precision(device: Device, precision: str, text: str) -> Device:
     """Return a device with the data sheet's peak of one precision for all kernels."""
+    if precision not in ("fp32", "tf32", "fp16", "bf16"):
+        raise InputError(
+            f"cluster '{text}': precision must be fp32, tf32, fp16 or bf16, received '{precision}'"
+        )
     device = device.plain()
-    if precision == "fp32":
+    if precision == "fp32" or device.family != "gpu":
         return device
     peaks = TENSOR_CORE_PEAKS.get(device.kind, {})
     if "tf32" in peaks:  # Ampere and later, MI300: as many bf16 products as fp16 ones
         peaks = peaks | {"bf16": peaks["fp16"]}
-    if precision not in ("tf32", "fp16", "bf16"):
-        raise InputError(
-            f"cluster '{text}': precision must be fp32, tf32, fp16 or bf16, received '{precision}'"
-        )
-    if device.family != "gpu":
-        return device
     if precision not in peaks:
         raise InputError(
             f"cluster '{text}': {device.kind} has no {precision} matrix units; use "
@@ -301,7 +293,6 @@ between = ["A100-*", "A100-*"]
 link = "nvlink"
 """
 
-_CLUSTER_KEYS = ("name", "contention", "devices", "links", "connections")
 _DEVICE_KEYS = (
     "kind",
     "name",
@@ -313,8 +304,6 @@ _DEVICE_KEYS = (
     "launch_overhead",
 )
 _SPEEDS = ("peak_flops", "memory_bandwidth", "launch_overhead")
-_LINK_KEYS = ("name", "latency", "bandwidth")
-_CONNECTION_KEYS = ("between", "link", "one_way")
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -327,7 +316,8 @@ def read_cluster(path: str | Path) -> Cluster:
         not connected.
     """
     where = f"cluster file '{path}'"
-    table = Body(read_toml(path, what="cluster file"), where).only(_CLUSTER_KEYS)
+    given = {"links": [], "connections": [], **read_toml(path, what="cluster file")}
+    table = Body(given, where).only(("name", "contention", "devices", "links", "connections"))
     devices: list[Device] = []
     for row in table.bodies("devices"):
         devices += _devices(row.only(_DEVICE_KEYS))
@@ -336,17 +326,14 @@ def read_cluster(path: str | Path) -> Cluster:
                 f"{where}: expected at most {MAX_DEVICES} devices, received {len(devices)} or more"
             )
     links: dict[str, Link] = {}
-    for row in table.bodies("links") if table.has("links") else []:
-        link = Link(
-            row.only(_LINK_KEYS).text("name"), row.number("latency"), row.number("bandwidth")
-        )
+    for row in table.bodies("links"):
+        link = Link(**row.only(("name", "latency", "bandwidth")).fields(Link))
         if link.name in links:
             raise InputError(
                 f"{row.where}: link '{link.name}' is there twice; names must be distinct"
             )
         links[link.name] = link
-    connections = table.bodies("connections") if table.has("connections") else []
-    link_class = _connect(connections, devices, links, where)
+    link_class = _connect(table.bodies("connections"), devices, links, where)
     links = links or {"uniform": LINKS["uniform"]}  # one device: nothing is ever sent
     name = table.text("name", "") or Path(path).stem
     cluster = Cluster(name, tuple(devices), tuple(links.values()), link_class)
@@ -364,7 +351,7 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
     # How often the connections may cover all pairs of devices
     max_cover = 64
     for row in rows:
-        ends = row.only(_CONNECTION_KEYS).texts("between")
+        ends = row.only(("between", "link", "one_way")).texts("between")
         if len(ends) != 2:
             raise row.wrong("between", "two patterns of device names", ends)
         number = _link_number(row, links)
@@ -477,9 +464,8 @@ def host_channels(cluster: Cluster) -> Ints:
     """One channel per host for everything it sends to other hosts (its network card); none inside a
     host.
     """
-    host = _host_of(cluster)
-    outside = host[:, None] != host[None, :]
-    return np.where(outside, host[:, None], -1).astype(np.int64)
+    host = _host_of(cluster)[:, None]
+    return np.where(host != host.T, host, -1)
 
 
 SHARED = ("pcie", "usb")
@@ -493,9 +479,9 @@ def hardware_channels(cluster: Cluster) -> Ints:
     crosses PCI Express or USB shares the root of its host; what leaves a host shares its network
     card.
     """
-    outside, host = host_channels(cluster), _host_of(cluster)
+    outside, host = host_channels(cluster), _host_of(cluster)[:, None]
     hosts = int(host.max()) + 1
     shared = np.array([link.name.startswith(SHARED) for link in cluster.links])[cluster.link_class]
     port = np.arange(cluster.num_devices)[:, None] + 2 * hosts
-    inside = np.where(shared, host[:, None] + hosts, port)
-    return np.where(outside >= 0, outside, inside).astype(np.int64)
+    inside = np.where(shared, host + hosts, port)
+    return np.where(outside >= 0, outside, inside)

@@ -58,10 +58,9 @@ class Gpu:
 
     def peak(self, precision: str) -> tuple[float, str]:
         """Return flop/s and the precision that stands for one the device does not have."""
-        for name in (precision, *_FALLBACKS[precision]):
-            if name in self.peaks:
-                return self.peaks[name], name
-        return self.peaks["fp32"], "fp32"
+        names = (precision, *_FALLBACKS[precision], "fp32")
+        name = next(name for name in names if name in self.peaks)
+        return self.peaks[name], name
 
     def share(self, precision: str) -> float:
         """Return the sustained part of a peak; 16-bit formats share theirs."""
@@ -73,7 +72,7 @@ _FALLBACKS = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
     "fp32": (),
-    "tf32": ("fp32",),
+    "tf32": (),
     "fp8": ("bf16", "fp16"),
     "fp4": ("fp8", "bf16", "fp16"),
 }

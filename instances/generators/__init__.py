@@ -8,11 +8,10 @@ generator is deterministic: same specification, same graph. Random families take
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import math
+import pkgutil
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
@@ -32,7 +31,7 @@ class Entry(NamedTuple):
 
     target: str
     summary: str
-    fixed: Mapping[str, Any] = MappingProxyType({})
+    fixed: Mapping[str, Any] = {}
 
 
 _TABLE: dict[str, Entry] = {
@@ -95,8 +94,15 @@ MAX_REPEATS = 10_000
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         (
-            *("branches", "layers", "image_layers", "text_layers"),
-            *("cells", "experts", "steps", "source", "target"),
+            "branches",
+            "layers",
+            "image_layers",
+            "text_layers",
+            "cells",
+            "experts",
+            "steps",
+            "source",
+            "target",
         ),
         (1, MAX_REPEATS),
     ),
@@ -151,7 +157,7 @@ def generate(spec: str) -> OpGraph:
     entry = _entry(name)
     defaults = {**_options(entry), **_TRAINING}
     values: dict[str, Any] = dict(entry.fixed)
-    for key, text in _parse_query(name, query):
+    for key, text in _parse_query(name, query).items():
         if key not in defaults:
             raise InputError(
                 f"generator '{name}': unknown option '{key}'; {did_you_mean(key, defaults)}"
@@ -177,10 +183,7 @@ def _entry(name: str) -> Entry:
 
 
 def _load(entry: Entry) -> Callable[..., OpGraph]:
-    module, _, function = entry.target.partition(":")
-    loaded: Callable[..., OpGraph] = getattr(
-        importlib.import_module(f"{__package__}.{module}"), function
-    )
+    loaded: Callable[..., OpGraph] = pkgutil.resolve_name(f"{__package__}.{entry.target}")
     return loaded
 
 
@@ -193,7 +196,7 @@ def _options(entry: Entry) -> dict[str, Any]:
     return {key: entry.fixed.get(key, default) for key, default in options.items()}
 
 
-def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
+def _parse_query(name: str, query: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in query.split("&") if query else []:
         key, equals, value = part.partition("=")
@@ -206,7 +209,7 @@ def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
         if key in pairs:
             raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
         pairs[key] = unquote_plus(value).strip()
-    return list(pairs.items())
+    return pairs
 
 
 def _convert(name: str, key: str, text: str, default: Any) -> Any:
@@ -249,7 +252,7 @@ def generator(**limits: tuple[float, float]) -> Callable[[Build], Build]:
             for key, value in given.items():
                 least = min(1, defaults.get(key, 1)) if isinstance(value, int) else -math.inf
                 low, high = limits.get(key, RANGES.get(key, (least, MAX_SIZE)))
-                _check_option(f"generator '{given['name']}': option '{key}'", value, low, high)
+                _check_option(given["name"], key, value, low, high)
             return build(**options)
 
         return checked  # type: ignore[return-value]
@@ -257,16 +260,17 @@ def generator(**limits: tuple[float, float]) -> Callable[[Build], Build]:
     return declare
 
 
-def _check_option(where: str, value: Any, low: float, high: float) -> None:
+def _check_option(name: str, key: str, value: Any, low: float, high: float) -> None:
     """Refuse a number outside its range, or a word that is none of the option's."""
+    expected = ""
     if isinstance(value, str):
-        words = WORDS.get(where.rpartition(" ")[2].strip("'"), (value,))
+        words = WORDS.get(key, (value,))
         if value not in words:
-            raise InputError(f"{where} expects one of {', '.join(words)}, received '{value}'")
-    elif not isinstance(value, bool) and value < low:
-        raise InputError(f"{where} expects at least {low}, received {value}")
-    elif not isinstance(value, bool) and value > high:
-        raise InputError(f"{where} expects at most {high}, received {value}")
+            expected, value = f"one of {', '.join(words)}", f"'{value}'"
+    elif not isinstance(value, bool) and (value < low or value > high):
+        expected = f"at least {low}" if value < low else f"at most {high}"
+    if expected:
+        raise InputError(f"generator '{name}': option '{key}' expects {expected}, received {value}")
 
 
 def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -> None:

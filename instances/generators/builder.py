@@ -11,6 +11,7 @@ Conventions, shared by every generator:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Shape = tuple[int, ...]
+
+Size = int | tuple[int, int]
+"""Of a kernel or its padding: one number for height and width, or both."""
 
 MAX_BUILT = 300_000
 """Most ops of a graph that is written down op by op: seconds, not minutes."""
@@ -41,6 +45,11 @@ class Tensor(NamedTuple):
         return math.prod(self.shape)
 
 
+def height_and_width(size: Size) -> tuple[int, int]:
+    """Return both numbers of a size."""
+    return (size, size) if isinstance(size, int) else size
+
+
 class OpFields(TypedDict, total=False):
     """What an op may be given; see `GraphBuilder.ops`."""
 
@@ -49,7 +58,6 @@ class OpFields(TypedDict, total=False):
     parameters: int
     buffers: int
     moved: int | None
-    meta: int
 
 
 OP_FIELDS = (
@@ -76,9 +84,9 @@ class GraphBuilder:
     def __init__(self, name: str, dtype_bytes: int = 4) -> None:
         self.name = name
         self.dtype_bytes = dtype_bytes
-        self._scope: list[str] = []
         self._path = ""
-        self._names: dict[str, int] = {}
+        self.meta = -1  # label of the sharded op that the next ops are pieces of
+        self._names = Counter[str]()
         self._op_names: list[str] = []
         self._ops: list[tuple[Any, ...]] = []  # values of OP_FIELDS
         self._tensors: list[tuple[int, int, list[int]]] = []  # producer, bytes, consumers
@@ -91,13 +99,12 @@ class GraphBuilder:
     @contextmanager
     def layer(self, name: str) -> Iterator[None]:
         """Name the layer that the ops created inside belong to; layers nest ("encoder/3")."""
-        self._scope.append(name)
-        self._path = "/".join(self._scope)
+        outer = self._path
+        self._path = f"{outer}/{name}" if outer else name
         try:
             yield
         finally:
-            self._scope.pop()
-            self._path = "/".join(self._scope)
+            self._path = outer
 
     def input(self, *shape: int) -> Tensor:
         """Return an input of the model."""
@@ -114,7 +121,6 @@ class GraphBuilder:
         parameters: int = 0,
         buffers: int = 0,
         moved: int | None = None,
-        meta: int = -1,
     ) -> list[Tensor]:
         """Add one op with any number of outputs and return them.
 
@@ -126,8 +132,8 @@ class GraphBuilder:
         """
         title = name or kind
         path = f"{self._path}/{title}" if self._path else title
-        seen = self._names.get(path, 0)
-        self._names[path] = seen + 1
+        seen = self._names[path]
+        self._names[path] += 1
         op = len(self._op_names)
         self._links += len(inputs) + len(shapes)
         check_count(self.name, op + 1, MAX_BUILT)
@@ -135,24 +141,17 @@ class GraphBuilder:
         max_links = 3_000_000
         check_count(self.name, self._links, max_links, "tensors and inputs of ops")
         self._op_names.append(f"{path}_{seen}" if seen else path)
-        read = 0
         for tensor in inputs:
-            read += tensor.size
             if tensor.id >= 0:
-                consumers = self._tensors[tensor.id][2]
-                if not consumers or consumers[-1] != op:
-                    consumers.append(op)
-        outputs, written = [], 0
-        for shape in shapes:
-            size = math.prod(shape)
-            written += size
-            outputs.append(Tensor(len(self._tensors), shape))
-            self._tensors.append((op, size * self.dtype_bytes, []))
-            self._shapes.append(shape)
+                self._tensors[tensor.id][2].append(op)
+        outputs = [Tensor(index, shape) for index, shape in enumerate(shapes, len(self._tensors))]
+        self._tensors += [(op, tensor.size * self.dtype_bytes, []) for tensor in outputs]
+        self._shapes += shapes
         if moved is None:
-            moved = (read + parameters + written) * self.dtype_bytes
+            values = sum(tensor.size for tensor in (*inputs, *outputs))
+            moved = (values + parameters) * self.dtype_bytes
         resident = (parameters + buffers) * self.dtype_bytes
-        self._ops.append((kind, self._path, flops, moved, resident, parameters, meta))
+        self._ops.append((kind, self._path, flops, moved, resident, parameters, self.meta))
         return outputs
 
     def op(
@@ -161,22 +160,15 @@ class GraphBuilder:
         """Add one op with one output and return it; see `ops`."""
         return self.ops(kind, inputs, (shape,), **fields)[0]
 
-    def variable(self, shape: Shape, *, name: str = "weights", meta: int = -1) -> Tensor:
+    def variable(self, shape: Shape, *, name: str = "weights") -> Tensor:
         """Learned values as an op of their own, which other ops read as a tensor."""
-        size = math.prod(shape)
-        return self.op("variable", (), shape, name=name, parameters=size, moved=0, meta=meta)
+        return self.op("variable", (), shape, name=name, parameters=math.prod(shape), moved=0)
 
     def build(self) -> OpGraph:
         """Return the graph."""
         fields = {name: tuple(row[at] for row in self._ops) for at, name in enumerate(OP_FIELDS)}
-        if (
-            max(
-                sum(fields["flops"]),
-                sum(fields["bytes_moved"]),
-                sum(size for _, size, _ in self._tensors),
-            )
-            >= MAX_SUM
-        ):
+        sizes = [size for _, size, _ in self._tensors]
+        if max(map(sum, (fields["flops"], fields["bytes_moved"], sizes))) >= MAX_SUM:
             raise InputError(
                 f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes"
             )
@@ -200,9 +192,9 @@ class GraphBuilder:
         """Element-wise sum."""
         return self.binary("add", x, y, name=name)
 
-    def scale(self, x: Tensor, *, name: str = "scale") -> Tensor:
+    def scale(self, x: Tensor) -> Tensor:
         """Multiply by a learned vector along the last dimension."""
-        return self.op("scale", (x,), x.shape, name=name, flops=x.size, parameters=x.shape[-1])
+        return self.op("scale", (x,), x.shape, flops=x.size, parameters=x.shape[-1])
 
     def bias(self, x: Tensor, *, name: str = "bias") -> Tensor:
         """Add a learned vector along the last dimension."""
@@ -214,11 +206,11 @@ class GraphBuilder:
         """Rearrange a tensor into `shape` (a copy: bytes move, nothing is computed)."""
         return self.op(kind, (x,), shape, name=name)
 
-    def concat(self, parts: Sequence[Tensor], axis: int, *, name: str = "concat") -> Tensor:
-        """Join tensors along `axis`."""
-        shape = list(parts[0].shape)
-        shape[axis] = sum(part.shape[axis] for part in parts)
-        return self.op("concat", parts, tuple(shape), name=name)
+    def concat(self, parts: Sequence[Tensor], *, name: str = "concat") -> Tensor:
+        """Join tensors along the second dimension."""
+        batch, _, *rest = parts[0].shape
+        shape = (batch, sum(part.shape[1] for part in parts), *rest)
+        return self.op("concat", parts, shape, name=name)
 
     # --- matrix products
     # ---------------------------------------------------------------------------------
@@ -263,9 +255,9 @@ class GraphBuilder:
         self,
         x: Tensor,
         out: int,
-        kernel: int | tuple[int, int],
+        kernel: Size,
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Size = 0,
         *,
         groups: int = 1,
         bias: bool = False,
@@ -273,8 +265,7 @@ class GraphBuilder:
     ) -> Tensor:
         """Two-dimensional convolution."""
         batch, channels, height, width = x.shape
-        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
-        ph, pw = (padding, padding) if isinstance(padding, int) else padding
+        (kh, kw), (ph, pw) = height_and_width(kernel), height_and_width(padding)
         shape = (
             batch,
             out,
@@ -320,9 +311,9 @@ class GraphBuilder:
         self,
         x: Tensor,
         out: int,
-        kernel: int | tuple[int, int],
+        kernel: Size,
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Size = 0,
         *,
         name: str = "conv",
     ) -> Tensor:
@@ -340,7 +331,6 @@ class GraphBuilder:
         *,
         kind: str = "max_pool",
         ceil: bool = False,
-        name: str = "",
     ) -> Tensor:
         """Maximum or average pooling (`kind` "max_pool" or "avg_pool"); `ceil` rounds sizes up."""
         batch, channels, height, width = x.shape
@@ -351,8 +341,8 @@ class GraphBuilder:
 
         shape = (batch, channels, side(height), side(width))
         self._check_image(shape)
-        return self.op(kind, (x,), shape, name=name, flops=math.prod(shape) * kernel * kernel)
+        return self.op(kind, (x,), shape, flops=math.prod(shape) * kernel * kernel)
 
-    def global_pool(self, x: Tensor, *, name: str = "global_pool") -> Tensor:
+    def global_pool(self, x: Tensor) -> Tensor:
         """Average over the image; leaves (batch, channels)."""
-        return self.op("avg_pool", (x,), x.shape[:2], name=name, flops=x.size)
+        return self.op("avg_pool", (x,), x.shape[:2], name="global_pool", flops=x.size)

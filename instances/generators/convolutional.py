@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators import generator
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.builder import GraphBuilder, Size, Tensor, height_and_width
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def squeezenet(
             s = b.relu(b.conv(x, squeeze, 1, bias=True, name="squeeze"))
             one = b.relu(b.conv(s, expand, 1, bias=True, name="expand1"))
             three = b.relu(b.conv(s, expand, 3, 1, 1, bias=True, name="expand3"))
-            x = b.concat((one, three), 1)
+            x = b.concat((one, three))
             if position in (4, 8):
                 x = b.pool(x, 3, 2, ceil=True)
     with b.layer("head"):
@@ -138,12 +138,12 @@ def densenet121(
         features = [x]
         for layer in range(layers):
             with b.layer(f"block{block + 1}/{layer}"):
-                y = b.concat(features, 1) if len(features) > 1 else features[0]
+                y = b.concat(features) if len(features) > 1 else features[0]
                 y = b.relu(b.batch_norm(y))
                 y = b.conv_bn_relu(y, 4 * growth, 1, name="conv1")
                 features.append(b.conv(y, growth, 3, 1, 1, name="conv2"))
         with b.layer(f"transition{block + 1}" if block + 1 < len(blocks) else "head"):
-            x = b.relu(b.batch_norm(b.concat(features, 1)))
+            x = b.relu(b.batch_norm(b.concat(features)))
             if block + 1 < len(blocks):
                 x = b.pool(b.conv(x, x.shape[1] // 2, 1), 2, 2, kind="avg_pool")
             else:
@@ -177,11 +177,12 @@ def nasnet(
     reductions = {cells // 3, 2 * cells // 3} if cells >= 3 else set()
     for cell in range(cells):
         with b.layer(f"cell{cell}"):
+            build = _normal_cell
             if cell in reductions:
-                filters *= 2
-                x, previous = _reduction_cell(b, previous, x, filters), x
-            else:
-                x, previous = _normal_cell(b, previous, x, filters), x
+                filters, build = 2 * filters, _reduction_cell
+            h0 = _squeeze(b, previous, filters, x.shape[2], "squeeze_previous")
+            h1 = _squeeze(b, x, filters, x.shape[2], "squeeze")
+            previous, x = x, build(b, h0, h1, filters)
     with b.layer("head"):
         b.linear(b.global_pool(b.relu(x)), classes)
     return b.build()
@@ -189,8 +190,7 @@ def nasnet(
 
 def _squeeze(b: GraphBuilder, x: Tensor, filters: int, side: int, name: str) -> Tensor:
     """Bring a cell input to `filters` channels and the given image side."""
-    stride = x.shape[2] // side
-    return b.batch_norm(b.conv(b.relu(x), filters, 1, max(1, stride), name=name))
+    return b.batch_norm(b.conv(b.relu(x), filters, 1, x.shape[2] // side, name=name))
 
 
 def _average(b: GraphBuilder, x: Tensor) -> Tensor:
@@ -209,9 +209,7 @@ def _separable(b: GraphBuilder, x: Tensor, kernel: int, filters: int, stride: in
     return x
 
 
-def _normal_cell(b: GraphBuilder, previous: Tensor, x: Tensor, f: int) -> Tensor:
-    side = x.shape[2]
-    h0, h1 = _squeeze(b, previous, f, side, "squeeze_previous"), _squeeze(b, x, f, side, "squeeze")
+def _normal_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
     blocks = [
         b.add(_separable(b, h1, 3, f), h1),
         b.add(_separable(b, h0, 3, f), _separable(b, h1, 5, f)),
@@ -219,18 +217,16 @@ def _normal_cell(b: GraphBuilder, previous: Tensor, x: Tensor, f: int) -> Tensor
         b.add(_average(b, h0), _average(b, h0)),
         b.add(_separable(b, h0, 5, f), _separable(b, h0, 3, f)),
     ]
-    return b.concat([h0, *blocks], 1)
+    return b.concat([h0, *blocks])
 
 
-def _reduction_cell(b: GraphBuilder, previous: Tensor, x: Tensor, f: int) -> Tensor:
-    side = x.shape[2]
-    h0, h1 = _squeeze(b, previous, f, side, "squeeze_previous"), _squeeze(b, x, f, side, "squeeze")
+def _reduction_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
     first = b.add(_separable(b, h0, 7, f, 2), _separable(b, h1, 5, f, 2))
     second = b.add(b.pool(h1, 3, 2, 1), _separable(b, h0, 7, f, 2))
     third = b.add(b.pool(h1, 3, 2, 1, kind="avg_pool"), _separable(b, h0, 5, f, 2))
     fourth = b.add(b.pool(h1, 3, 2, 1), _separable(b, first, 3, f))
     fifth = b.add(_average(b, first), second)
-    return b.concat([second, third, fourth, fifth], 1)
+    return b.concat([second, third, fourth, fifth])
 
 
 @generator()
@@ -276,64 +272,63 @@ def _pooled(b: GraphBuilder, x: Tensor, out: int) -> Tensor:
     return b.conv_bn_relu(_average(b, x), out, 1, name="pooled")
 
 
+def _branch(b: GraphBuilder, x: Tensor, name: str, *convs: tuple[int, Size]) -> Tensor:
+    """Convolutions (channels, kernel) one after the other, which keep the size of the image."""
+    for position, (out, kernel) in enumerate(convs, start=1):
+        height, width = height_and_width(kernel)
+        padding = height // 2, width // 2
+        x = b.conv_bn_relu(x, out, kernel, 1, padding, name=f"{name}{position}")
+    return x
+
+
+_ROW, _COLUMN = (1, 7), (7, 1)
+
+
 def _module_a(b: GraphBuilder, x: Tensor, pooled: int) -> Tensor:
     """Figure 5 of the paper: 1 x 1, 5 x 5, double 3 x 3 and pooled branches."""
     one = b.conv_bn_relu(x, 64, 1, name="one")
-    five = b.conv_bn_relu(x, 48, 1, name="five1")
-    five = b.conv_bn_relu(five, 64, 5, 1, 2, name="five2")
-    three = b.conv_bn_relu(x, 64, 1, name="three1")
-    three = b.conv_bn_relu(three, 96, 3, 1, 1, name="three2")
-    three = b.conv_bn_relu(three, 96, 3, 1, 1, name="three3")
-    return b.concat((one, five, three, _pooled(b, x, pooled)), 1)
+    five = _branch(b, x, "five", (48, 1), (64, 5))
+    three = _branch(b, x, "three", (64, 1), (96, 3), (96, 3))
+    return b.concat((one, five, three, _pooled(b, x, pooled)))
 
 
 def _reduction_a(b: GraphBuilder, x: Tensor) -> Tensor:
     single = b.conv_bn_relu(x, 384, 3, 2, name="single")
-    double = b.conv_bn_relu(x, 64, 1, name="double1")
-    double = b.conv_bn_relu(double, 96, 3, 1, 1, name="double2")
+    double = _branch(b, x, "double", (64, 1), (96, 3))
     double = b.conv_bn_relu(double, 96, 3, 2, name="double3")
-    return b.concat((single, double, b.pool(x, 3, 2)), 1)
+    return b.concat((single, double, b.pool(x, 3, 2)))
 
 
 def _module_b(b: GraphBuilder, x: Tensor, width: int) -> Tensor:
     """Figure 6: factorised 7 x 7 branches."""
-    row, column = ((1, 7), (0, 3)), ((7, 1), (3, 0))
     one = b.conv_bn_relu(x, 192, 1, name="one")
-    single = b.conv_bn_relu(x, width, 1, name="single1")
-    single = b.conv_bn_relu(single, width, row[0], 1, row[1], name="single2")
-    single = b.conv_bn_relu(single, 192, column[0], 1, column[1], name="single3")
-    double = b.conv_bn_relu(x, width, 1, name="double1")
-    for position, (kernel, padding) in enumerate((column, row, column, row), start=2):
-        out = 192 if position == 5 else width
-        double = b.conv_bn_relu(double, out, kernel, 1, padding, name=f"double{position}")
-    return b.concat((one, single, double, _pooled(b, x, 192)), 1)
+    single = _branch(b, x, "single", (width, 1), (width, _ROW), (192, _COLUMN))
+    factors = (width, _COLUMN), (width, _ROW), (width, _COLUMN), (192, _ROW)
+    double = _branch(b, x, "double", (width, 1), *factors)
+    return b.concat((one, single, double, _pooled(b, x, 192)))
 
 
 def _reduction_b(b: GraphBuilder, x: Tensor) -> Tensor:
-    three = b.conv_bn_relu(x, 192, 1, name="three1")
+    three = _branch(b, x, "three", (192, 1))
     three = b.conv_bn_relu(three, 320, 3, 2, name="three2")
-    seven = b.conv_bn_relu(x, 192, 1, name="seven1")
-    seven = b.conv_bn_relu(seven, 192, (1, 7), 1, (0, 3), name="seven2")
-    seven = b.conv_bn_relu(seven, 192, (7, 1), 1, (3, 0), name="seven3")
+    seven = _branch(b, x, "seven", (192, 1), (192, _ROW), (192, _COLUMN))
     seven = b.conv_bn_relu(seven, 192, 3, 2, name="seven4")
-    return b.concat((three, seven, b.pool(x, 3, 2)), 1)
+    return b.concat((three, seven, b.pool(x, 3, 2)))
 
 
 def _module_c(b: GraphBuilder, x: Tensor) -> Tensor:
     """Figure 7: 3 x 3 filters expanded to parallel 1 x 3 and 3 x 1."""
     one = b.conv_bn_relu(x, 320, 1, name="one")
-    three = b.conv_bn_relu(x, 384, 1, name="three1")
-    wide = [
-        b.conv_bn_relu(three, 384, (1, 3), 1, (0, 1), name="three2a"),
-        b.conv_bn_relu(three, 384, (3, 1), 1, (1, 0), name="three2b"),
+    wide = _expanded(b, _branch(b, x, "three", (384, 1)), "three2")
+    wide += _expanded(b, _branch(b, x, "double", (448, 1), (384, 3)), "double3")
+    return b.concat((one, *wide, _pooled(b, x, 192)))
+
+
+def _expanded(b: GraphBuilder, x: Tensor, name: str) -> list[Tensor]:
+    return [
+        b.conv_bn_relu(x, 384, (1, 3), 1, (0, 1), name=f"{name}a"),
+        b.conv_bn_relu(x, 384, (3, 1), 1, (1, 0), name=f"{name}b"),
     ]
-    double = b.conv_bn_relu(x, 448, 1, name="double1")
-    double = b.conv_bn_relu(double, 384, 3, 1, 1, name="double2")
-    wide += [
-        b.conv_bn_relu(double, 384, (1, 3), 1, (0, 1), name="double3a"),
-        b.conv_bn_relu(double, 384, (3, 1), 1, (1, 0), name="double3b"),
-    ]
-    return b.concat((one, *wide, _pooled(b, x, 192)), 1)
 
 
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

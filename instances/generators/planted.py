@@ -14,24 +14,28 @@ the queue "planned" and the contention models "source", "pair" and "none".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.instances.generators import MAX_EDGES, check_count, generator
-from placeopt.instances.generators.task_graphs import BYTES_PER_TICK, MEAN_TICKS
+from placeopt.instances.generators.task_graphs import (
+    BYTES_PER_TICK,
+    MEAN_TICKS,
+    tensors_of,
+    timed_graph,
+)
+from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 
-@dataclass(frozen=True, eq=False)
-class _Planted:
+class _Planted(NamedTuple):
     """A filled schedule and the tensors that it satisfies; ops are in random order."""
 
     horizon: int  # ticks
@@ -67,20 +71,9 @@ def planted(
     contention : "none", or "source" to keep the optimum where each device sends one tensor at a
     time.
     """
-    from placeopt.model.graph import OpGraph
-
     known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
-    return OpGraph(
-        name=name,
-        op_names=tuple(f"op{i}" for i in range(ops)),
-        producer=known.producer,
-        tensor_bytes=known.transfer * BYTES_PER_TICK,
-        consumer_ptr=known.consumer_ptr,
-        consumer=known.consumer,
-        measured_kinds=("*",),
-        measured=known.duration.reshape(-1, 1),
-        measured_transfer=known.transfer,
-    )
+    tensors = known.producer, known.consumer_ptr, known.consumer
+    return timed_graph(name, known.duration, tensors, known.transfer)
 
 
 def planted_problem(
@@ -105,10 +98,6 @@ def planted_problem(
     stays:
         the ops' fastest times still sum to devices * optimum.
     """
-    from placeopt.model.cluster import contention_matrix
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-
     known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
     compute = np.repeat(known.duration[:, None], devices, axis=1)
     if unrelated:
@@ -124,10 +113,10 @@ def planted_problem(
         consumer=known.consumer,
         transfer=known.transfer.reshape(-1, 1),
         tensor_bytes=known.transfer * BYTES_PER_TICK,
-        op_names=tuple(f"op{i}" for i in range(ops)),
         channel=contention_matrix(devices, contention),
     )
-    return problem, Placement(known.device, _ranks(known.start)), known.horizon
+    # every op lasts at least a tick, so equal starts do not depend on each other
+    return problem, Placement.from_starts(known.device, known.start), known.horizon
 
 
 def _plant(
@@ -150,12 +139,12 @@ def _plant(
     device, start, duration, horizon = _fill(rng, ops, devices, spread)
     shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted
     device, start, duration = device[shuffle], start[shuffle], duration[shuffle]
-    edges = _edges(rng, start, start + duration, device, degree, devices)
-    producer, degrees = np.unique(edges[:, 0], return_counts=True)
-    pointer = np.concatenate(([0], np.cumsum(degrees))).astype(np.int64)
-    transfer = _transfers(rng, edges, pointer, producer, start, start + duration, device, ccr)
+    finish = start + duration
+    edges = _edges(rng, start, finish, device, degree, devices)
+    producer, pointer = tensors_of(edges)
+    transfer = _transfers(rng, edges, pointer, start, finish, device, ccr)
     if contention == "source":
-        transfer = _one_at_a_time(transfer, edges, pointer, start, start + duration, device)
+        transfer = _one_at_a_time(transfer, edges, pointer, start, finish, device)
     return _Planted(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
 
 
@@ -213,30 +202,17 @@ def _transfers(
     rng: np.random.Generator,
     edges: Ints,
     pointer: Ints,
-    producer: Ints,
     start: Ints,
     finish: Ints,
     device: Ints,
     ccr: float,
 ) -> Ints:
     """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
-    wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(
-        np.int64
-    )
-    if not len(producer):
-        return wanted
+    ticks = rng.uniform(0.5, 1.5, len(pointer) - 1) * ccr * MEAN_TICKS
+    wanted = np.floor(ticks + 0.5).astype(np.int64)
     u, v = edges[:, 0], edges[:, 1]
     slack = np.where(device[u] == device[v], np.iinfo(np.int64).max, start[v] - finish[u])
     return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))
-
-
-def _ranks(start: Ints) -> Ints:
-    """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
-    on each other.
-    """
-    rank = np.empty(len(start), np.int64)
-    rank[np.argsort(start, kind="stable")] = np.arange(len(start))
-    return rank
 
 
 def _one_at_a_time(
@@ -251,7 +227,7 @@ def _one_at_a_time(
     only lets the others begin sooner.
     """
     tensor = np.repeat(np.arange(len(transfer)), np.diff(pointer))
-    rank = _ranks(start)
+    rank = np.argsort(np.argsort(start, kind="stable"))  # by start, then index
     u, v = edges[:, 0], edges[:, 1]
     remote = np.flatnonzero(device[u] != device[v])
     # one request per (tensor, receiving device), with its first reader

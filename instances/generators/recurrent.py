@@ -16,7 +16,7 @@ A. Mirhoseini et al., "Device placement optimization with reinforcement learning
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from placeopt.instances.generators import MAX_REPEATS, generator
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
@@ -27,57 +27,45 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-class State(NamedTuple):
-    """Hidden and cell state of an LSTM layer; None before the first step."""
-
-    hidden: Tensor | None = None
-    cell: Tensor | None = None
-
-
 class Lstm:
     """One LSTM layer (Hochreiter and Schmidhuber 1997) whose steps share a variable."""
 
     def __init__(self, b: GraphBuilder, inputs: int, hidden: int, fine: bool, name: str) -> None:
         self.b, self.hidden, self.fine, self.name = b, hidden, fine, name
-        rows = inputs + hidden
-        self.rows = rows
+        self.rows = inputs + hidden
+        self.state: tuple[Tensor, ...] = ()  # hidden and cell, after the first step
         with b.layer(name):
-            self.weights = b.variable((rows + 1, 4 * hidden))  # weights and biases
+            self.weights = b.variable((self.rows + 1, 4 * hidden))  # weights and biases
 
-    def step(self, x: Tensor, state: State, time: int) -> State:
-        """Run one step and return the new state."""
+    def step(self, x: Tensor, time: int) -> Tensor:
+        """Run one step and return the hidden state."""
         b, batch, hidden = self.b, x.shape[0], self.hidden
         shape = (batch, hidden)
         product = 2 * batch * self.rows * 4 * hidden + 4 * batch * hidden
         with b.layer(f"{self.name}/step{time}"):
-            before = [t for t in state if t is not None]
             if not self.fine:
-                flops = product + 30 * batch * hidden
-                h, c = b.ops("lstm_cell", (x, *before, self.weights), (shape, shape), flops=flops)
-                return State(h, c)
-            previous = (x, state.hidden) if state.hidden is not None else (x,)
-            joined = b.op("concat", previous, (batch, self.rows))
-            gates = b.op("matmul", (joined, self.weights), (batch, 4 * hidden), flops=product)
-            i, f, o, g = b.ops("split", (gates,), [shape] * 4)
-            i = b.unary("sigmoid", i, cost=4, name="input_gate")
-            f = b.unary("sigmoid", f, cost=4, name="forget_gate")
-            o = b.unary("sigmoid", o, cost=4, name="output_gate")
-            g = b.unary("tanh", g, cost=4, name="candidate")
-            c = b.binary("mul", i, g, name="write")
-            if state.cell is not None:
-                c = b.add(b.binary("mul", f, state.cell, name="keep"), c, name="cell")
-            return State(
-                b.binary("mul", o, b.unary("tanh", c, cost=4, name="cell_tanh"), name="hidden"), c
-            )
+                flops, inputs = product + 30 * batch * hidden, (x, *self.state, self.weights)
+                h, c = b.ops("lstm_cell", inputs, (shape, shape), flops=flops)
+            else:
+                joined = b.op("concat", (x, *self.state[:1]), (batch, self.rows))
+                gates = b.op("matmul", (joined, self.weights), (batch, 4 * hidden), flops=product)
+                i, f, o, g = b.ops("split", (gates,), [shape] * 4)
+                i = b.unary("sigmoid", i, cost=4, name="input_gate")
+                f = b.unary("sigmoid", f, cost=4, name="forget_gate")
+                o = b.unary("sigmoid", o, cost=4, name="output_gate")
+                g = b.unary("tanh", g, cost=4, name="candidate")
+                c = b.binary("mul", i, g, name="write")
+                if self.state:
+                    c = b.add(b.binary("mul", f, self.state[1], name="keep"), c, name="cell")
+                h = b.binary("mul", o, b.unary("tanh", c, cost=4, name="cell_tanh"), name="hidden")
+        self.state = h, c
+        return h
 
     def run(self, inputs: Sequence[Tensor], reverse: bool = False) -> list[Tensor]:
         """Run all steps and return the hidden states, in the order of `inputs`."""
-        state, outputs = State(), [inputs[0]] * len(inputs)
-        times = range(len(inputs))
-        for time in reversed(times) if reverse else times:
-            state = self.step(inputs[time], state, time)
-            outputs[time] = state.hidden or inputs[time]
-        return outputs
+        order = -1 if reverse else 1
+        steps = list(enumerate(inputs))[::order]
+        return [self.step(x, time) for time, x in steps][::order]
 
 
 def _embed(b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int) -> list[Tensor]:
@@ -189,17 +177,15 @@ def nmt(
         ]
         mixer = b.variable((2 * hidden, hidden), name="mixer_weights")
         softmax = Softmax(b, hidden, vocab)
-        states = [State() for _ in range(layers)]
         feed: Tensor | None = None
         for time, word in enumerate(words):
-            x = word if feed is None else b.concat((word, feed), 1, name=f"feed{time}")
-            for layer, cell in enumerate(cells):
-                states[layer] = cell.step(x, states[layer], time)
-                x = states[layer].hidden or x
+            x = word if feed is None else b.concat((word, feed), name=f"feed{time}")
+            for cell in cells:
+                x = cell.step(x, time)
             context = attention.step(x, time)
             with b.layer(f"attention/step{time}"):
                 mixed = b.matmul(
-                    b.concat((context, x), 1), mixer, (batch, hidden), 2 * hidden, name="mix"
+                    b.concat((context, x)), mixer, (batch, hidden), 2 * hidden, name="mix"
                 )
                 feed = b.unary("tanh", mixed, cost=4)
             softmax.step(feed, time)
@@ -249,7 +235,7 @@ def _encoded(
     ahead = Lstm(b, hidden, hidden, fine, "lstm0_forward").run(xs)
     back = Lstm(b, hidden, hidden, fine, "lstm0_backward").run(xs, reverse=True)
     with b.layer("bidirectional"):
-        xs = [b.concat(pair, 1) for pair in zip(ahead, back, strict=True)]
+        xs = [b.concat(pair) for pair in zip(ahead, back, strict=True)]
     for layer in range(1, layers):
         outputs = Lstm(b, xs[0].shape[1], hidden, fine, f"lstm{layer}").run(xs)
         if layer >= 2:
@@ -263,15 +249,13 @@ def _decode(
     b: GraphBuilder, cells: list[Lstm], attention: Attention, softmax: Softmax, words: list[Tensor]
 ) -> None:
     """Add GNMT's decoder: one step of all cells for each word."""
-    states = [State() for _ in cells]
     context: Tensor | None = None
     for time, x in enumerate(words):
         for layer, cell in enumerate(cells):
             joined = (
-                x if context is None else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
+                x if context is None else b.concat((x, context), name=f"lstm{layer}/join{time}")
             )
-            states[layer] = cell.step(joined, states[layer], time)
-            y = states[layer].hidden or x
+            y = cell.step(joined, time)
             x = b.add(y, x, name=f"lstm{layer}/residual{time}") if layer >= 2 else y
             if layer == 0:
                 context = attention.step(x, time)

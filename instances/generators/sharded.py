@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from placeopt.instances.generators import generator
@@ -22,7 +23,7 @@ from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from placeopt.model.graph import OpGraph
 
@@ -47,48 +48,46 @@ class Sharder:
         self.training = training
         self.rows, self.columns = _grid(count)
         self.count = count
-        self._meta = 0
-
-    def new_meta(self) -> int:
-        """Return a fresh meta label."""
-        self._meta += 1
-        return self._meta - 1
+        self.metas = itertools.count()  # the next is a fresh meta label
 
     def input(self, height: int, width: int, rows: int, columns: int) -> Blocks:
         """Return a matrix that exists at the start."""
         cell = self.b.input(-(-height // rows), -(-width // columns))
         return Blocks(rows, columns, (cell,) * (rows * columns))
 
+    @contextmanager
+    def operation(self, name: str) -> Iterator[None]:
+        """Make the ops created inside the pieces of one operation, with a layer of that name."""
+        self.b.meta = next(self.metas)
+        with self.b.layer(name):
+            yield
+
     def matmul(self, x: Blocks, y: Blocks, name: str) -> Blocks:
         """Product of two blocked matrices; x.columns must equal y.rows."""
-        meta = self.new_meta()
 
         def part(row: int, inner: int, column: int) -> Tensor:
             left, right = x.at(row, inner), y.at(inner, column)
             shape = (left.shape[0], right.shape[1])
-            flops = 2 * shape[0] * shape[1] * left.shape[1]
             place = f"{row}.{inner}.{column}"
-            return self.b.op("matmul", (left, right), shape, name=place, flops=flops, meta=meta)
+            return self.b.matmul(left, right, shape, left.shape[1], name=place)
 
-        with self.b.layer(name):
-            return self._product(x, y.columns, part, meta)
+        with self.operation(name):
+            return self._product(x, y.columns, part)
 
-    def _product(
-        self, x: Blocks, columns: int, part: Callable[[int, int, int], Tensor], meta: int
-    ) -> Blocks:
+    def _product(self, x: Blocks, columns: int, part: Callable[[int, int, int], Tensor]) -> Blocks:
         """Return x times a matrix of so many columns, of which `part` makes a product of two
         blocks.
         """
         cells = [
             self.reduce(
-                [part(row, inner, column) for inner in range(x.columns)], f"sum{row}.{column}", meta
+                [part(row, inner, column) for inner in range(x.columns)], f"sum{row}.{column}"
             )
             for row in range(x.rows)
             for column in range(columns)
         ]
         return Blocks(x.rows, columns, tuple(cells))
 
-    def linear(self, x: Blocks, width: int, columns: int, name: str) -> Blocks:
+    def linear(self, x: Blocks, width: int, name: str) -> Blocks:
         """Product with a learned matrix.
 
         Every row of blocks multiplies the same weights. For inference each product op keeps a copy
@@ -96,8 +95,8 @@ class Sharder:
         row 0. For training a block of weights is an op whose output all rows read, so that the
         gradients of all rows are summed.
         """
-        b, meta = self.b, self.new_meta()
-        out = -(-width // columns)
+        b, columns = self.b, self.columns
+        height, out = x.cells[0].shape[1], -(-width // columns)
         variables: dict[tuple[int, int], Tensor] = {}
 
         def part(row: int, inner: int, column: int) -> Tensor:
@@ -105,85 +104,64 @@ class Sharder:
             weights = left.shape[1] * out
             return b.op(
                 "matmul",
-                [left] + ([variables[inner, column]] if variables else []),
+                (left, variables[inner, column]) if variables else (left,),
                 (left.shape[0], out),
                 name=f"{row}.{inner}.{column}",
                 flops=2 * left.size * out,
                 parameters=weights if row == 0 and not variables else 0,
                 buffers=weights if row and not variables else 0,
                 moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
-                meta=meta,
             )
 
-        with b.layer(name):
-            height = x.cells[0].shape[1]
-            for place in itertools.product(
-                range(x.columns if self.training else 0), range(columns)
-            ):
-                name = "weights{}.{}".format(*place)
-                variables[place] = b.variable((height, out), name=name, meta=meta)
-            return self._product(x, columns, part, meta)
+        with self.operation(name):
+            for inner, column in itertools.product(range(x.columns), range(columns)):
+                if self.training:
+                    name = f"weights{inner}.{column}"
+                    variables[inner, column] = b.variable((height, out), name=name)
+            return self._product(x, columns, part)
 
-    def reduce(self, parts: list[Tensor], name: str, meta: int) -> Tensor:
+    def reduce(self, parts: list[Tensor], name: str) -> Tensor:
         """Reduce the partial results of a block."""
-        if len(parts) == 1:
-            return parts[0]
-        return self.b.op(
-            "reduce",
-            parts,
-            parts[0].shape,
-            name=name,
-            flops=(len(parts) - 1) * parts[0].size,
-            meta=meta,
-        )
+        first, *others = parts
+        if not others:
+            return first
+        flops = len(others) * first.size
+        return self.b.op("reduce", parts, first.shape, name=name, flops=flops)
 
     def map(self, kind: str, operands: list[Blocks], name: str, cost: int = 1) -> Blocks:
         """Element-wise operation on matrices of the same grid."""
-        b, meta, first = self.b, self.new_meta(), operands[0]
+        first = operands[0]
         cells = []
-        with b.layer(name):
-            for index in range(len(first.cells)):
+        with self.operation(name):
+            for index, x in enumerate(first.cells):
                 inputs = [operand.cells[index] for operand in operands]
-                flops = cost * inputs[0].size
-                cells.append(
-                    b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=flops, meta=meta)
-                )
+                flops = cost * x.size
+                cells.append(self.b.op(kind, inputs, x.shape, name=f"{index}", flops=flops))
         return Blocks(first.rows, first.columns, tuple(cells))
 
     def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
         """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an
         element-wise op.
         """
-        b, meta = self.b, self.new_meta()
+        b = self.b
         cells = []
-        with b.layer(name):
+        with self.operation(name):
             for row in range(x.rows):
                 line = [x.at(row, column) for column in range(x.columns)]
                 if x.columns == 1:
-                    cells.append(
-                        b.op(
-                            kind,
-                            line,
-                            line[0].shape,
-                            name=f"{row}",
-                            flops=5 * line[0].size,
-                            meta=meta,
-                        )
-                    )
+                    cells.append(b.unary(kind, line[0], cost=5, name=f"{row}"))
                     continue
-                height = line[0].shape[0]
                 parts = [
                     b.op(
                         f"{kind}_part",
                         (cell,),
-                        (height, 1),
+                        (cell.shape[0], 1),
                         name=f"part{row}.{column}",
                         flops=2 * cell.size,
-                        meta=meta,
                     )
                     for column, cell in enumerate(line)
                 ]
-                total = self.reduce(parts, f"sum{row}", meta)
+                total = self.reduce(parts, f"sum{row}")
                 cells += [
                     b.op(
                         kind,
@@ -191,27 +169,24 @@ class Sharder:
                         cell.shape,
                         name=f"{row}.{column}",
                         flops=3 * cell.size,
-                        meta=meta,
                     )
                     for column, cell in enumerate(line)
                 ]
         return Blocks(x.rows, x.columns, tuple(cells))
 
-    def regrid(self, x: Blocks, rows: int, columns: int, name: str) -> Blocks:
-        """Cut a matrix into another grid: one formation op per new block."""
-        if (rows, columns) == (x.rows, x.columns):
+    def regrid(self, x: Blocks, columns: int, name: str) -> Blocks:
+        """Cut a matrix into another number of columns: one formation op per new block."""
+        if columns == x.columns:
             return x
-        b, meta = self.b, self.new_meta()
-        height, width = x.rows * x.cells[0].shape[0], x.columns * x.cells[0].shape[1]
+        height, width = x.cells[0].shape
+        shape = (height, -(-x.columns * width // columns))
         cells = []
-        with b.layer(name):
-            for row in range(rows):
+        with self.operation(name):
+            for row in range(x.rows):
                 for column in range(columns):
-                    down, across = _overlap(row, rows, x.rows), _overlap(column, columns, x.columns)
-                    parts = [x.at(i, j) for i in down for j in across]
-                    shape = (-(-height // rows), -(-width // columns))
-                    cells.append(b.op("formation", parts, shape, name=f"{row}.{column}", meta=meta))
-        return Blocks(rows, columns, tuple(cells))
+                    parts = [x.at(row, old) for old in _overlap(column, columns, x.columns)]
+                    cells.append(self.b.op("formation", parts, shape, name=f"{row}.{column}"))
+        return Blocks(x.rows, columns, tuple(cells))
 
 
 def _grid(count: int) -> tuple[int, int]:
@@ -272,11 +247,11 @@ def ffnn(
     s = Sharder(name, dtype_bytes, shards, training)
     x = s.input(batch, inputs, s.rows, 2 * s.count)
     for layer in range(layers):
-        x = s.linear(x, hidden, s.columns, f"linear{layer}")
+        x = s.linear(x, hidden, f"linear{layer}")
         x = s.map("bias_add", [x], f"bias{layer}")
         x = s.map("relu", [x], f"relu{layer}")
-        x = s.regrid(x, s.rows, 2 * s.count, f"regrid{layer}")
-    x = s.linear(x, outputs, s.columns, "output")
+        x = s.regrid(x, 2 * s.count, f"regrid{layer}")
+    x = s.linear(x, outputs, "output")
     s.normalise(s.map("bias_add", [x], "output_bias"), "softmax", "softmax")
     return s.b.build()
 
@@ -336,9 +311,9 @@ def _gated_feed_forward(s: Sharder, x: Blocks, ffn: int) -> Blocks:
     """Return the residual feed-forward part."""
     hidden = x.columns * x.cells[0].shape[1]
     y = s.normalise(x, "rms_norm", "norm2")
-    gate = s.map("silu", [s.linear(y, ffn, s.columns, "gate")], "silu", cost=4)
-    gated = s.map("mul", [gate, s.linear(y, ffn, s.columns, "up")], "gated")
-    return s.map("add", [x, s.linear(gated, hidden, s.columns, "down")], "residual2")
+    gate = s.map("silu", [s.linear(y, ffn, "gate")], "silu", cost=4)
+    gated = s.map("mul", [gate, s.linear(y, ffn, "up")], "gated")
+    return s.map("add", [x, s.linear(gated, hidden, "down")], "residual2")
 
 
 def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
@@ -347,14 +322,13 @@ def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
     """
     y = s.normalise(x, "rms_norm", "norm1")
     q, k, v = (
-        s.map("formation", [s.linear(y, hidden, s.columns, key)], f"{key}_heads", cost=0)
-        for key in "qkv"
+        s.map("formation", [s.linear(y, hidden, key)], f"{key}_heads", cost=0) for key in "qkv"
     )
     q, k = (_rotary(s, blocks, name) for blocks, name in ((q, "q_rotary"), (k, "k_rotary")))
     k = s.map("formation", [k], "k_transposed", cost=0)
     local = heads // s.columns  # heads of one column of blocks
     b = s.b
-    meta_scores, meta_mask, meta_softmax, meta_mix = (s.new_meta() for _ in range(4))
+    meta_scores, meta_mask, meta_softmax, meta_mix = (next(s.metas) for _ in range(4))
     cells = []
     for row in range(s.rows):
         for column in range(s.columns):
@@ -364,39 +338,26 @@ def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
             for key in range(s.rows):
                 keys = k.at(key, column)
                 shape, place = (local, length, keys.shape[0]), f"{row}.{key}.{column}"
-                score = b.op(
-                    "matmul",
-                    (query, keys),
-                    shape,
-                    name=f"scores/{place}",
-                    flops=2 * length * keys.shape[0] * width,
-                    meta=meta_scores,
-                )
-                scores.append(
-                    b.op(
-                        "scale_mask",
-                        (score,),
-                        shape,
-                        name=f"mask/{place}",
-                        flops=2 * score.size,
-                        meta=meta_mask,
-                    )
-                )
-            weights = _softmax(b, scores, f"softmax/{row}.{column}", meta_softmax)
+                b.meta = meta_scores
+                score = b.matmul(query, keys, shape, width // local, name=f"scores/{place}")
+                b.meta = meta_mask
+                scores.append(b.unary("scale_mask", score, cost=2, name=f"mask/{place}"))
+            b.meta = meta_softmax
+            weights = _softmax(b, scores, f"softmax/{row}.{column}")
+            b.meta = meta_mix
             parts = [
-                b.op(
-                    "matmul",
-                    (weight, v.at(key, column)),
+                b.matmul(
+                    weight,
+                    v.at(key, column),
                     (length, width),
+                    weight.shape[2],
                     name=f"mix/{row}.{key}.{column}",
-                    flops=2 * length * width * weight.shape[2],
-                    meta=meta_mix,
                 )
                 for key, weight in enumerate(weights)
             ]
-            cells.append(s.reduce(parts, f"mix/sum{row}.{column}", meta_mix))
+            cells.append(s.reduce(parts, f"mix/sum{row}.{column}"))
     mixed = Blocks(s.rows, s.columns, tuple(cells))
-    return s.map("add", [x, s.linear(mixed, hidden, s.columns, "out")], "residual1")
+    return s.map("add", [x, s.linear(mixed, hidden, "out")], "residual1")
 
 
 def _rotary(s: Sharder, x: Blocks, name: str) -> Blocks:
@@ -406,40 +367,24 @@ def _rotary(s: Sharder, x: Blocks, name: str) -> Blocks:
     return s.map("to_real", [z], f"{name}/to_real", cost=0)
 
 
-def _softmax(b: GraphBuilder, scores: list[Tensor], name: str, meta: int) -> list[Tensor]:
+def _softmax(b: GraphBuilder, scores: list[Tensor], name: str) -> list[Tensor]:
     """Stable softmax over a row of score blocks: maximum, exponentials, sum, quotient."""
 
     def over_row(kind: str, blocks: list[Tensor]) -> Tensor:
         rows = (*blocks[0].shape[:2], 1)
         parts = [
-            b.op(kind, (block,), rows, name=f"{name}/{kind}{key}", flops=block.size, meta=meta)
+            b.op(kind, (block,), rows, name=f"{name}/{kind}{key}", flops=block.size)
             for key, block in enumerate(blocks)
         ]
         if len(parts) == 1:
             return parts[0]
-        return b.op(
-            kind,
-            parts,
-            rows,
-            name=f"{name}/{kind}",
-            flops=sum(part.size for part in parts),
-            meta=meta,
-        )
+        flops = sum(part.size for part in parts)
+        return b.op(kind, parts, rows, name=f"{name}/{kind}", flops=flops)
 
     top = over_row("reduce_max", scores)
     exps = [
-        b.op(
-            "exp",
-            (score, top),
-            score.shape,
-            name=f"{name}/exp{key}",
-            flops=2 * score.size,
-            meta=meta,
-        )
+        b.op("exp", (score, top), score.shape, name=f"{name}/exp{key}", flops=2 * score.size)
         for key, score in enumerate(scores)
     ]
     total = over_row("reduce_sum", exps)
-    return [
-        b.op("div", (e, total), e.shape, name=f"{name}/div{key}", flops=e.size, meta=meta)
-        for key, e in enumerate(exps)
-    ]
+    return [b.binary("div", e, total, name=f"{name}/div{key}") for key, e in enumerate(exps)]

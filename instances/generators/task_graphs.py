@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.generators import MAX_EDGES, MAX_OPS, check_count, generator
+from placeopt.model.arrays import numbered
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
     from placeopt.model.arrays import Ints
@@ -64,19 +67,16 @@ def layered(
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
     first = np.concatenate(([0], np.cumsum(sizes)))
-    sources, targets = [], []
+    edges = [np.zeros((0, 2), np.int64)]
     for layer in range(1, layers):
         ops = np.arange(first[layer], first[layer + 1])
         inputs = np.minimum(1 + rng.poisson(degree - 1, len(ops)), sizes[layer - 1])
-        targets.append(np.repeat(ops, inputs))
-        sources.append(rng.integers(first[layer - 1], first[layer], int(inputs.sum())))
-    n = int(first[-1])
-    compute = random_times(rng, n, spread)
+        sources = rng.integers(first[layer - 1], first[layer], int(inputs.sum()))
+        edges.append(np.stack([sources, np.repeat(ops, inputs)], axis=1))
     labels = tuple(
         f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size)
     )
-    edges = np.stack([_join(sources), _join(targets)], axis=1)
-    return task_graph(name, edges, compute, rng, ccr, layer=labels)
+    return random_graph(name, np.concatenate(edges), len(labels), rng, ccr, spread, layer=labels)
 
 
 @generator()
@@ -104,7 +104,7 @@ def fork_join(
                 before, op = op, op + 1
             ends.append(before)
         edges += [(end, op) for end in ends]  # the join is the next stage's fork
-    return task_graph(name, edges, random_times(rng, op + 1, spread), rng, ccr)
+    return random_graph(name, edges, op + 1, rng, ccr, spread)
 
 
 @generator()
@@ -152,7 +152,7 @@ def series_parallel(
                 before[v].remove(op)
             insert([op], successors)
     edges = [(u, v) for u, targets in enumerate(after) for v in targets]
-    return task_graph(name, edges, random_times(rng, len(before), spread), rng, ccr)
+    return random_graph(name, edges, len(before), rng, ccr, spread)
 
 
 @generator()
@@ -168,7 +168,7 @@ def out_tree(
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
     edges = _tree(name, depth, arity)
     rng = np.random.default_rng(seed)
-    return task_graph(name, edges, random_times(rng, len(edges) + 1, spread), rng, ccr)
+    return random_graph(name, edges, len(edges) + 1, rng, ccr, spread)
 
 
 @generator()
@@ -183,9 +183,8 @@ def in_tree(
 ) -> OpGraph:
     """Build a complete tree with edges from children to parent; the root is the last op."""
     edges = _tree(name, depth, arity)
-    n = len(edges) + 1
     rng = np.random.default_rng(seed)
-    return task_graph(name, n - 1 - edges[:, ::-1], random_times(rng, n, spread), rng, ccr)
+    return random_graph(name, len(edges) - edges[:, ::-1], len(edges) + 1, rng, ccr, spread)
 
 
 def _tree(name: str, depth: int, arity: int) -> Ints:
@@ -197,22 +196,21 @@ def _tree(name: str, depth: int, arity: int) -> Ints:
     return np.stack([(child - 1) // arity, child], axis=1)
 
 
-def _join(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-
-
-def random_times(rng: np.random.Generator, count: int, spread: float) -> Ints:
-    """Draw times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
-    low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
-    return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
-
-
-def random_transfers(rng: np.random.Generator, compute: Ints, count: int, ccr: float) -> Ints:
-    """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to
-    1.5.
+def random_graph(
+    name: str,
+    edges: ArrayLike,
+    count: int,
+    rng: np.random.Generator,
+    ccr: float,
+    spread: float,
+    **fields: Any,
+) -> OpGraph:
+    """Build a graph of `count` ops with times around MEAN_TICKS, uniform within a factor 1 -+
+    spread, at least 1.
     """
-    mean = ccr * float(compute.mean())
-    return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
+    low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
+    compute = np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
+    return task_graph(name, edges, compute, rng, ccr, **fields)
 
 
 def task_graph(
@@ -225,24 +223,48 @@ def task_graph(
 ) -> OpGraph:
     """Build a graph from edges between ops; all out-edges of an op are one tensor.
 
+    Times of transfers have a mean of `ccr` times the mean op time, uniform within a factor 0.5 to
+    1.5.
+
     Parameters
     ----------
     edges : (source, target) of each; repeated edges are merged.
     compute : ticks of every op on any device.
     """
-    n = len(compute)
     pairs = np.unique(np.asarray(edges, np.int64).reshape(-1, 2), axis=0)
+    producer, pointer = tensors_of(pairs)
+    mean = ccr * float(compute.mean())
+    transfer = np.floor(rng.uniform(0.5, 1.5, len(producer)) * mean + 0.5).astype(np.int64)
+    return timed_graph(name, compute, (producer, pointer, pairs[:, 1]), transfer, **fields)
+
+
+def tensors_of(pairs: Ints) -> tuple[Ints, Ints]:
+    """Return the producers of sorted (producer, consumer) pairs and where the pairs of each begin,
+    with the end.
+    """
     producer, degree = np.unique(pairs[:, 0], return_counts=True)
-    transfer = random_transfers(rng, compute, len(producer), ccr)
-    fields.setdefault("op_names", tuple(f"op{i}" for i in range(n)))
+    return producer, np.concatenate(([0], np.cumsum(degree)))
+
+
+def timed_graph(
+    name: str, compute: Ints, tensors: tuple[Ints, Ints, Ints], transfer: Ints, **fields: Any
+) -> OpGraph:
+    """Build a graph with ticks of every op, on any device, and of every tensor.
+
+    Parameters
+    ----------
+    tensors : producers, pointer and consumers.
+    """
+    producer, pointer, consumer = tensors
+    fields.setdefault("op_names", numbered("op", len(compute)))
     return OpGraph(
         name=name,
         producer=producer,
         tensor_bytes=transfer * BYTES_PER_TICK,
-        consumer_ptr=np.concatenate(([0], np.cumsum(degree))),
-        consumer=pairs[:, 1],
+        consumer_ptr=pointer,
+        consumer=consumer,
         measured_kinds=("*",),
-        measured=compute.reshape(n, 1),
+        measured=compute.reshape(-1, 1),
         measured_transfer=transfer,
         **fields,
     )
@@ -263,7 +285,7 @@ class _Tasks:
         self,
         kind: str,
         cost: float,
-        reads: list[tuple[int, ...]],
+        reads: Sequence[tuple[int, ...]],
         writes: tuple[int, ...],
         label: str,
     ) -> None:
@@ -335,10 +357,10 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
         raise InputError(
             f"generator '{name}': option 'points' expects a power of two >= 2, received {points}"
         )
-    check_count(name, 2 * points - 1 + points * (points.bit_length() - 1))
+    stages = points.bit_length() - 1
+    check_count(name, 2 * points - 1 + points * stages)
     tasks = _Tasks(name)
     tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
-    stages = points.bit_length() - 1
     for level in range(1, stages + 1):
         for index in range(1 << level):
             tasks.add(
@@ -347,7 +369,7 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     for stage in range(stages):
         before = (0, stages) if stage == 0 else (1, stage - 1)
         for index in range(points):
-            reads: list[tuple[int, ...]] = [(*before, index), (*before, index ^ (1 << stage))]
+            reads = [(*before, index), (*before, index ^ (1 << stage))]
             tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
     return tasks.graph(ccr, seed)
 
@@ -370,7 +392,7 @@ def stencil(
     for t in range(steps):
         for i in range(rows):
             for j in range(columns):
-                around: list[tuple[int, ...]] = [
+                around = [
                     (t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
                 ]
                 tasks.add("sweep", 1, around, (t, i, j), f"{t}.{i}.{j}")

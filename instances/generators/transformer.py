@@ -99,7 +99,7 @@ def bert_stack(
         x = b.dropout(b.layer_norm(x))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(x, heads=heads, head_dim=hidden // heads)
+            y = b.attention(x, heads=heads)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
             y = b.feed_forward(x, ffn)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
@@ -131,13 +131,12 @@ def gpt(
     check_heads(name, hidden, heads)
     b = TransformerBuilder(name, detail, dtype_bytes, training)
     with b.layer("embeddings"):
-        tokens = b.input(batch, seq)
-        x, table = b.shared_embedding(tokens, vocab, hidden, tied, name="wte")
+        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied, name="wte")
         x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
             y = b.layer_norm(x, "ln1")
-            y = b.attention(y, heads=heads, head_dim=hidden // heads, fused_qkv=True)
+            y = b.attention(y, heads=heads, fused_qkv=True)
             x = b.add(x, b.dropout(y))
             y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
             x = b.add(x, b.dropout(y))
@@ -146,7 +145,9 @@ def gpt(
         if table is None:
             b.linear(x, vocab, bias=False, name="head")
         else:
-            b.tied_head(x, table)
+            # where the head is on another device, the table is sent there
+            shape = (*x.shape[:-1], table.shape[0])
+            b.matmul(x, table, shape, x.shape[-1], name="head")
     return b.build()
 
 
@@ -183,7 +184,6 @@ def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int
     y = b.attention(
         b.rms_norm(x, "norm1"),
         heads=heads,
-        head_dim=x.shape[-1] // heads,
         kv_heads=kv_heads,
         bias=False,
         rotary=True,
@@ -247,14 +247,9 @@ def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, to
         scores = b.unary("softmax", b.linear(x, experts, bias=False, name="gate"), cost=5)
         weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
         parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
-    outputs = []
-    for expert, part in enumerate(parts):
-        with b.layer(f"expert{expert}"):
-            gate = b.silu(b.linear(part, ffn, bias=False, name="gate"))
-            up = b.linear(part, ffn, bias=False, name="up")
-            outputs.append(
-                b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down")
-            )
+    outputs = [
+        b.gated_feed_forward(part, ffn, name=f"expert{expert}") for expert, part in enumerate(parts)
+    ]
     return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
 
 
@@ -291,8 +286,7 @@ def mt5(
     with b.layer("shared"):
         x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
     with b.layer("encoder"):
-        x = b.dropout(x)
-        x = _t5_stack(b, x, None, layers, heads, head_dim, ffn)
+        x = _t5_stack(b, b.dropout(x), None, layers, heads, head_dim, ffn)
     with b.layer("decoder"):
         tokens = b.input(batch, target)
         if table is None:
@@ -393,21 +387,18 @@ def flava(
     with b.layer("multimodal"):
         x = b.linear(x, hidden, name="image_projection")
         y = b.linear(y, hidden, name="text_projection")
-        joint = b.class_token(b.concat((x, y), 1))
+        joint = b.class_token(b.concat((x, y)))
         b.pooler(_encoder(b, joint, layers, heads), name="pooler")
     return b.build()
 
 
 def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
     """Pre-norm encoder layers and a final norm, as in the vision transformer."""
-    hidden = x.shape[-1]
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(
-                b.layer_norm(x, "ln1"), heads=heads, head_dim=hidden // heads, masked=False
-            )
+            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, masked=False)
             x = b.add(x, b.dropout(y), name="residual1")
-            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * hidden)
+            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * x.shape[-1])
             x = b.add(x, b.dropout(y), name="residual2")
     return b.layer_norm(x, "final_norm")
 
@@ -492,7 +483,7 @@ class TransformerBuilder(GraphBuilder):
         x: Tensor,
         *,
         heads: int,
-        head_dim: int,
+        head_dim: int = 0,
         kv_heads: int = 0,
         context: Tensor | None = None,
         fused_qkv: bool = False,
@@ -509,6 +500,7 @@ class TransformerBuilder(GraphBuilder):
         Parameters
         ----------
         x : queries' input, shape (batch, seq, hidden).
+        head_dim : features of a head, 0 for hidden / heads.
         kv_heads : heads of keys and values (grouped-query attention), 0 for `heads`.
         context : input of keys and values, default `x`.
         fused_qkv : one projection for queries, keys and values.
@@ -516,20 +508,13 @@ class TransformerBuilder(GraphBuilder):
         masked : add a mask to the scores; `position_bias` is added instead where it is given.
         """
         source = x if context is None else context
-        kv_heads = kv_heads or heads
         (batch, seq, hidden), keys = x.shape, source.shape[1]
+        head_dim, kv_heads = head_dim or hidden // heads, kv_heads or heads
         with self.layer(name):
             if fused_qkv:
                 joint = self.dense(x, (heads + 2 * kv_heads) * head_dim, bias=bias, name="qkv")
-                q, k, v = self.ops(
-                    "split",
-                    (joint,),
-                    [
-                        (batch, seq, heads * head_dim),
-                        (batch, seq, kv_heads * head_dim),
-                        (batch, seq, kv_heads * head_dim),
-                    ],
-                )
+                shapes = [(batch, seq, each * head_dim) for each in (heads, kv_heads, kv_heads)]
+                q, k, v = self.ops("split", (joint,), shapes)
             else:
                 q = self.dense(x, heads * head_dim, bias=bias, name="q")
                 k = self.dense(source, kv_heads * head_dim, bias=bias, name="k")
@@ -543,16 +528,17 @@ class TransformerBuilder(GraphBuilder):
                     self.unary("rotary", t, cost=3, name=f"{end}_rotary")
                     for t, end in ((q, "q"), (k, "k"))
                 )
-            if not self.fine:
+            if self.fine:
+                scores = self.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
+                if scaled:
+                    scores = self.unary("mul_constant", scores, name="scale")
+                mixed = self._mix(self._biased(scores, position_bias, masked), v)
+            else:
                 # one kernel for scores, softmax and weighted sum (flash attention)
-                work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
+                work = batch * heads * seq * keys * (4 * head_dim + 6)
                 inputs = (q, k, v) if position_bias is None else (q, k, v, position_bias)
                 mixed = self.op("attention", inputs, (batch, seq, heads * head_dim), flops=work)
-                return self.linear(mixed, hidden, bias=bias, name="out")
-            scores = self.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
-            if scaled:
-                scores = self.unary("mul_constant", scores, name="scale")
-            return self._mix(self._biased(scores, position_bias, masked), v, hidden, bias)
+            return self.dense(mixed, hidden, bias=bias, name="out")
 
     def _biased(self, scores: Tensor, position_bias: Tensor | None, masked: bool) -> Tensor:
         """Add what is given of positions to the scores, else a mask if there is one."""
@@ -560,33 +546,29 @@ class TransformerBuilder(GraphBuilder):
             return self.add(scores, position_bias, name="position_bias")
         return self.unary("mask", scores, name="mask") if masked else scores
 
-    def _mix(self, scores: Tensor, v: Tensor, hidden: int, bias: bool) -> Tensor:
-        """Weigh the values by the softmax of the scores, merge the heads and project."""
+    def _mix(self, scores: Tensor, v: Tensor) -> Tensor:
+        """Weigh the values by the softmax of the scores and merge the heads."""
         batch, heads, seq, keys = scores.shape
         weights = self.dropout(self.softmax(scores), "weights_dropout")
         mixed = self.matmul(weights, v, (batch, heads, seq, v.shape[-1]), keys, name="mix")
-        merged = self.reshape(mixed, (batch, seq, heads * v.shape[-1]), name="merge_heads")
-        return self.dense(merged, hidden, bias=bias, name="out")
+        return self.reshape(mixed, (batch, seq, heads * v.shape[-1]), name="merge_heads")
 
-    def feed_forward(self, x: Tensor, width: int, *, name: str = "mlp") -> Tensor:
+    def feed_forward(self, x: Tensor, width: int) -> Tensor:
         """Two fully connected layers around a GELU."""
-        hidden = x.shape[-1]
-        with self.layer(name):
+        with self.layer("mlp"):
             y = self.gelu(self.dense(x, width, name="fc1"))
-            return self.dense(y, hidden, name="fc2")
+            return self.dense(y, x.shape[-1], name="fc2")
 
     def gated_feed_forward(
         self, x: Tensor, width: int, *, activation: str = "silu", name: str = "mlp"
     ) -> Tensor:
         """Gated feed-forward layer without biases (Shazeer 2020): down(act(gate(x)) * up(x))."""
-        hidden = x.shape[-1]
         with self.layer(name):
             gate = self.linear(x, width, bias=False, name="gate")
             gate = self.silu(gate) if activation == "silu" else self.gelu(gate)
             up = self.linear(x, width, bias=False, name="up")
-            return self.linear(
-                self.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"
-            )
+            gated = self.binary("mul", gate, up, name="gated")
+            return self.linear(gated, x.shape[-1], bias=False, name="down")
 
     def shared_embedding(
         self, tokens: Tensor, rows: int, width: int, tied: bool, name: str = "embedding"
@@ -605,13 +587,6 @@ class TransformerBuilder(GraphBuilder):
             moved=2 * tokens.size * width * self.dtype_bytes,
         )
         return embedded, table
-
-    def tied_head(self, x: Tensor, table: Tensor, name: str = "head") -> Tensor:
-        """Logits from the embedding table; where the head is on another device, the table is sent
-        there.
-        """
-        rows = table.shape[0]
-        return self.matmul(x, table, (*x.shape[:-1], rows), x.shape[-1], name=name)
 
     def class_token(self, x: Tensor) -> Tensor:
         """Append a learned token to a sequence."""

@@ -7,7 +7,6 @@ when needed.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ from placeopt.model.files import (
     regular_file,
     write_text,
 )
+from placeopt.model.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
@@ -145,11 +145,12 @@ def read_bundled(
     path, entry = locate(source, format, options)
     shown = str(source) if str(source).startswith("onnx:") else str(path)
     read = _function(entry.target)
+    known = _options(read)
     values = {key: value for key, value in options.items() if value is not None}
-    derive = False
-    if "training" not in _options(read):
-        derive = _convert(str(values.pop("training", False)), False, "training")
-    values = _check_options(entry.name, read, values)
+    derive = "training" not in known and _convert(
+        str(values.pop("training", False)), False, "training"
+    )
+    _check_options(entry.name, known, values)
     values.setdefault("max_bytes", entry.max_bytes)
     try:
         with no_garbage_collection():
@@ -240,20 +241,15 @@ def _exists(text: str) -> bool:
         return False
 
 
-def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, int]:
+def symbolic_dims(source: str | Path) -> dict[str, int]:
     """Return the dimensions of a model's inputs that need a value (`dims`), with the number of
     their uses.
     """
-    path, entry = locate(source, format)
+    path, entry = locate(source)
     if entry.name != "onnx":
         return {}
     found: dict[str, int] = _function("onnx_reader:symbolic_dims")(path)
     return found
-
-
-def reader_options(format: str) -> dict[str, inspect.Parameter]:
-    """Return the options of a format's reader by name."""
-    return _options(_function(FORMATS[format].target))
 
 
 def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> Path:
@@ -265,7 +261,6 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
         If the format is unknown or cannot hold the graph.
     """
     path = Path(path)
-    names = {"json": "placeopt"}
     if format is None:
         suffix = path.suffix.lower()
         format = next((x.name for x in FORMATS.values() if suffix in x.suffixes), None)
@@ -275,28 +270,21 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
                 f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or "
                 "--to FORMAT (in Python format=)"
             )
-    entry = FORMATS.get(names.get(format, format))
+    entry = FORMATS.get("placeopt" if format == "json" else format)
     if entry is None or not entry.writer:
         known = ", ".join(x.name for x in FORMATS.values() if x.writer)
         raise InputError(f"format '{format}' cannot be written; these can: {known}")
     return write_text(path, _function(entry.writer)(graph))
 
 
-def from_networkx(graph: Any, **options: Any) -> OpGraph:
-    """Convert a networkx DiGraph; see `networkx_graph.from_networkx`."""
-    result: OpGraph = _function("networkx_graph:from_networkx")(graph, **options)
-    return result
-
-
-def to_networkx(graph: OpGraph) -> Any:
-    """Return a networkx MultiDiGraph; see `networkx_graph.to_networkx`."""
-    return _function("networkx_graph:to_networkx")(graph)
-
-
-def from_torch(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> OpGraph:
-    """Export a torch.nn.Module and read it; see `torch_export.from_torch`."""
-    result: OpGraph = _function("torch_export:from_torch")(module, example_inputs, **options)
-    return result
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "from_networkx": "networkx_graph",
+        "to_networkx": "networkx_graph",
+        "from_torch": "torch_export",
+    },
+)
 
 
 def _function(target: str) -> Callable[..., Any]:
@@ -309,9 +297,10 @@ def _options(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {k: p for k, p in inspect.signature(read).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
-def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+def _check_options(
+    format: str, known: dict[str, inspect.Parameter], values: dict[str, Any]
+) -> None:
     """Refuse unknown options; convert texts (from a command line) to the type of the default."""
-    known = _options(read)
     for key, value in values.items():
         if key not in known:
             raise InputError(
@@ -327,7 +316,6 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
         raise InputError(
             f"option tick_seconds: expected a positive number, received {values['tick_seconds']}"
         )
-    return values
 
 
 def _convert(text: str, default: Any, key: str) -> Any:

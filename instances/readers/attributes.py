@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, all_ticks, place, ticks, whole
+from placeopt.instances.readers.draft import (
+    DEFAULTS,
+    Draft,
+    Place,
+    all_ticks,
+    number,
+    place,
+    ticks,
+    whole,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.files import TRUTH, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
@@ -42,7 +51,6 @@ TIME_ALIASES = (
 TRANSFER_ALIASES = ("ticks", "weight", "cost", "comm", "time", "latency")
 BYTES_ALIASES = ("bytes", "size", "data", "tensor_bytes")
 TYPE_ALIASES = ("type", "op_type", "op", "kind")
-LABEL_COLUMNS = ("type", "layer")
 
 MAX_ATTRIBUTES = 200
 """Most attributes of one op or edge: defaults of a file apply to each of them."""
@@ -90,7 +98,7 @@ class OpColumns:
             if not _given(value) or column in fields:
                 continue
             default = DEFAULTS[column]
-            if column in LABEL_COLUMNS:
+            if isinstance(default, str):
                 fields[column] = one_line(str(value), 200)
             elif isinstance(default, bool):
                 fields[column] = flag(value, where, column)
@@ -120,7 +128,7 @@ class OpColumns:
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
                 return False
-            if column in LABEL_COLUMNS:
+            if isinstance(DEFAULTS[column], str):
                 fields[column] = _labels(columns[at])
             else:
                 fields[column] = all_ticks(columns[at])
@@ -210,9 +218,10 @@ class AttributeDraft(Draft):
     """
 
     def __init__(
-        self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse"
+        self, name: str, meaning: Names, *, tick_seconds: Any, repeated: str = "refuse"
     ) -> None:
-        super().__init__(name, tick_seconds=tick_seconds, repeated=repeated)
+        unit = number(tick_seconds, "graph", "tick_seconds")
+        super().__init__(name, tick_seconds=unit, repeated=repeated)
         self.meaning = meaning
 
     def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:
@@ -241,19 +250,14 @@ def _first_given(places: list[int], values: Sequence[Any]) -> int:
 
 def op_attributes(graph: OpGraph) -> Iterator[dict[str, str | int | bool]]:
     """Yield the attributes of each op that are not neutral, in op order."""
-    columns = {"type": graph.op_types, "layer": graph.layer}
-    arrays = {key: getattr(graph, key).tolist() for key in DEFAULTS if key not in columns}
-    measured = graph.measured.tolist()
-    for i in range(graph.num_ops):
-        row: dict[str, str | int | bool] = {}
-        for key, default in DEFAULTS.items():
-            value = columns[key][i] if key in columns else arrays[key][i]
-            if value != default:
-                row[key] = value
-        for kind, value in zip(graph.measured_kinds, measured[i], strict=True):
-            if value != UNKNOWN:
-                row[f"time:{kind}"] = value
-        yield row
+    columns: dict[str, Any] = {"type": graph.op_types, "layer": graph.layer}
+    columns |= {key: getattr(graph, key).tolist() for key in DEFAULTS if key not in columns}
+    for i, times in enumerate(graph.measured.tolist()):
+        row = {key: columns[key][i] for key in DEFAULTS}
+        kinds = zip(graph.measured_kinds, times, strict=True)
+        yield {key: value for key, value in row.items() if value != DEFAULTS[key]} | {
+            f"time:{kind}": value for kind, value in kinds if value != UNKNOWN
+        }
 
 
 def edge_attributes(graph: OpGraph) -> Iterator[tuple[int, int, dict[str, str | int]]]:

@@ -25,7 +25,7 @@ from placeopt.instances.readers.attributes import (
 )
 from placeopt.instances.readers.draft import Draft
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_text
+from placeopt.model.files import csv_text, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +42,8 @@ EDGE_HEADS = (
     ("producer", "consumer"),
 )
 
-Table = list[tuple[int, list[str]]]
-"""Rows with their line numbers; the first is the header."""
+Table = tuple[list[int], list[list[str]]]
+"""Line numbers and rows; the first is the header."""
 
 
 def read(
@@ -81,11 +81,11 @@ def read(
 
 def _ops_and_edges(tables: list[Table]) -> tuple[Table | None, Table | None]:
     """Tell the op table from the edge table; refuse a third one, and a file without any."""
-    ops = next((t for t in tables if is_op_header(t[0][1])), None)
-    links = next((t for t in tables if is_edge_header(t[0][1])), None)
+    ops = next((t for t in tables if is_op_header(t[1][0])), None)
+    links = next((t for t in tables if is_edge_header(t[1][0])), None)
     stray = next((t for t in tables if t is not ops and t is not links), None)
     if stray is not None or not tables:
-        header = ",".join(stray[0][1])[:60] if stray else "an empty file"
+        header = ",".join(stray[1][0])[:60] if stray else "an empty file"
         raise InputError(f"expected the header op,... or source,target,..., received {header}")
     return ops, links
 
@@ -93,7 +93,7 @@ def _ops_and_edges(tables: list[Table]) -> tuple[Table | None, Table | None]:
 def _edge_table(path: Path, max_bytes: int) -> Table:
     """Return the edge table of a file of its own."""
     found = _tables(read_text(path, max_bytes=max_bytes))
-    if len(found) != 1 or not is_edge_header(found[0][0][1]):
+    if len(found) != 1 or not is_edge_header(found[0][1][0]):
         raise InputError(
             f"edge table '{path.name}': expected one table with the header source,target,..."
         )
@@ -101,29 +101,25 @@ def _edge_table(path: Path, max_bytes: int) -> Table:
 
 
 def _add_ops(draft: Draft, table: Table, names: Names) -> None:
-    columns = op_columns(tuple(table[0][1][1:]), names)
-    lines, rows = _by_line(table)
+    (_, *lines), ((_, *keys), *rows) = table
+    columns = op_columns(tuple(keys), names)
     by_column = list(zip(*rows, strict=True))
     if rows and all(by_column[0]) and columns.add_all(draft, by_column[0], by_column[1:], lines):
         return
-    for line, row in table[1:]:
+    for line, row in zip(lines, rows, strict=True):
         columns.add(draft, _cell(row[0], line), row[1:], line)
 
 
-def _by_line(table: Table) -> tuple[list[int], list[list[str]]]:
-    return [line for line, _ in table[1:]], [row for _, row in table[1:]]
-
-
 def _add_edges(draft: Draft, table: Table, names: Names, *, known: bool) -> None:
-    columns = edge_columns(tuple(table[0][1][2:]), names)
-    for line, row in table[1:] if not known else ():
+    (_, *lines), ((_, _, *keys), *rows) = table
+    columns = edge_columns(tuple(keys), names)
+    for line, row in zip(lines, rows, strict=True) if not known else ():
         for end in row[:2]:
             if end not in draft.index:
                 draft.op(_cell(end, line), line)
-    lines, rows = _by_line(table)
     if rows and columns.add_all(draft, list(zip(*rows, strict=True)), lines):
         return
-    for line, row in table[1:]:
+    for line, row in zip(lines, rows, strict=True):
         columns.add(draft, _cell(row[0], line), _cell(row[1], line), row[2:], line)
 
 
@@ -150,7 +146,7 @@ def _tables(text: str) -> list[Table]:
     plain = _plain_tables(text)
     if plain:
         return plain
-    tables: list[Table] = [[]]
+    tables: list[Table] = [([], [])]
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     blanks = " " in text or "\t" in text
     try:
@@ -158,22 +154,24 @@ def _tables(text: str) -> list[Table]:
             row = [cell.strip() for cell in raw] if blanks else raw
             if any(row):
                 _add_row(tables[-1], reader.line_num, row)
-            elif tables[-1]:
-                tables.append([])
+            elif tables[-1][1]:
+                tables.append(([], []))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not valid CSV: {error}") from error
-    return [table for table in tables if table]
+    return [table for table in tables if table[1]]
 
 
 def _add_row(table: Table, line: int, row: list[str]) -> None:
     """Add a row, the header first, to a table."""
-    if not table and len({cell.lower() for cell in row}) != len(row):
+    lines, rows = table
+    if not rows and len({cell.lower() for cell in row}) != len(row):
         raise InputError(f"line {line}: the header names a column twice")
-    if table and len(row) != len(table[0][1]):
+    if rows and len(row) != len(rows[0]):
         raise InputError(
-            f"line {line}: expected {len(table[0][1])} cells as in the header, received {len(row)}"
+            f"line {line}: expected {len(rows[0])} cells as in the header, received {len(row)}"
         )
-    table.append((line, row))
+    lines.append(line)
+    rows.append(row)
 
 
 def _plain_tables(text: str) -> list[Table] | None:
@@ -193,7 +191,7 @@ def _plain_tables(text: str) -> list[Table] | None:
         if table and not _is_plain(table):
             return None
         if table:
-            tables.append(list(zip(range(begin + 2, end + 1), table, strict=True)))
+            tables.append((list(range(begin + 2, end + 1)), table))
     return tables
 
 
@@ -207,24 +205,21 @@ def _is_plain(table: list[list[str]]) -> bool:
 def write(graph: OpGraph) -> str:
     """Return both tables as text; `read` gives the graph back, but for its name and tick length."""
     ops, edges = list(op_attributes(graph)), list(edge_attributes(graph))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     columns = used_columns(ops)
-    writer.writerow(["op", *columns])
+    rows = [["op", *columns]]
     for op, row in zip(graph.op_names, ops, strict=True):
         if op != op.strip() or not op:
             raise InputError(
                 f"op name {op!r:.60}: CSV cannot hold names with outer spaces; write another format"
             )
-        writer.writerow([op, *(_text(row.get(column, "")) for column in columns)])
-    writer.writerow([])
+        rows.append([op, *(_text(row.get(column, "")) for column in columns)])
     columns = used_columns([row for _, _, row in edges]) or ["tensor"]
-    writer.writerow(["source", "target", *columns])
-    for u, v, edge in edges:
-        writer.writerow(
-            [graph.op_names[u], graph.op_names[v], *(edge.get(column, "") for column in columns)]
-        )
-    return stream.getvalue()
+    rows += [[], ["source", "target", *columns]]
+    rows += [
+        [graph.op_names[u], graph.op_names[v], *(_text(edge.get(column, "")) for column in columns)]
+        for u, v, edge in edges
+    ]
+    return csv_text(rows)
 
 
 def _text(value: Any) -> str:

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from placeopt.instances.readers.csv_tables import is_edge_header, is_op_header
 from placeopt.instances.readers.edge_list import parse_line
+from placeopt.instances.readers.onnx_file import read_varint
 from placeopt.model.errors import InputError
-from placeopt.model.files import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 NUMBERS = re.compile(r"[0-9\s,]*$")
-_DOT_HEAD = re.compile(r"(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I)
+_DOT_HEAD = re.compile(
+    r"(?:\s|(?://|#)[^\n]*\n|/\*.*?\*/)*+(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I | re.S
+)
+"""How a DOT file begins, behind blanks and comments."""
 
 
 def detect(path: Path) -> str:
@@ -28,10 +31,9 @@ def detect(path: Path) -> str:
     Raises
     ------
     InputError
-        If the file is missing, empty, a folder, or of no known format, or is called .onnx and is
-        text of another format.
+        If the file is empty or of no known format, or is called .onnx and is text of another
+        format.
     """
-    path = regular_file(path)
     try:
         found = _by_content(path)
     except InputError as error:
@@ -68,7 +70,7 @@ def _by_content(path: Path) -> str:
     known = None if text is None else _by_text(text.lstrip())
     if known is not None:
         return known
-    if looks_like_protobuf(prefix, size):  # a tiny model can be all ASCII
+    if _looks_like_protobuf(prefix):  # a tiny model can be all ASCII
         return "onnx"
     what = "neither text nor an ONNX model"
     if text is not None:
@@ -78,35 +80,14 @@ def _by_content(path: Path) -> str:
 
 def _by_text(text: str) -> str | None:
     """Return the format of a text, None where it is of none."""
-    for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
-        if text.startswith(starts):
-            return which(text)
-    if _DOT_HEAD.match(text, _skip_comments(text)):
+    if text.startswith(("{", "[")):
+        return _json(text)
+    if text.startswith("<"):
+        return _xml(text)
+    if _DOT_HEAD.match(text):
         return "dot"
     lines = text.splitlines()
     return next((name for name, test in _LINE_TESTS if test(lines)), None)
-
-
-def _skip_comments(text: str) -> int:
-    """Return where the first word of a DOT file begins, behind blanks and comments."""
-    at = 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        end = next(
-            (
-                end
-                for begin, end in (("//", "\n"), ("#", "\n"), ("/*", "*/"))
-                if text.startswith(begin, at)
-            ),
-            "",
-        )
-        closed = text.find(end, at + 2) if end else -1
-        if closed < 0:
-            break
-        at = closed + len(end)
-    return at
 
 
 def _text(prefix: bytes, *, whole: bool) -> str | None:
@@ -116,41 +97,34 @@ def _text(prefix: bytes, *, whole: bool) -> str | None:
             text = prefix[: len(prefix) - cut].decode("utf-8-sig")
         except UnicodeDecodeError:
             continue
-        control = sum(1 for c in text[:4096] if ord(c) < 32 and c not in "\t\n\r\f")
+        control = any(ord(c) < 32 and c not in "\t\n\r\f" for c in text[:4096])
         return None if control else text
     return None
 
 
-def looks_like_protobuf(prefix: bytes, size: int) -> bool:
+def _looks_like_protobuf(prefix: bytes) -> bool:
     """Whether a file begins like an ONNX model: known fields with plausible lengths until the
     graph.
     """
-    wire = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
-    at = seen = 0
-    while at < len(prefix) - 1:
-        tag, at = _varint(prefix, at)
+    try:
+        return _begins_like_a_model(prefix)
+    except InputError:
+        return False
+
+
+def _begins_like_a_model(prefix: bytes) -> bool:
+    wire = {1: 0, 5: 0} | dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), 2)
+    at, end = 0, len(prefix)
+    while at < end - 1:
+        tag, at = read_varint(prefix, at, end)
         if wire.get(tag >> 3) != tag & 7:
             return False
-        value, at = _varint(prefix, at)
-        if at < 0:
-            return False
-        seen += 1
+        value, at = read_varint(prefix, at, end)
         if tag & 7 == 2:
-            if tag >> 3 == 7 or at + value > len(prefix):
-                return True  # the graph itself, or more than we have seen: the reader will check
+            if tag >> 3 == 7 or at + value > end:
+                return True  # the graph itself, or more than we have seen: the reader checks
             at += value
-    return seen > 0 and at <= size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a base-128 number at `at`; the position is negative where it is malformed or cut."""
-    value = shift = 0
-    while 0 <= at < len(data) and shift < 64:
-        value |= (data[at] & 127) << shift
-        if data[at] < 128:
-            return value, at + 1
-        at, shift = at + 1, shift + 7
-    return 0, -(2**62)
+    return at > 0
 
 
 def _json(text: str) -> str:

@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.readers.draft import UNSUPPORTED, Draft, entry, number, rows, ticks, whole
+from placeopt.instances.readers.draft import Draft, entry, number, rows, ticks, whole
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
+from placeopt.model.graph import UNSUPPORTED
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
@@ -158,8 +159,7 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
         for i in range(accelerators)
     ] + [Device(f"cpu{i}", "cpu", "cpu", 1e11, 1e10) for i in range(cpus)]
     k = len(devices)
-    link_class = np.zeros((k, k), np.int64)
-    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), link_class)
+    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), np.zeros((k, k), np.int64))
 
 
 def _kind(name: str) -> str:

@@ -25,7 +25,6 @@ from placeopt.instances.readers.attributes import (
     edge_attributes,
     op_attributes,
 )
-from placeopt.instances.readers.draft import number
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
@@ -62,7 +61,7 @@ def read(
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
-    unit = number(parser.attributes.get("tick_seconds", 1e-9), "graph", "tick_seconds")
+    unit = parser.attributes.get("tick_seconds", 1e-9)
     draft = AttributeDraft(title, Names(node_time, edge_time, edge_bytes), tick_seconds=unit)
     for node, (defaults, own, line) in parser.nodes.items():
         draft.add_op(node, {**defaults, **own}, line)
@@ -146,6 +145,12 @@ class _Parser:
         token, self.now = self.now, next(self.tokens)
         return token
 
+    def accept(self, *kinds: str) -> bool:
+        found = self.now.kind in kinds
+        if found:
+            self.advance()
+        return found
+
     def keyword(self, *words: str) -> bool:
         return self.now.kind == "word" and self.now.text.lower() in words
 
@@ -154,8 +159,7 @@ class _Parser:
             raise self.fail("a name")
         quoted = self.now.kind == "id"
         text = self.advance().text
-        while quoted and self.now.kind == "+":
-            self.advance()
+        while quoted and self.accept("+"):
             text += self.take("id").text
         return text
 
@@ -185,9 +189,8 @@ class _Parser:
                 f"line {self.line(self.now.offset)}: subgraphs nested more than {max_depth} deep"
             )
         members: dict[str, None] = {}
-        while self.now.kind != "}":
-            if self.now.kind == ";":
-                self.advance()
+        while not self.accept("}"):
+            if self.accept(";"):
                 continue
             if self.keyword("graph", "node", "edge"):
                 which = self.advance().text.lower()
@@ -200,7 +203,6 @@ class _Parser:
                     self.attributes.update(found)
                 continue
             self.statement(node, edge, members, top)
-        self.take("}")
         self.depth -= 1
         return list(members)
 
@@ -209,8 +211,7 @@ class _Parser:
     ) -> None:
         start = self.now.offset
         group, name = self.end_point(node, edge)
-        if name is not None and self.now.kind == "=":
-            self.advance()
+        if name is not None and self.accept("="):
             value = self.identifier()
             if top:
                 self.attributes[name] = value
@@ -263,8 +264,7 @@ class _Parser:
         if self.now.kind == "{":
             return self.block(node, edge), None
         name = self.identifier()
-        while self.now.kind == ":":
-            self.advance()
+        while self.accept(":"):
             self.identifier()
         return [name], name
 
@@ -279,19 +279,12 @@ class _Parser:
 
     def attribute_lists(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        while self.now.kind == "[":
-            self.advance()
-            while self.now.kind != "]":
-                if self.now.kind in (",", ";"):
-                    self.advance()
+        while self.accept("["):
+            while not self.accept("]"):
+                if self.accept(",", ";"):
                     continue
                 key = self.identifier()
-                value = "true"
-                if self.now.kind == "=":
-                    self.advance()
-                    value = self.identifier()
-                found[key] = value
-            self.take("]")
+                found[key] = self.identifier() if self.accept("=") else "true"
         return found
 
 
@@ -303,12 +296,9 @@ def _unquote(text: str) -> str:
 
 def write(graph: OpGraph) -> str:
     """Return the DOT text of a graph; `read` gives the same graph back."""
-    lines = [
-        "digraph {",
-        f"  graph [placeopt_name={_quote(graph.name)}, tick_seconds={graph.tick_seconds!r}];",
-    ]
-    if "e" in repr(graph.tick_seconds):
-        lines[1] = lines[1].replace(repr(graph.tick_seconds), f'"{graph.tick_seconds!r}"')
+    unit = repr(graph.tick_seconds)
+    unit = f'"{unit}"' if "e" in unit else unit
+    lines = ["digraph {", f"  graph [placeopt_name={_quote(graph.name)}, tick_seconds={unit}];"]
     for op, row in zip(graph.op_names, op_attributes(graph), strict=True):
         lines.append(f"  {_quote(op)}{_attributes(row)};")
     for u, v, edge in edge_attributes(graph):

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.body import is_number
 from placeopt.model.arrays import MAX_SUM, Ints
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import one_line
-from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
-FLAG_COLUMNS = ("backward", "unshaped")
 DEFAULTS: dict[str, Any] = {
     "type": "",
     "layer": "",
@@ -85,8 +84,8 @@ class Draft:
         name: str | None = None,
         times: dict[str, int] | None = None,
         **fields: Any,
-    ) -> int:
-        """Add an op and return its index.
+    ) -> None:
+        """Add an op.
 
         Parameters
         ----------
@@ -101,9 +100,7 @@ class Draft:
         """
         op = len(self.names)
         if self.index.setdefault(key, op) != op:
-            raise InputError(
-                f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct"
-            )
+            raise _twice(key, where)
         self.names.append(str(key) if name is None else name)
         for column, value in fields.items():
             if value != DEFAULTS[column]:
@@ -120,7 +117,6 @@ class Draft:
             ops, values = self._times[kind]
             ops.append(op)
             values.append(ticks)
-        return op
 
     def cells_edge(self, cells: Sequence[Any], where: Place) -> None:
         """Add an edge that is a tensor of its own, given as (source, target, ticks)."""
@@ -179,18 +175,14 @@ class Draft:
             seen = set(self.names)
             for key, line in zip(keys, lines, strict=True):
                 if key in seen:
-                    raise InputError(
-                        f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be "
-                        "distinct"
-                    )
+                    raise _twice(key, line)
                 seen.add(key)
         self.names += keys
         for column, values in fields.items():
             neutral = DEFAULTS[column]
-            pairs = enumerate(values, first)
-            self._columns[column].update(
-                [pair for pair in pairs if pair[1] != neutral] if neutral in values else pairs
-            )
+            self._columns[column] |= {
+                op: value for op, value in enumerate(values, first) if value != neutral
+            }
         for kind, values in times.items():
             ops, ticks = self._times.setdefault(kind, (array("q"), array("q")))
             ops.extend(range(first, first + len(keys)))
@@ -215,18 +207,8 @@ class Draft:
         self._target += targets
         self._where += lines
 
-    def find(self, key: Any, where: Place) -> int:
-        """Return the index of an op; an unknown one is refused, with the nearest name."""
-        if key in self.index:
-            return self.index[key]
-        near = nearest(str(key), map(str, self.index))
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise InputError(
-            f"{place(where)}: edge names op '{one_line(str(key))}', which is not in the graph{hint}"
-        )
-
-    def build(self, **fields: Any) -> OpGraph:
-        """Return the graph; `fields` are further attributes of OpGraph.
+    def build(self) -> OpGraph:
+        """Return the graph.
 
         Raises
         ------
@@ -235,30 +217,24 @@ class Draft:
         """
         tensor = np.array(self._edge_tensor, np.int64)
         num_tensors = len(self._producer)
-        first = np.full(num_tensors, len(tensor))
-        np.minimum.at(first, tensor, np.arange(len(tensor)))
-        producer = self._find_all(self._producer, first)
+        producer = self._find_all(self._producer, np.unique(tensor, return_index=True)[1])
         target = self._find_all(self._target, np.arange(len(tensor)))
         order = np.argsort(tensor, kind="stable")
-        repeated = self._repeated(tensor, producer, target)
-        if len(repeated):
-            order = order[np.isin(order, repeated, invert=True)]
-        pointer = np.concatenate(
-            ([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors)))
-        )
+        order = order[~np.isin(order, self._repeated(tensor, producer, target))]
         kinds = tuple(self._times)
         measured = np.full((len(self.names), len(kinds)), UNKNOWN, np.int64)
         for column, (ops, values) in enumerate(self._times.values()):
             measured[np.array(ops), column] = values
-        columns: dict[str, Any] = {key: self._array(key, np.int64) for key in INT_COLUMNS}
-        columns |= {key: self._array(key, np.bool_) for key in FLAG_COLUMNS}
+        columns: dict[str, Any] = {
+            key: self._array(key) for key, neutral in DEFAULTS.items() if neutral != ""
+        }
         shapes = tuple(shape for shape in self._shapes if shape is not None)
         return OpGraph(
             name=self.name,
             op_names=tuple(self.names),
             producer=producer,
             tensor_bytes=np.array(self._size, np.int64),
-            consumer_ptr=pointer.astype(np.int64),
+            consumer_ptr=np.searchsorted(tensor[order], np.arange(num_tensors + 1)),
             consumer=target[order],
             op_types=self._words("type"),
             layer=self._words("layer"),
@@ -268,30 +244,32 @@ class Draft:
             shapes=shapes if len(shapes) == num_tensors else (),
             tick_seconds=self.tick_seconds,
             **columns,
-            **fields,
         )
 
     def _find_all(self, keys: Sequence[Any], edge: Ints) -> Ints:
-        """Return the indices of ops; `edge` says which edge names each."""
+        """Return the indices of ops; `edge` says which edge names each. An unknown one is refused,
+        with the nearest name.
+        """
         try:
             return np.fromiter(map(self.index.__getitem__, keys), np.int64, count=len(keys))
         except KeyError:
-            found = [
-                self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)
-            ]
-            return np.array(found, np.int64)
+            at = next(i for i, key in enumerate(keys) if key not in self.index)
+        key, where = str(keys[at]), self._where[edge[at]]
+        near = nearest(key, map(str, self.index))
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InputError(
+            f"{place(where)}: edge names op '{one_line(key)}', which is not in the graph{hint}"
+        )
 
     def _repeated(self, tensor: Ints, producer: Ints, target: Ints) -> Ints:
         """Return the edges that are there a second time and are merged; refuse them where that is
         asked for.
         """
-        group = tensor.copy()
-        if (
-            self.repeated != "parallel"
-        ):  # edges that are tensors of their own count as one group by source
-            own = np.ones(len(producer), np.bool_)
-            own[np.fromiter(self._tensor.values(), np.int64, count=len(self._tensor))] = False
-            group = np.where(own[tensor], len(producer) + producer[tensor], group)
+        group = tensor
+        # edges that are tensors of their own count as one group by source
+        if self.repeated != "parallel":
+            shared = np.isin(tensor, list(self._tensor.values()))
+            group = np.where(shared, tensor, len(producer) + producer[tensor])
         order = np.lexsort((target, group))
         same = (np.diff(group[order]) == 0) & (np.diff(target[order]) == 0)
         again = np.sort(order[1:][same])
@@ -306,16 +284,21 @@ class Draft:
             )
         return again
 
-    def _array(self, key: str, dtype: Any) -> NDArray[Any]:
+    def _array(self, key: str) -> NDArray[Any]:
         values = self._columns[key]
-        result = np.full(len(self.names), DEFAULTS[key], dtype)
-        if values:
-            result[np.fromiter(values, np.int64, count=len(values))] = list(values.values())
+        result = np.full(len(self.names), DEFAULTS[key])
+        result[list(values)] = list(values.values())
         return result
 
     def _words(self, key: str) -> tuple[str, ...]:
         values = self._columns[key]
-        return tuple(values.get(op, "") for op in range(len(self.names))) if values else ()
+        return tuple(values.get(op, "") for op in range(len(self.names)))
+
+
+def _twice(key: Any, where: Place) -> InputError:
+    return InputError(
+        f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct"
+    )
 
 
 # --- numbers
@@ -328,23 +311,16 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?
 
 def _real(value: Any) -> float:
     """Return a number given as such or as ASCII text (no 1_000, no digits of other scripts)."""
-    if isinstance(value, str):
-        if not _NUMBER.fullmatch(value.strip()):
-            raise ValueError
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not (_NUMBER.fullmatch(value.strip()) if isinstance(value, str) else is_number(value)):
         raise ValueError
     return float(value)
 
 
-def all_ticks(values: Sequence[Any]) -> list[int] | None:
+def all_ticks(values: Sequence[str]) -> list[int] | None:
     """Return texts that are all whole numbers as such, fast; None where one is something else."""
-    if not values or not all(values):
+    if not all(values):
         return None
-    try:
-        digits = "".join(values)
-    except TypeError:
-        return None
+    digits = "".join(values)
     if not (digits.isascii() and digits.isdecimal()) or max(map(len, values)) > 18:
         return None
     return list(map(int, values))
@@ -426,19 +402,3 @@ def rows(
         if not isinstance(row, dict):
             raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
     return found
-
-
-__all__ = [
-    "DEFAULTS",
-    "UNKNOWN",
-    "UNSUPPORTED",
-    "Draft",
-    "Place",
-    "all_ticks",
-    "entry",
-    "number",
-    "place",
-    "rows",
-    "ticks",
-    "whole",
-]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.readers.draft import UNKNOWN, Draft, all_ticks, ticks
+from placeopt.instances.readers.draft import Draft, all_ticks, ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
+from placeopt.model.graph import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,6 @@ from placeopt.instances.readers.attributes import (
     op_attributes,
     used_columns,
 )
-from placeopt.instances.readers.draft import number
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -37,14 +36,14 @@ def read(
     path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
 ) -> OpGraph:
     """Read a GraphML file with one directed graph; options as in `from_networkx`."""
-    root = parse_xml(path, max_bytes=max_bytes)
+    root = parse_xml(path, "graphml", max_bytes=max_bytes)
     graph = _only_graph(root)
     keys, defaults = _keys(root)
     own = _data(graph, keys, "graph", defaults["graph"])
     draft = AttributeDraft(
         own.get("name") or graph.get("id") or path.stem,
         Names(node_time, edge_time, edge_bytes),
-        tick_seconds=number(own.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
+        tick_seconds=own.get("tick_seconds", 1e-9),
     )
     for i, node in enumerate(graph.findall("node")):
         where = f"node {i + 1}"
@@ -65,8 +64,6 @@ def read(
 
 def _only_graph(root: ET.Element) -> ET.Element:
     """Return the one graph of a file, which has to be directed."""
-    if root.tag != "graphml":
-        raise InputError(f"expected the root element <graphml>, received <{root.tag[:40]}>")
     graphs = root.findall("graph")
     if len(graphs) != 1:
         raise InputError(f"expected one <graph>, received {len(graphs)}")
@@ -75,7 +72,7 @@ def _only_graph(root: ET.Element) -> ET.Element:
     return graphs[0]
 
 
-def _keys(root: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def _keys(root: ET.Element) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Return the names of attributes by their key, and their defaults by name for nodes, edges and
     the graph.
     """
@@ -131,13 +128,7 @@ def write(graph: OpGraph) -> str:
         for i, column in enumerate(used_columns(rows)):
             ids[domain, column] = f"{letter}{i}"
             value = next(row[column] for row in rows if column in row)
-            kind = (
-                "boolean"
-                if isinstance(value, bool)
-                else "long"
-                if isinstance(value, int)
-                else "string"
-            )
+            kind = {bool: "boolean", int: "long"}.get(type(value), "string")
             name = quoteattr(column)
             lines.append(
                 f'<key id="{letter}{i}" for="{domain}" attr.name={name} attr.type="{kind}"/>'

@@ -90,7 +90,7 @@ def finish(
     return to_graph(model, shared=shared, free_views=free_views)
 
 
-def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False) -> OpGraph:
+def to_graph(model: Model, *, shared: str, free_views: bool) -> OpGraph:
     """Turn a model whose constants are propagated into an OpGraph.
 
     Parameters
@@ -109,9 +109,7 @@ def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False
         raise InputError("the model has no op that depends on an input")
     costs, unshaped = _costs(model)
     views = [free_views and node.rule == "view" for node in model.nodes]
-    resident, parameters, colocation = _weights(
-        model, _sources(model, views), tie=shared == "colocate"
-    )
+    resident, parameters, colocation = _weights(model, views, tie=shared == "colocate")
     tensors, shapes = _tensors(model)
     _refuse_overflow(model, costs, resident, parameters, tensors)
     return OpGraph.from_tensors(
@@ -143,12 +141,11 @@ def _sources(model: Model, views: list[bool]) -> list[tuple[int, int]]:
     constant.
     """
     maker = {name: i for i, node in enumerate(model.nodes) for name in node.outputs if name}
-    firsts = (
-        (i, model.nodes[i].inputs[0])
-        for i, view in enumerate(views)
-        if view and model.nodes[i].inputs
-    )
-    return [(i, maker[name]) for i, name in firsts if name in maker]
+    return [
+        (i, maker[node.inputs[0]])
+        for i, (node, view) in enumerate(zip(model.nodes, views, strict=True))
+        if view and node.inputs and node.inputs[0] in maker
+    ]
 
 
 def _refuse_overflow(
@@ -212,18 +209,18 @@ def _median(values: list[int], default: int) -> int:
 
 
 def _weights(
-    model: Model, together: list[tuple[int, int]], *, tie: bool
+    model: Model, views: list[bool], *, tie: bool
 ) -> tuple[list[int], list[int], list[int]]:
     """Charge every stored constant to the ops that use it; return resident bytes, parameters and
     groups.
 
-    `together` are pairs of ops that share a device anyway.
+    `views` share the device of what they look at anyway.
     """
     resident, parameters = map(
         list, zip(*(_merged(model, node) for node in model.nodes), strict=True)
     )
     users, learned = _users(model)
-    together = list(together)
+    together = _sources(model, views)
     for root, by in users.items():
         value, ops = model.values[root], list(by)
         if learned[root]:
@@ -252,22 +249,15 @@ def _merged(model: Model, node: Node) -> tuple[int, int]:
 
 def _groups(count: int, together: list[tuple[int, int]]) -> list[int]:
     """Return the group of every op, by the first op of each; -1 for an op that is alone."""
-    leader = list(range(count))
+    import networkx as nx
 
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    for i, j in together:
-        a, b = sorted((find(i), find(j)))
-        leader[b] = a
-    size = Counter(map(find, range(count)))
-    groups: dict[int, int] = {}
-    return [
-        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(count)
-    ]
+    ties = nx.Graph()
+    ties.add_edges_from(together)
+    group = [-1] * count
+    for number, ops in enumerate(sorted(nx.connected_components(ties), key=min)):
+        for op in ops:
+            group[op] = number
+    return group
 
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
@@ -348,14 +338,14 @@ def _consumers(model: Model) -> dict[str, list[int]]:
 
 def _distinct(names: list[str]) -> list[str]:
     """Make names distinct by appending #2, #3, ..."""
-    seen: set[str] = set(names) if len(set(names)) < len(names) else set()
-    used: dict[str, int] = {}
+    seen = set(names)
+    used: Counter[str] = Counter()
     result = []
     for name in names:
-        count = used[name] = used.get(name, 0) + 1
+        used[name] += 1
         fresh = name
-        while count > 1 and (fresh := f"{name}#{count}") in seen:
-            count = used[name] = count + 1
+        while used[name] > 1 and (fresh := f"{name}#{used[name]}") in seen:
+            used[name] += 1
         seen.add(fresh)
         result.append(fresh)
     return result
@@ -396,8 +386,8 @@ def _shape(model: Model, name: str) -> Shape | None:
     return model.values[name].shape if name else None
 
 
-def _same_elements(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
-    return not _known(inputs[0], output) or _elements(inputs[0]) == _elements(output)
+def _same_elements(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    return _join(node, inputs[:1], output)
 
 
 def _same_shape(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -416,9 +406,7 @@ def _broadcast(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
 
 
 def _join(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
-    if not _known(*inputs, output):
-        return True
-    return sum(map(_elements, inputs)) == _elements(output)
+    return not _known(*inputs, output) or sum(map(_elements, inputs)) == _elements(output)
 
 
 def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -557,15 +545,14 @@ def fold_identities(model: Model, is_identity: Callable[[Node], bool]) -> None:
 
 def drop_dead(model: Model) -> None:
     """Remove nodes that no output of the model depends on (such as folded shape arithmetic)."""
-    if not model.outputs:
-        return
     needed = set(model.outputs)
     kept = []
     for node in reversed(model.nodes):
-        if any(name in needed for name in node.outputs):
+        if not needed.isdisjoint(node.outputs):
             needed.update(node.inputs)
             kept.append(node)
-    if kept:  # a model whose outputs are all constant keeps its nodes, and is refused later
+    # a model without outputs keeps its nodes, and one whose outputs are all constant, refused later
+    if kept:
         model.nodes = kept[::-1]
 
 
@@ -635,8 +622,7 @@ def _is_affine(node: Node, before: Node, values: dict[str, Value]) -> bool:
         return first
     if node.attrs.get("ordered") and not first:  # c - x and c / x are no affine remnants
         return False
-    affine = node.attrs.get("affine") in ("scale", "shift")
-    return affine and _is_per_channel(node, before, values)
+    return "affine" in node.attrs and _is_per_channel(node, before, values)
 
 
 def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:

@@ -8,7 +8,6 @@ costs computed from shapes (`ir_graph`).
 
 from __future__ import annotations
 
-import heapq
 import math
 import operator
 from dataclasses import dataclass, field
@@ -18,33 +17,20 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Sequence
 
 BITS = {
-    "float64": 64,
-    "int64": 64,
-    "uint64": 64,
-    "complex64": 64,
-    "complex128": 128,
-    "float32": 32,
-    "int32": 32,
-    "uint32": 32,
-    "float16": 16,
-    "bfloat16": 16,
-    "int16": 16,
-    "uint16": 16,
-    "int8": 8,
-    "uint8": 8,
-    "bool": 8,
-    "float8": 8,
-    "int4": 4,
-    "uint4": 4,
-    "float4": 4,
-    "int2": 2,
-    "uint2": 2,
-    "string": 64,
+    name: bits
+    for bits, names in (
+        (2, "int2 uint2"),
+        (4, "int4 uint4 float4"),
+        (8, "int8 uint8 bool float8"),
+        (16, "int16 uint16 float16 bfloat16"),
+        (32, "int32 uint32 float32"),
+        (64, "int64 uint64 float64 complex64 string"),
+        (128, "complex128"),
+    )
+    for name in names.split()
 }
 """Bits of one element by type."""
 
@@ -74,7 +60,6 @@ class Value:
     constant : known before the run: a weight, or computed from weights alone.
     root : of a constant: the stored constant that it is a view of (reshaped, transposed,
     dequantised).
-    data : the content of small integer constants, for shape arithmetic.
     learned : whether the elements of this constant may be parameters of the model.
     """
 
@@ -82,8 +67,11 @@ class Value:
     dtype: str = "float32"
     constant: bool = False
     root: str = ""
-    data: NDArray[Any] | None = field(default=None, repr=False)
     learned: bool = True
+
+    def make_constant(self, *, learned: bool = False) -> None:
+        """Mark this value as known before the run."""
+        self.constant, self.learned = True, learned
 
     @property
     def known(self) -> bool:
@@ -188,25 +176,31 @@ class Model:
                         "input, a weight nor the output of an op"
                     )
         before = [{made[x] for x in node.inputs if x in made} for node in self.nodes]
-        if any(max(found, default=-1) >= i for i, found in enumerate(before)):
-            self.nodes = [self.nodes[i] for i in self._order(before)]
+        order = in_order(before, [node.name for node in self.nodes])
+        self.nodes = [self.nodes[i] for i in order]
 
-    def _order(self, before: list[set[int]]) -> list[int]:
-        """Return the nodes in a topological order, those that may run early by their index."""
-        waiting = list(map(len, before))
-        readers: list[list[int]] = [[] for _ in before]
-        for i, found in enumerate(before):
-            for j in found:
-                readers[j].append(i)
-        ready = [i for i, count in enumerate(waiting) if not count]
-        order: list[int] = []
-        while ready:
-            order.append(heapq.heappop(ready))
-            for j in readers[order[-1]]:
-                waiting[j] -= 1
-                if not waiting[j]:
-                    heapq.heappush(ready, j)
-        if len(order) < len(self.nodes):
-            stuck = next(node.name for i, node in enumerate(self.nodes) if waiting[i])
-            raise InputError(f"the graph has a cycle through op '{one_line(stuck)}'")
-        return order
+
+def in_order(before: Sequence[set[int]], names: Sequence[str]) -> list[int]:
+    """Return a topological order of nodes that read from those `before` them: theirs where it is
+    one, else those that may run early by their index.
+
+    Raises
+    ------
+    InputError
+        If there is a cycle.
+    """
+    if all(max(found, default=-1) < i for i, found in enumerate(before)):
+        return list(range(len(before)))
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(before)))
+    graph.add_edges_from((j, i) for i, found in enumerate(before) for j in found)
+    order: list[int] = []
+    try:
+        for i in nx.lexicographical_topological_sort(graph):
+            order.append(i)
+    except nx.NetworkXUnfeasible:
+        stuck = names[min(set(graph).difference(order))]
+        raise InputError(f"the graph has a cycle through op '{one_line(stuck)}'") from None
+    return order

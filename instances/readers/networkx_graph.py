@@ -13,7 +13,7 @@ from placeopt.instances.readers.attributes import (
     edge_attributes,
     op_attributes,
 )
-from placeopt.instances.readers.draft import number, rows
+from placeopt.instances.readers.draft import rows
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
@@ -54,11 +54,11 @@ def from_networkx(
             "networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph"
         )
     unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
-    title = name or str(graph.graph.get("name") or "graph")
-    repeated = "parallel" if graph.is_multigraph() else "refuse"
-    meaning = Names(node_time, edge_time, edge_bytes)
     draft = AttributeDraft(
-        title, meaning, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated
+        name or str(graph.graph.get("name") or "graph"),
+        Names(node_time, edge_time, edge_bytes),
+        tick_seconds=unit,
+        repeated="parallel" if graph.is_multigraph() else "refuse",
     )
     for key, attributes in graph.nodes(data=True):
         draft.add_op(key, attributes, f"node {key!r:.60}")
@@ -98,7 +98,7 @@ def read_node_link(
     draft = AttributeDraft(
         str(graph.get("name") or path.stem),
         Names(node_time, edge_time, edge_bytes),
-        tick_seconds=number(graph.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
+        tick_seconds=graph.get("tick_seconds", 1e-9),
         repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
     for i, node in enumerate(rows(data, "nodes", "file")):

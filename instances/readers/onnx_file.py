@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, MissingExtraError, nearest
-from placeopt.model.files import one_line, regular_file
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
     Raises
     ------
     InputError
-        If the file is missing, truncated, too large or no ONNX model.
+        If the file is truncated, too large or no ONNX model.
     MissingExtraError
         If the onnx package is not installed.
     """
@@ -57,7 +57,6 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
         raise MissingExtraError("onnx", "onnx", "reading ONNX models") from None
     from google.protobuf.message import DecodeError
 
-    path = regular_file(path)
     size = path.stat().st_size
     if size > max_bytes:
         raise InputError(
@@ -127,14 +126,14 @@ class _Stripper:
 
     def field(self, start: int, end: int) -> tuple[int, int, int]:
         """Return the number of the field at `start`, where its content begins and where it ends."""
-        tag, at = self.varint(start, end)
+        tag, at = read_varint(self.data, start, end)
         number, wire = tag >> 3, tag & 7
         if number == 0 or wire not in (0, 1, 2, 5):
             raise InputError(f"truncated or damaged ONNX model: no valid field at byte {start}")
         if wire == 0:
-            return number, at, self.varint(at, end)[1]
+            return number, at, read_varint(self.data, at, end)[1]
         if wire == 2:
-            length, at = self.varint(at, end)
+            length, at = read_varint(self.data, at, end)
             if at + length > end:
                 raise InputError(
                     f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
@@ -146,16 +145,18 @@ class _Stripper:
             raise InputError(f"truncated ONNX model: a field at byte {start} is cut")
         return number, at, stop
 
-    def varint(self, at: int, end: int) -> tuple[int, int]:
-        value = shift = 0
-        while at < end and shift < 64:
-            byte = self.data[at]
-            value |= (byte & 127) << shift
-            at += 1
-            if byte < 128:
-                return value, at
-            shift += 7
-        raise InputError(f"truncated or damaged ONNX model: no valid number at byte {at}")
+
+def read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    """Return the base-128 number at byte `at`, and where it ends."""
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise InputError(f"truncated or damaged ONNX model: no valid number at byte {at}")
 
 
 def _varint(value: int) -> bytes:

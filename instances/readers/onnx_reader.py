@@ -16,7 +16,8 @@ package, on at most 4096 elements.
 from __future__ import annotations
 
 import math
-from collections import ChainMap
+from collections import ChainMap, Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -106,16 +107,15 @@ def read(
     proto = _inline(proto)
     found = infer(proto)
     found.turns = op_costs.check_turns(trip_count)
-    model = _translate(proto, found, proto.graph.name or path.stem, fold)
-    model.name = path.stem.removeprefix("light_")
+    model = _translate(proto, found, path.stem.removeprefix("light_"), fold)
     return finish(model, fuse=fuse, fold=fold, shared=shared, is_identity=_is_identity)
 
 
-def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
+def symbolic_dims(path: Path) -> dict[str, int]:
     """Return the dimensions of the model's inputs that have no value, by name, with the number of
     their uses.
     """
-    return _symbols(load_model(path, max_bytes=max_bytes))
+    return _symbols(load_model(path, max_bytes=2**40))
 
 
 def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
@@ -147,15 +147,20 @@ def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
 
 def _symbols(proto: Any) -> dict[str, int]:
     weights = {tensor.name for tensor in proto.graph.initializer}
-    found: dict[str, int] = {}
-    for value in proto.graph.input:
-        if value.name in weights or not value.type.HasField("tensor_type"):
-            continue
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") or dim.dim_value < 0:
-                name = dim.dim_param or f"{value.name}:{axis}"
-                found[name] = found.get(name, 0) + 1
-    return found
+    inputs = (value for value in proto.graph.input if value.name not in weights)
+    return Counter(
+        name
+        for name, dim in _dimensions(inputs)
+        if not dim.HasField("dim_value") or dim.dim_value < 0
+    )
+
+
+def _dimensions(values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the dimensions of tensors, each with its name, or what it is called without one."""
+    for value in values:
+        if value.type.HasField("tensor_type"):
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                yield dim.dim_param or f"{value.name}:{axis}", dim
 
 
 def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
@@ -163,18 +168,14 @@ def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
     symbols = _symbols(proto)
     for name in dims:
         if name not in symbols:
-            hint = did_you_mean(name, symbols)
             raise InputError(
                 f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; "
-                f"{hint}"
+                f"{did_you_mean(name, symbols)}"
             )
-    for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
-        if not value.type.HasField("tensor_type"):
-            continue
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            name = dim.dim_param or f"{value.name}:{axis}"
-            if name in dims and not dim.HasField("dim_value"):
-                dim.dim_value = dims[name]
+    graph = proto.graph
+    for name, dim in _dimensions((*graph.input, *graph.value_info, *graph.output)):
+        if name in dims and not dim.HasField("dim_value"):
+            dim.dim_value = dims[name]
 
 
 def _inline(proto: Any) -> Any:
@@ -235,8 +236,9 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     values = {value.name: _value(value.name, found) for value in graph.input} | _stored(graph)
     nodes = []
     for proto_node in graph.node:
-        fresh = (key for key in proto_node.output if key and key not in values)
-        values |= {key: _value(key, found) for key in fresh}
+        values |= {
+            key: _value(key, found) for key in proto_node.output if key and key not in values
+        }
         if proto_node.op_type != "Constant":
             nodes.append(_node(proto_node, values, found))
         else:
@@ -251,9 +253,9 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
 
 def _keep_computed(values: dict[str, Value], found: Inferred) -> None:
     """Make constants of the values that shape arithmetic computed."""
-    for key, array in found.data.items():
+    for key in found.data:
         if key in values and not values[key].constant:
-            values[key].constant, values[key].learned, values[key].data = True, False, array
+            values[key].make_constant()
 
 
 def _stored(graph: Any) -> dict[str, Value]:
@@ -273,8 +275,7 @@ def _stored(graph: Any) -> dict[str, Value]:
 
 def _value(name: str, found: Inferred) -> Value:
     """Return what inference found of a value."""
-    shape, dtype = found.shapes.get(name, (None, "float32"))
-    return Value(shape, dtype)
+    return Value(*found.shapes.get(name, (None, "float32")))
 
 
 def _constant(tensor: Any, dims: Any) -> Value:
@@ -287,9 +288,8 @@ def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) 
     rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
     inputs, outputs = list(proto_node.input), list(proto_node.output)
     name = proto_node.name or next((x for x in outputs if x), proto_node.op_type)
-    path = scope_of(proto_node).replace(".", "/") or "/".join(
-        proto_node.name.strip("/").split("/")[:-1]
-    )
+    module = proto_node.name.strip("/").rpartition("/")[0]
+    path = scope_of(proto_node).replace(".", "/") or module
     node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, path)
     if rule == "control":
         _add_bodies(node, proto_node, values, found)
@@ -323,8 +323,7 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
         node.inputs += [name for name in captured if name in values and name not in node.inputs]
     known: int | None = 1
     if proto_node.op_type == "Loop":
-        trips = found.known.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-        known = None if trips is None else max(0, int(trips.reshape(-1)[0]))
+        known = _num_turns(proto_node, found)
     elif proto_node.op_type == "Scan":
         known = _scan_length(proto_node, values)
     op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, found.turns))
@@ -332,11 +331,11 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
 
 def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:
     """Return the length of the first scanned sequence, None if it is unknown."""
-    count = next((a.i for a in proto_node.attribute if a.name == "num_scan_inputs"), 0)
+    attrs = plain_attributes(proto_node)
+    count = attrs.get("num_scan_inputs", 0)
     names = list(proto_node.input)[-count:] if count else []
     shape = values[names[0]].shape if names and names[0] in values else None
-    axes = next((list(a.ints) for a in proto_node.attribute if a.name == "scan_input_axes"), [])
-    axis = axes[0] if axes else 0
+    axis = (attrs.get("scan_input_axes") or [0])[0]
     return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
 
@@ -355,8 +354,7 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
         _capture(proto_node.input, inside, scope, captured, found)
         node = _node(proto_node, scope, found)
         _capture(node.inputs, inside, scope, captured, found)  # what is nested deeper captures
-        if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
-            total = total.plus(op_costs.cost(node, scope))
+        total = total.plus(op_costs.run_cost([node], scope))
     captured |= dict.fromkeys(item.name for item in body.output if item.name not in inside)
     weights = (value for value in inside.values() if value.constant)
     return total.plus(stored_cost(weights)), list(captured)
@@ -390,9 +388,13 @@ class Inferred:
     """
 
     shapes: dict[str, tuple[Shape | None, str]] = field(default_factory=dict)
-    data: dict[str, NDArray[Any]] = field(default_factory=dict)
-    known: dict[str, NDArray[Any]] = field(default_factory=dict)
+    data: dict[str, Array] = field(default_factory=dict)
+    known: dict[str, Array] = field(default_factory=dict)
     turns: int | None = None
+
+    def shape(self, name: str) -> Shape | None:
+        """Return the shape of a value, None where it is not known."""
+        return self.shapes.get(name, (None, ""))[0]
 
 
 def infer(model: Any) -> Inferred:
@@ -404,17 +406,15 @@ def infer(model: Any) -> Inferred:
     work.ir_version = max(
         work.ir_version, 8
     )  # before version 4 every initialiser had to be an input as well
-    found = Inferred()
     _import_domains(onnx, work)
-    known = found.known = _hide_contents(work)
+    found = Inferred(known=_hide_contents(work))
     max_rounds = 30
     for _ in range(max_rounds):
-        inferred = _run(onnx, work)
-        found.shapes = dict(_collect(inferred.graph))
+        found.shapes = dict(_collect(_run(onnx, work).graph))
         found.shapes.update(
             {name: (array.shape, str(array.dtype)) for name, array in found.data.items()}
         )
-        fresh = _evaluate(work, found, known)
+        fresh = _evaluate(work, found)
         fresh |= _extend(onnx, work, found)
         if not fresh:
             break
@@ -437,16 +437,14 @@ def _run(onnx: Any, work: Any) -> Any:
     declares.
     """
     for data_prop in (True, False):
-        try:
+        with suppress(Exception):  # the package raises its own errors and RuntimeError alike
             return onnx.shape_inference.infer_shapes(
                 work, check_type=False, strict_mode=False, data_prop=data_prop
             )
-        except Exception:  # the package raises its own errors and RuntimeError alike
-            continue
     return work
 
 
-def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
+def _hide_contents(work: Any) -> dict[str, Array]:
     """Turn constants without content into inputs, Constant nodes into initialisers; return small
     integers.
     """
@@ -483,7 +481,7 @@ def _is_kept(tensor: Any) -> bool:
     return small and tensor.data_type in (1, 6, 7, 9, 11)
 
 
-def _content(tensor: Any) -> NDArray[Any]:
+def _content(tensor: Any) -> Array:
     from onnx import numpy_helper
 
     try:
@@ -510,29 +508,28 @@ def constant_tensor(node: Any) -> Any:
     from onnx import numpy_helper
 
     for attribute in node.attribute:
-        if attribute.name == "value":
-            tensor = onnx.TensorProto()
-            tensor.CopyFrom(attribute.t)
-            return tensor
-        if attribute.name == "sparse_value":
-            tensor = onnx.TensorProto(data_type=attribute.sparse_tensor.values.data_type)
-            tensor.dims.extend(attribute.sparse_tensor.dims)
-            return tensor
-        values: dict[str, Any] = {
-            "value_int": lambda a=attribute: np.array(a.i, np.int64),
-            "value_ints": lambda a=attribute: np.array(list(a.ints), np.int64),
-            "value_float": lambda a=attribute: np.array(a.f, np.float32),
-            "value_floats": lambda a=attribute: np.array(list(a.floats), np.float32),
-        }
-        if attribute.name in values:
-            return numpy_helper.from_array(values[attribute.name]())
-        if attribute.name in ("value_string", "value_strings"):
-            tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING)
-            tensor.dims.extend(
-                [len(attribute.strings)] if attribute.name == "value_strings" else []
-            )
-            return tensor
+        name = attribute.name
+        if name == "value":
+            return attribute.t
+        if name == "sparse_value":
+            sparse = attribute.sparse_tensor
+            return onnx.TensorProto(data_type=sparse.values.data_type, dims=sparse.dims)
+        if name in _NUMBERS:
+            key, dtype = _NUMBERS[name]
+            return numpy_helper.from_array(np.array(getattr(attribute, key), dtype))
+        if name in ("value_string", "value_strings"):
+            dims = [len(attribute.strings)] if name == "value_strings" else []
+            return onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=dims)
     return None
+
+
+_NUMBERS: dict[str, tuple[str, type[np.generic]]] = {
+    "value_int": ("i", np.int64),
+    "value_ints": ("ints", np.int64),
+    "value_float": ("f", np.float32),
+    "value_floats": ("floats", np.float32),
+}
+"""Field and type of the numbers of a Constant node, by the name of its attribute."""
 
 
 def has_content(tensor: Any) -> bool:
@@ -541,16 +538,8 @@ def has_content(tensor: Any) -> bool:
         return False
     if math.prod(tensor.dims) == 0:
         return True
-    fields = (
-        "raw_data",
-        "float_data",
-        "int32_data",
-        "int64_data",
-        "double_data",
-        "uint64_data",
-        "string_data",
-    )
-    return any(len(getattr(tensor, key)) for key in fields)
+    kinds = ("raw", "float", "int32", "int64", "double", "uint64", "string")
+    return any(len(getattr(tensor, f"{kind}_data")) for kind in kinds)
 
 
 def _collect(graph: Any) -> Iterator[tuple[str, tuple[Shape | None, str]]]:
@@ -601,7 +590,7 @@ def plain_attributes(node: Any) -> dict[str, Any]:
     return found
 
 
-def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> bool:
+def _evaluate(work: Any, found: Inferred) -> bool:
     """Replace shape arithmetic whose result is known by initialisers; return whether there was
     any.
     """
@@ -610,14 +599,14 @@ def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> boo
     version = next((x.version for x in work.opset_import if x.domain in ("", "ai.onnx")), 1)
     kept, fresh = [], False
     for node in work.graph.node:
-        arrays = _outputs(node, found, known, version)
+        arrays = _outputs(node, found, version)
         if arrays is None or len(arrays) < len(node.output):
             kept.append(node)
             continue
         fresh = True
         for name, array in zip(node.output, arrays, strict=False):
             if name:
-                known[name] = found.data[name] = array
+                found.known[name] = found.data[name] = array
                 work.graph.initializer.append(
                     numpy_helper.from_array(np.ascontiguousarray(array), name)
                 )
@@ -627,21 +616,20 @@ def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> boo
     return fresh
 
 
-def _outputs(
-    node: Any, found: Inferred, known: dict[str, NDArray[Any]], version: int
-) -> list[NDArray[Any]] | None:
+def _outputs(node: Any, found: Inferred, version: int) -> list[Array] | None:
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in ("Shape", "Size"):
         return _measure(node, found)
-    if not node.input or any(name and name not in known for name in node.input):
+    names = [name for name in node.input if name]
+    if not node.input or not found.known.keys() >= set(names):
         return None
-    return _evaluate_node(node, {name: known[name] for name in node.input if name}, version)
+    return _evaluate_node(node, {name: found.known[name] for name in names}, version)
 
 
-def _measure(node: Any, found: Inferred) -> list[NDArray[Any]] | None:
+def _measure(node: Any, found: Inferred) -> list[Array] | None:
     """Return the output of a Shape or Size op, None where a dimension is unknown."""
-    shape = found.shapes.get(node.input[0] if node.input else "", (None, ""))[0]
+    shape = found.shape(node.input[0]) if node.input else None
     if shape is None or None in shape:
         return None
     if node.op_type == "Size":
@@ -656,9 +644,9 @@ def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
     """
     fresh = False
     for node in work.graph.node:
-        shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
+        shapes = {name: found.shape(name) for name in node.output if name}
         open_ones = [name for name, shape in shapes.items() if shape is None or None in shape[:1]]
-        told = _told_shapes(node, shapes, found) if open_ones else {}
+        told = _told_shapes(node, found) if open_ones else {}
         for name in (name for name in open_ones if told.get(name, shapes[name]) != shapes[name]):
             dtype = found.shapes[name if name in found.shapes else node.input[0]][1]
             element = next(code for code, text in DTYPES.items() if text == dtype)
@@ -673,10 +661,10 @@ def _declaration(onnx: Any, name: str, element: int, shape: Shape) -> Any:
     return onnx.helper.make_tensor_value_info(name, element, dims)
 
 
-def _told_shapes(node: Any, shapes: dict[str, Shape | None], found: Inferred) -> dict[str, Shape]:
+def _told_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
     """Return the shapes of outputs that follow from what kind of op it is."""
-    if node.op_type in SAME_SHAPE and node.input and shapes.get(node.output[0]) is None:
-        shape = found.shapes.get(node.input[0], (None, ""))[0]
+    if node.op_type in SAME_SHAPE and node.input and found.shape(node.output[0]) is None:
+        shape = found.shape(node.input[0])
         return {} if shape is None else {node.output[0]: shape}
     return _loop_shapes(node, found) if node.op_type == "Loop" else {}
 
@@ -687,18 +675,18 @@ def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
     A carried value does where the body gives back the shape that it begins with. What is collected
     turn by turn has the number of turns as its first dimension.
     """
-    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    body = next(nested_graphs(node), None)
     if body is None:
         return {}
     carried = list(node.input)[2:]
     told: dict[str, Shape] = {}
     for i, (name, inner) in enumerate(zip(node.output, list(body.output)[1:], strict=False)):
-        shape = found.shapes.get(inner.name, (None, ""))[0]
+        shape = found.shape(inner.name)
         if shape is None:
             continue
         if i >= len(carried):
             told[name] = (_num_turns(node, found), *shape)
-        elif shape == found.shapes.get(carried[i], (None, ""))[0]:
+        elif shape == found.shape(carried[i]):
             told[name] = shape
     return told
 
@@ -706,7 +694,7 @@ def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
 def _num_turns(node: Any, found: Inferred) -> int | None:
     """Return the trip count of a Loop, None where it is unknown."""
     turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
-    return None if turns is None or not turns.size else max(0, int(turns.reshape(-1)[0]))
+    return None if turns is None else max(0, int(turns.reshape(-1)[0]))
 
 
 def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Array] | None:
@@ -728,8 +716,8 @@ def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Ar
             result = ReferenceEvaluator(graph, opsets={"": version}).run(None, inputs)
     except Exception:  # the package raises anything: left to the inference to report as unknown
         return None
-    arrays = [np.asarray(array) for array in result]
-    return arrays if all(_is_small(array) for array in arrays) else None
+    arrays = list(map(np.asarray, result))
+    return arrays if all(map(_is_small, arrays)) else None
 
 
 def _is_small(array: Array) -> bool:
@@ -748,8 +736,7 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
     ----------
     attrs : the plain attributes of the node (ints, floats, texts and lists of them).
     """
-    rule = _OPS["rule"].get(op_type, "elementwise")
-    found = dict(_OPS["attributes"].get(op_type, {}))
+    rule, found = op_costs.look_up(_OPS, op_type)
     if op_type == "Conv":
         found["groups"] = int(attrs.get("group", 1))
     if rule == "attention":
@@ -759,10 +746,8 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
         elif op_type == "Attention":
             found["past"] = 4
     elif rule == "matmul":
-        found["trans_a"], found["trans_b"] = (
-            bool(attrs.get("transA", 0)),
-            bool(attrs.get("transB", 0)),
-        )
+        found["trans_a"] = bool(attrs.get("transA", 0))
+        found["trans_b"] = bool(attrs.get("transB", 0))
     elif rule == "pool":
         found["kernel"] = tuple(int(k) for k in attrs.get("kernel_shape", ()))
     elif rule == "einsum":

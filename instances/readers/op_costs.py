@@ -18,7 +18,7 @@ from placeopt.model.errors import InputError
 MAX_TURNS = 10**9
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node, Value
 
@@ -35,6 +35,11 @@ def vocabulary(name: str) -> dict[str, Any]:
     return ops
 
 
+def look_up(ops: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+    """Return the cost rule of an op type in a vocabulary, and its attributes to add to."""
+    return ops["rule"].get(kind, "elementwise"), dict(ops["attributes"].get(kind, {}))
+
+
 def _tables() -> Any:
     return json.loads(Path(__file__).with_name("op_tables.json").read_text("utf-8"))
 
@@ -47,27 +52,24 @@ class Shapes:
         self.inputs = [values[name] if name else None for name in node.inputs]
         self.outputs = [values[name] for name in node.outputs if name]
 
+    def input(self, i: int) -> Value | None:
+        """Input i, None where it is absent."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
     def dims(self, i: int) -> tuple[int, ...]:
         """Shape of input i; () where it is absent or a scalar."""
-        value = self.inputs[i] if 0 <= i < len(self.inputs) else None
-        return (
-            ()
-            if value is None or value.shape is None
-            else tuple(1 if d is None else d for d in value.shape)
-        )
+        value = self.input(i)
+        shape = None if value is None else value.shape
+        return tuple(1 if d is None else d for d in shape or ())
 
     def dim(self, i: int, axis: int) -> int | None:
         """Dimension of input i at a negative axis, None where it is unknown; vectors have one axis
         only.
         """
-        value = self.inputs[i] if 0 <= i < len(self.inputs) else None
+        value = self.input(i)
         if value is None or not value.shape:
             return None
         return value.shape[max(axis, -len(value.shape))]
-
-    def has(self, i: int) -> bool:
-        """Whether input i is there."""
-        return i < len(self.inputs) and self.inputs[i] is not None
 
     @property
     def out(self) -> int:
@@ -76,13 +78,14 @@ class Shapes:
 
     def biased(self, position: int) -> int:
         """Elements that a bias is added to; it is an input, by default that one, or fused."""
-        bias = self.has(self.node.attrs.get("bias", position)) or self.node.shift > 0
-        return self.out if bias else 0
+        bias = self.input(self.node.attrs.get("bias", position))
+        return self.out if bias or self.node.shift > 0 else 0
 
     @property
     def all_in(self) -> int:
         """Elements of the first input."""
-        return self.inputs[0].elements if self.inputs and self.inputs[0] is not None else 0
+        value = self.input(0)
+        return value.elements if value else 0
 
 
 def check_turns(trip_count: int | None) -> int | None:
@@ -132,6 +135,16 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     elif rule in ("gather", "pick"):
         moved = 2 * written
     return Cost(flops, moved).plus(node.extra or Cost(0, 0))
+
+
+def run_cost(nodes: Iterable[Node], values: Mapping[str, Value]) -> Cost:
+    """Return the cost of one run of nodes, without those that have tensors of unknown rank."""
+    total = Cost(0, 0)
+    for node in nodes:
+        tensors = [values.get(name) for name in (*node.inputs, *node.outputs) if name]
+        if all(value is not None and value.shape is not None for value in tensors):
+            total = total.plus(cost(node, values))
+    return total
 
 
 def _conv(s: Shapes) -> int:

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
-from placeopt.instances.readers.ir_graph import (
-    finish,
-    propagate_constants,
-)
+from placeopt.instances.readers.ir_graph import finish, propagate_constants
 from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
-from placeopt.instances.readers.op_costs import vocabulary
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -50,15 +46,13 @@ def read(
         If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is
         not there.
     """
-    root = parse_xml(path, max_bytes=max_bytes)
-    if root.tag != "net":
-        raise InputError(f"expected the root element <net>, received <{root.tag[:40]}>")
+    root = parse_xml(path, "net", max_bytes=max_bytes)
     model = _translate(root, root.get("name") or path.stem, op_costs.check_turns(trip_count))
     model.sort()
     for node in model.nodes if fold else ():
         if node.rule == "shape" and model.values[node.inputs[0]].known:
             for name in node.outputs:
-                model.values[name].constant, model.values[name].learned = True, False
+                model.values[name].make_constant()
     return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 
@@ -97,7 +91,7 @@ def _node(
     """Translate a layer that computes something, and the bodies of a loop."""
     title, kind = _label(layer), layer.get("type", "")
     rule, attrs = rule_of(kind, _data(layer), f"layer '{title}'")
-    module = "/".join(title.strip("/").split("/")[:-1])
+    module = title.strip("/").rpartition("/")[0]
     node = Node(title, kind, rule, inputs, outputs, attrs, module)
     if rule == "control":
         _add_bodies(node, layer, values, turns)
@@ -202,19 +196,14 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
     """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of
     iterations.
     """
-    bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
     costs = []
-    for body in bodies:
-        inner = _translate(body, node.name, turns)
-        propagate_constants(inner)
-        run = [op_costs.cost(item, inner.values) for item in inner.nodes]
-        held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
-        costs.append(
-            held._replace(
-                flops=sum(cost.flops for cost in run),
-                bytes_moved=sum(cost.bytes_moved for cost in run),
-            )
-        )
+    for body in layer:
+        if body.tag in ("body", "then_body", "else_body"):
+            inner = _translate(body, node.name, turns)
+            propagate_constants(inner)
+            run = op_costs.run_cost(inner.nodes, inner.values)
+            held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
+            costs.append(held._replace(flops=run.flops, bytes_moved=run.bytes_moved))
     op_costs.charge_bodies(
         node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns)
     )
@@ -242,7 +231,7 @@ def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int 
     return None
 
 
-_OPS = vocabulary("openvino")
+_OPS = op_costs.vocabulary("openvino")
 
 DTYPES = _OPS["dtypes"]
 """Element type by the precision of a port or the element_type of a constant."""
@@ -250,12 +239,10 @@ DTYPES = _OPS["dtypes"]
 
 def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, dict[str, Any]]:
     """Return the cost rule of a layer and the attributes that the rules look at."""
-    rule = _OPS["rule"].get(kind, "elementwise")
-    found = dict(_OPS["attributes"].get(kind, {}))
+    rule, found = op_costs.look_up(_OPS, kind)
     if rule == "matmul":
         for key in ("a", "b"):
-            text = attributes.get(f"transpose_{key}", "false")
-            found[f"trans_{key}"] = text.lower() in ("true", "1")
+            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "").lower() in ("true", "1")
     elif rule == "pool" and "kernel" in attributes:
         found["kernel"] = tuple(
             whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(",")

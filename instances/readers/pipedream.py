@@ -135,7 +135,6 @@ class PipedreamNode:
     description : the layer as printed, such as ``Conv2d(64, 128, kernel_size=(3, 3))``.
     forward, backward : milliseconds per minibatch.
     activation, parameters : bytes.
-    stage : pipeline stage assigned by PipeDream's optimiser, None where absent.
     """
 
     node_id: int
@@ -144,7 +143,6 @@ class PipedreamNode:
     backward: float  # milliseconds
     activation: float  # bytes
     parameters: float  # bytes
-    stage: int | None = None
 
     @property
     def kind(self) -> str:
@@ -163,10 +161,10 @@ class PipedreamProfile:
     name: str
     nodes: tuple[PipedreamNode, ...]
     edges: tuple[tuple[int, int], ...]
-    file_order: tuple[int, ...] = ()
+    file_order: tuple[int, ...]
 
 
-def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
+def parse_pipedream(text: str, name: str) -> PipedreamProfile:
     """Parse the text of a PipeDream profile.
 
     Parameters
@@ -243,23 +241,20 @@ def _node(line: str, where: str) -> PipedreamNode:
         )
     values: dict[str, float] = {}
     for item in parts[2].split(", "):
-        key, _, value = item.partition("=")
-        if key.strip() in values:
-            raise InputError(f"{where}: {key.strip()} is there twice; keep one")
-        values[key.strip()] = _sum(value, where, key.strip())
+        name, _, value = item.partition("=")
+        key = name.strip()
+        if key in values:
+            raise InputError(f"{where}: {key} is there twice; keep one")
+        values[key] = _sum(value, where, key)
     for key in _FIELDS:
         if key not in values:
             raise InputError(f"{where}: {key} is missing; a node line has {', '.join(_FIELDS)}")
-    stage = None
-    if len(parts) == 4:
+    if len(parts) == 4:  # the stage that PipeDream's optimiser assigned
         key, _, value = parts[3].partition("=")
         if key.strip() != "stage_id":
             raise InputError(f"{where}: expected 'stage_id=n', received '{parts[3].strip()}'")
-        stage = whole(value, where, "stage_id")
-    forward, backward, activation, parameters = (values[key] for key in _FIELDS)
-    return PipedreamNode(
-        int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage
-    )
+        whole(value, where, "stage_id")
+    return PipedreamNode(int(match[1]), parts[1].strip(), *(values[key] for key in _FIELDS))
 
 
 def _sum(text: str, where: str, what: str) -> float:
@@ -276,4 +271,4 @@ def _edge(line: str, where: str) -> tuple[int, int]:
         raise InputError(
             f"{where}: expected an edge 'nodeU -- nodeV', received '{line.strip()[:60]}'"
         )
-    return int(ends[0].group(1)), int(ends[1].group(1))
+    return int(ends[0][1]), int(ends[1][1])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from placeopt.io.serialize import load, to_dict
+from placeopt.io.serialize import load, to_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,4 +20,4 @@ def read(path: Path, *, max_bytes: int) -> OpGraph:
 
 def write(graph: OpGraph) -> str:
     """Return the JSON text of a graph."""
-    return json.dumps(to_dict(graph), separators=(",", ":"), allow_nan=False) + "\n"
+    return to_text(graph)

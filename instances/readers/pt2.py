@@ -66,17 +66,17 @@ def _program(path: Path, max_bytes: int) -> str:
             if len(entries) > max_entries:
                 raise InputError(f"more than {max_entries} files in the archive")
             models = [
-                x for x in entries if "models/" in x.filename and x.filename.endswith(".json")
-            ]
-            models += [
-                x for x in entries if x.filename.endswith("serialized_exported_program.json")
+                x
+                for x in entries
+                if x.filename.endswith("serialized_exported_program.json")
+                or ("models/" in x.filename and x.filename.endswith(".json"))
             ]
             if not models:
                 raise InputError(
                     "a zip archive, but not of torch.export: it holds no models/*.json"
                 )
             most = min(max_bytes, max(MIN_UNPACKED, max_ratio * path.stat().st_size))
-            with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
+            with archive.open(min(models, key=lambda x: x.filename)) as stream:
                 data = stream.read(
                     most + 1
                 )  # what is declared may be a lie: stop when it is enough
@@ -102,7 +102,7 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
     for spec, kind in itertools.product(specs, ("parameter", "buffer", "tensor_constant")):
         value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
         if value is not None:
-            value.constant, value.learned = True, kind == "parameter"
+            value.make_constant(learned=kind == "parameter")
     nodes = []
     for call in graph["nodes"]:
         outputs = _tensors(call["outputs"])
@@ -172,15 +172,8 @@ def _argument(arg: dict[str, Any]) -> Any:
         return [x for x in (_argument(item) for item in value) if x is not None]
     if key == "as_none":
         return None
-    if key in (
-        "as_int",
-        "as_ints",
-        "as_bool",
-        "as_bools",
-        "as_float",
-        "as_floats",
-        "as_string",
-        "as_strings",
-    ):
-        return value
-    return ()
+    return value if key.removesuffix("s") in _PLAIN else ()
+
+
+_PLAIN = ("as_int", "as_bool", "as_float", "as_string")
+"""Arguments that are plain values, or with an "s" lists of them."""

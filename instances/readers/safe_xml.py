@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 4_000_000
 
 
-def parse_xml(path: Path, *, max_bytes: int) -> ET.Element:
+def parse_xml(path: Path, tag: str, *, max_bytes: int) -> ET.Element:
     """Return the root element of a file; namespaces are dropped from the tags.
 
     Raises
     ------
     InputError
         If the file is too large, not well-formed, truncated, nested more than 64 deep, or has a
-        DOCTYPE.
+        DOCTYPE or another root than `tag`.
     """
     data = read_bytes(path, max_bytes=max_bytes)
     builder = _Builder()
@@ -47,7 +47,10 @@ def parse_xml(path: Path, *, max_bytes: int) -> ET.Element:
             else "not well-formed XML"
         )
         raise InputError(f"{kind}: {text} at line {error.lineno} column {error.offset}") from error
-    return builder.tree.close()
+    root = builder.tree.close()
+    if root.tag != tag:
+        raise InputError(f"expected the root element <{tag}>, received <{root.tag[:40]}>")
+    return root
 
 
 _TRUNCATED = {

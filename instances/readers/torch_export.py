@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
-from placeopt.instances.readers.model_ir import Cost, Model, Value
-from placeopt.instances.readers.torch_ops import Ref, inner_name, make_node, module_path, region_of
+from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.torch_ops import (
+    Ref,
+    flat,
+    inner_name,
+    innermost,
+    make_node,
+    module_path,
+    region_of,
+)
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node
     from placeopt.model.graph import OpGraph
@@ -101,50 +109,42 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
     for node in model.nodes:
         if node.rule == "fill":  # arange, zeros, ...
             for key in node.outputs:
-                model.values[key].constant, model.values[key].learned = True, False
+                model.values[key].make_constant()
     return finish(model, fuse=fuse, fold=fold, shared=shared, free_views=True)
 
 
 def _translate(program: Any, name: str, turns: int | None) -> Model:
     from torch.export.graph_signature import InputKind
 
-    kinds = {
-        spec.arg.name: spec.kind
-        for spec in program.graph_signature.input_specs
-        if hasattr(spec.arg, "name")
-    }
     constant = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
     constants = {
-        key: kind == InputKind.PARAMETER for key, kind in kinds.items() if kind in constant
+        spec.arg.name: spec.kind == InputKind.PARAMETER
+        for spec in program.graph_signature.input_specs
+        if spec.kind in constant and hasattr(spec.arg, "name")
     }
     return _Reader(turns, constants).read(program.graph, program.graph_module, name)
 
 
 class _Reader:
-    """Reads a graph of a program, and the graphs nested in it."""
+    """Reads a graph of a program, and has others read the graphs nested in it.
+
+    Parameters
+    ----------
+    constants : constant inputs by name, and whether they are learned.
+    """
 
     def __init__(self, turns: int | None, constants: dict[str, bool]) -> None:
-        self.turns, self.constants = (
-            turns,
-            constants,
-        )  # constant inputs by name, and whether they are learned
+        self.turns, self.constants = turns, constants
+        self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
 
     def read(self, graph: Any, owner: Any, name: str) -> Model:
         """Return the model of a graph; `owner` is the module that holds its nested graphs."""
-        values: dict[str, Value] = {}
-        nodes: list[Node] = []
-        results = self._walk(graph, owner, values, {}, nodes, "")
-        return Model(name, nodes, values, [str(x) for x in _flat(results) if isinstance(x, Ref)])
+        results = self._walk(graph, owner, {}, "")
+        outputs = [str(x) for x in flat(results) if isinstance(x, Ref)]
+        return Model(name, self.nodes, self.values, outputs)
 
-    def _walk(
-        self,
-        graph: Any,
-        owner: Any,
-        values: dict[str, Value],
-        refs: dict[Any, Any],
-        nodes: list[Node],
-        region: str,
-    ) -> Any:
+    def _walk(self, graph: Any, owner: Any, refs: dict[Any, Any], region: str) -> Any:
         """Collect the nodes of a graph and of the regions inlined in it; return what stands for its
         results.
 
@@ -159,54 +159,59 @@ class _Reader:
             name = inner_name(region, node.name)
             if node.op == "placeholder":
                 if not region:
-                    self._placeholder(node, values, refs)
+                    self._placeholder(node, refs)
             elif node.op == "get_attr":
-                self._attribute(node, name, owner, values, refs)
+                self._attribute(node, name, owner, refs)
             elif node.op == "output":
                 results = _resolve(node.args[0], refs)
             elif node.target is operator.getitem:
                 whole = refs.get(node.args[0])
                 refs[node] = whole[node.args[1]] if isinstance(whole, list | tuple) else whole
-            elif (found := region_of(node)) is not None:
+            elif found := region_of(node):
                 body = getattr(owner, str(found[0].target))
                 inside = _bound(body.graph, found[1], refs)
-                refs[node] = self._walk(body.graph, body, values, inside, nodes, name)
+                refs[node] = self._walk(body.graph, body, inside, name)
             elif node.op == "call_function":
-                self._call(node, name, values, refs, nodes)
+                self._call(node, name, refs)
         return results
 
-    def _placeholder(self, node: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
-        refs[node] = _declare(node.name, node.meta.get("val"), values)
-        if node.name in self.constants and node.name in values:
-            values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
+    def _placeholder(self, node: Any, refs: dict[Any, Any]) -> None:
+        refs[node] = self._declare(node.name, node.meta.get("val"))
+        if node.name in self.constants and node.name in self.values:
+            self.values[node.name].make_constant(learned=self.constants[node.name])
 
-    def _attribute(
-        self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]
-    ) -> None:
+    def _attribute(self, node: Any, name: str, owner: Any, refs: dict[Any, Any]) -> None:
         nested: Any = getattr(owner, str(node.target), None)
         if hasattr(nested, "graph"):
             if not all(region_of(user) for user in node.users):
                 refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
             return
-        refs[node] = _declare(name, node.meta.get("val"), values)
-        if name in values:
-            values[name].constant, values[name].learned = True, False
+        refs[node] = self._declare(name, node.meta.get("val"))
+        if name in self.values:
+            self.values[name].make_constant()
 
-    def _call(
-        self,
-        node: Any,
-        name: str,
-        values: dict[str, Value],
-        refs: dict[Any, Any],
-        nodes: list[Node],
-    ) -> None:
-        refs[node] = _declare(name, node.meta.get("val"), values)
-        outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
+    def _call(self, node: Any, name: str, refs: dict[Any, Any]) -> None:
+        refs[node] = self._declare(name, node.meta.get("val"))
+        outputs = [str(x) for x in flat(refs[node]) if isinstance(x, Ref)]
         if outputs:
             args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
-            made = make_node(name, str(node.target), args, kwargs, outputs, _layer(node))
-            add_bodies(made, args, values, self.turns)
-            nodes.append(made)
+            layer = module_path(innermost(node))
+            made = make_node(name, str(node.target), args, kwargs, outputs, layer)
+            add_bodies(made, args, self.values, self.turns)
+            self.nodes.append(made)
+
+    def _declare(self, name: str, meta: Any) -> Any:
+        """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
+        none.
+        """
+        if isinstance(meta, list | tuple):
+            return tuple(self._declare(f"{name}:{i}", item) for i, item in enumerate(meta))
+        if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
+            return None
+        dtype = str(meta.dtype).removeprefix("torch.")
+        dtype = "float8" if dtype.startswith("float8") else dtype
+        self.values[name] = Value(tuple(_size(d) for d in meta.shape), dtype)
+        return Ref(name)
 
 
 def add_bodies(
@@ -220,37 +225,21 @@ def add_bodies(
     bodies = [arg for arg in args if isinstance(arg, Model)]
     if not bodies:
         return
-    costs = [_run_cost(body) for body in bodies]
+    costs = [op_costs.run_cost(body.nodes, body.values) for body in bodies]
     known: int | None = 1
     if node.type in OVER_SEQUENCES:
-        sizes = values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape
+        carried = args[1] if node.type == "scan" and len(args) > 1 else ()
+        first = len(carried) if isinstance(carried, list | tuple) else 0
+        sizes = values[node.inputs[first]].shape
         known = sizes[0] if sizes else None
     elif node.type == "while_loop":
         known = None
     op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, turns))
 
 
-def _run_cost(body: Model) -> Cost:
-    """Return the cost of one run of a nested graph, without ops of tensors of unknown rank."""
-    rows = [op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)]
-    return Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows))
-
-
-OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
-    "map_impl": lambda args: 0,
-    "scan": lambda args: len(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else 0,
-    "associative_scan": lambda args: 0,
-}
-"""Calls that run a nested graph along the first axis, and which of their tensors is the first that
-they run over."""
-
-
-def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
-    return all(
-        name in values and values[name].shape is not None
-        for name in (*node.inputs, *node.outputs)
-        if name
-    )
+OVER_SEQUENCES = ("map_impl", "scan", "associative_scan")
+"""Calls that run a nested graph along the first axis of their tensors, `scan` of those behind what
+it carries."""
 
 
 def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[Any, Any]:
@@ -258,20 +247,6 @@ def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[A
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     pairs = zip(inputs, arguments, strict=True)
     return {node: refs.get(argument) for node, argument in pairs if hasattr(argument, "op")}
-
-
-def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
-    """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
-    none.
-    """
-    if isinstance(meta, list | tuple):
-        return tuple(_declare(f"{name}:{i}", item, values) for i, item in enumerate(meta))
-    if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
-        return None
-    dtype = str(meta.dtype).removeprefix("torch.")
-    dtype = "float8" if dtype.startswith("float8") else dtype
-    values[name] = Value(tuple(_size(d) for d in meta.shape), dtype)
-    return Ref(name)
 
 
 def _size(dim: Any) -> int | None:
@@ -296,18 +271,6 @@ def _resolve(value: Any, refs: dict[Any, Any]) -> Any:
     return value
 
 
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in _flat(item)]
-    return [value]
-
-
-def _layer(node: Any) -> str:
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple)]
-    return module_path(str(paths[-1])) if paths else ""
-
-
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Silence warnings, logs and prints inside the block; errors are raised as ever."""
@@ -316,11 +279,10 @@ def quiet_export() -> Iterator[None]:
     nowhere = io.StringIO()
     try:
         with (
-            warnings.catch_warnings(),
+            warnings.catch_warnings(action="ignore"),
             contextlib.redirect_stdout(nowhere),
             contextlib.redirect_stderr(nowhere),
         ):
-            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

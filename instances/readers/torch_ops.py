@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Node
-from placeopt.instances.readers.op_costs import vocabulary
+from placeopt.instances.readers.op_costs import look_up, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +51,7 @@ def make_node(
     positions tell a weight from a bias.
     """
     kind = base_name(target)
-    rule = OPS["rule"].get(kind, "elementwise")
-    attrs = dict(OPS["attributes"].get(kind, {}))
+    rule, attrs = look_up(OPS, kind)
     inputs = list(_tensors([*args, *kwargs.values()]))
     if rule == "pool":
         attrs["kernel"] = _kernel(args[1] if len(args) > 1 else kwargs.get("kernel_size", ()), kind)
@@ -80,6 +79,24 @@ def _tensors(values: Sequence[Any]) -> Iterator[str]:
             yield ""
         elif isinstance(value, list | tuple):
             yield from (x for x in _tensors(value) if x)
+
+
+def flat(value: Any) -> list[Any]:
+    """Return what is nested in lists, tuples and dicts, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in flat(item)]
+    return [value]
+
+
+def innermost(node: Any) -> str:
+    """Return the path of the module that makes a node of a program, as torch writes it; "" for the
+    outermost.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(entry[0]) for entry in stack.values() if isinstance(entry, tuple)]
+    return paths[-1] if paths else ""
 
 
 def module_path(stack: str) -> str:

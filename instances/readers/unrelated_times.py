@@ -76,5 +76,4 @@ def _devices(name: str, count: int) -> Cluster:
     devices = tuple(
         Device(f"device{j}", f"device{j}", "accelerator", 1e12, 1e11) for j in range(count)
     )
-    link_class = np.zeros((count, count), np.int64)
-    return Cluster(name, devices, (Link("link", 0.0, 1e9),), link_class)
+    return Cluster(name, devices, (Link("link", 0.0, 1e9),), np.zeros((count, count), np.int64))

@@ -79,9 +79,8 @@ def _add_tasks(
 def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int]) -> None:
     """Add a tensor per file that passes between tasks, then the dependencies without a file."""
     linked = _add_files(draft, tasks, sizes)
-    alias = _aliases(tasks)
-    for i, task in enumerate(tasks):
-        child = _name(task, "")
+    alias = _aliases(draft, tasks)
+    for i, (child, task) in enumerate(zip(draft.names, tasks, strict=True)):
         where = f"tasks[{i}]"
         pairs = [(alias.get(x, x), child) for x in _texts(task, "parents", where)]
         pairs += [(child, alias.get(x, x)) for x in _texts(task, "children", where)]
@@ -97,15 +96,14 @@ def _add_files(
     """Add a tensor per file that passes between tasks; return the tasks that are joined so."""
     writer: dict[str, str] = {}
     reads: list[list[str]] = []
-    for i, task in enumerate(tasks):
+    for i, (parent, task) in enumerate(zip(draft.names, tasks, strict=True)):
         inputs, outputs = _files(task, f"tasks[{i}]", sizes)
         reads.append(inputs)
         for file in outputs:
-            if writer.setdefault(file, _name(task, "")) != _name(task, ""):
+            if writer.setdefault(file, parent) != parent:
                 raise InputError(f"tasks[{i}]: file '{file[:60]}' is written by two tasks")
     linked: set[tuple[str, str]] = set()
-    for i, (task, inputs) in enumerate(zip(tasks, reads, strict=True)):
-        child = _name(task, "")
+    for i, (child, inputs) in enumerate(zip(draft.names, reads, strict=True)):
         for file in inputs:
             parent = writer.get(file, child)
             if parent != child:
@@ -116,14 +114,13 @@ def _add_files(
     return linked
 
 
-def _aliases(tasks: list[dict[str, Any]]) -> dict[str, str]:
+def _aliases(draft: Draft, tasks: list[dict[str, Any]]) -> dict[str, str]:
     """Map the names of tasks to their ids: up to version 1.3, parents and children are names."""
-    ids = {_name(task, "") for task in tasks}
     alias: dict[str, str] = {}
-    for task in tasks:
+    for key, task in zip(draft.names, tasks, strict=True):
         name = task.get("name")
-        if isinstance(name, str) and name not in ids:
-            alias.setdefault(name, _name(task, ""))
+        if isinstance(name, str) and name not in draft.index:
+            alias.setdefault(name, key)
     return alias
 
 
@@ -160,13 +157,18 @@ def _runtimes(workflow: dict[str, Any]) -> dict[str, float]:
 
 
 def _runtime(row: dict[str, Any], where: str) -> float | None:
-    key = next((key for key in RUNTIMES if row.get(key) is not None), None)
-    return None if key is None else number(row[key], where, key)
+    key = _given(row, RUNTIMES)
+    return number(row[key], where, key) if key else None
 
 
 def _size(row: dict[str, Any], where: str) -> int:
-    key = next((key for key in SIZES if row.get(key) is not None), None)
-    return 0 if key is None else whole(row[key], where, key)
+    key = _given(row, SIZES)
+    return whole(row[key], where, key) if key else 0
+
+
+def _given(row: dict[str, Any], keys: tuple[str, ...]) -> str:
+    """Return the first of some keys that is there, "" if none is."""
+    return next((key for key in keys if row.get(key) is not None), "")
 
 
 def _name(row: dict[str, Any], where: str) -> str:

@@ -16,7 +16,6 @@ import gzip
 import hashlib
 import json
 import platform
-import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.body import FRACTION
 from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest, write_bytes
@@ -41,6 +41,9 @@ _ENVELOPE = ("format", "version", "tick_seconds", "problem")
 """Entries of the JSON of a problem and of a solution that a proof, in whole ticks, leaves out."""
 LIBRARIES = ("placeopt", "ortools", "numpy", "scipy", "numba")
 Ticks = int | Fraction
+
+_TICKS = ("value", "lower_bound", "better")
+"""Fields of a certificate that may be fractions, which are written exactly beside a float."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +82,7 @@ class Certificate(Shown):
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("value", "lower_bound", "better"):
+        for key in _TICKS:
             number = getattr(self, key)
             if isinstance(number, Fraction) and number.denominator == 1:
                 object.__setattr__(self, key, int(number))
@@ -129,10 +132,10 @@ class Certificate(Shown):
         for item in fields(self):
             data[item.name] = _plain(getattr(self, item.name))
         data.update({key: getattr(self, key) for key in DERIVED})
-        for key in ("value", "lower_bound", "better"):
+        for key in _TICKS:
             if isinstance(getattr(self, key), Fraction):
                 data[f"{key}_exact"] = str(getattr(self, key))
-        return {**data, "digest": digest(data)}
+        return finished(data)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "certificate") -> Certificate:
@@ -154,7 +157,7 @@ class Certificate(Shown):
                 f"{data.get('version')!r:.20}: write it again with placeopt verify --out FILE"
             )
         values = _fields(data, where) | _fractions(data, where)
-        for key in ("value", "lower_bound", "better"):
+        for key in _TICKS:
             if isinstance(values[key], float):
                 raise InputError(
                     f"{where}: field '{key}': expected whole ticks or '{key}_exact', received "
@@ -168,7 +171,7 @@ class Certificate(Shown):
 
 DERIVED = ("feasible", "status", "seconds", "gap")
 """What follows from the other fields; it is written for the reader's convenience and recomputed."""
-_EXACT = {"value_exact", "lower_bound_exact", "better_exact"}
+_EXACT = {f"{key}_exact" for key in _TICKS}
 
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -187,7 +190,7 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
     """Return, in words, what in the JSON of a certificate is not as it was written."""
     certificate = Certificate.from_dict(data)
     found = []
-    if data.get("digest") != digest({key: value for key, value in data.items() if key != "digest"}):
+    if data.get("digest") != finished(data)["digest"]:
         found.append("digest: the certificate was changed after it was written")
     for key in DERIVED:
         if data.get(key) != getattr(certificate, key):
@@ -259,7 +262,7 @@ def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, kinds in _FIELDS.items():
         if key not in data:
             raise InputError(f"{where}: the field '{key}' is missing")
-        if not isinstance(data[key], kinds) or (isinstance(data[key], bool) and bool not in kinds):
+        if not isinstance(data[key], kinds) or isinstance(data[key], bool):
             raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
     unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
     if unknown:
@@ -272,7 +275,7 @@ def _fractions(data: Mapping[str, Any], where: str) -> dict[str, Fraction]:
     found = {}
     for key in _EXACT.intersection(data):
         text = data[key]
-        if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+        if not isinstance(text, str) or not FRACTION.fullmatch(text):
             raise InputError(
                 f"{where}: field '{key}': expected a fraction such as 16/3, received {text!r:.40}"
             )
@@ -327,8 +330,8 @@ def prove(
     )
 
 
-def finished(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a proof with its digest."""
+def finished(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a certificate or a proof with its digest."""
     content = {key: value for key, value in data.items() if key != "digest"}
     return {**content, "digest": digest(content)}
 

@@ -22,6 +22,7 @@ from placeopt.io.placement_file import (
     read_placement,
     read_queue,
 )
+from placeopt.io.serialize import load
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError, Refused, SolverError, brief
 from placeopt.model.files import read_json
@@ -190,17 +191,12 @@ def read_solution(problem: Any, solution: Any) -> Given:
     where = "result"
     if isinstance(solution, Given):
         return solution
-    if isinstance(solution, PlacementText):
-        return _read_placement_file(problem, solution)
+    of_ops = objective_of(problem).kind == "placement"
+    if isinstance(solution, PlacementText) or (of_ops and isinstance(solution, str | Path)):
+        return _read_placement_file(problem, open_placement(solution))
     if isinstance(solution, str | Path):
-        where = f"file '{solution}'"
-        if objective_of(problem).kind == "placement":
-            return _read_placement_file(problem, open_placement(solution))
-        from placeopt.io.serialize import load
-
-        solution = load(solution)
+        where, solution = f"file '{solution}'", load(solution)
     if not isinstance(solution, Result):
-        of_ops = objective_of(problem).kind == "placement"
         return Given(placement_of(solution, problem) if of_ops else solution)
     _refuse_other_problem(problem, solution.problem_hash, where)
     if solution.solution is None:
@@ -329,6 +325,3 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
     ):
         found.append(f"better: certified {better}, outside {fresh.lower_bound} to {claimed.value}")
     return found
-
-
-__all__ = ["Given", "read_solution", "recheck", "verify"]

@@ -161,7 +161,7 @@ def _options_of(arguments: list[str]) -> list[str]:
 
 def _fail(message: str, code: int = 2) -> None:
     """Print one line to stderr and exit."""
-    if interrupt.claim_output() or not interrupt.received():
+    if interrupt.may_print():
         print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()
@@ -205,8 +205,9 @@ def in_options(message: str, options: Sequence[str]) -> str:
     `cluster='4xA100'` becomes `--cluster 4xA100`.
     """
     word, colon, rest = message.partition(": ")
-    if colon and re.fullmatch(r"[a-z_]+", word) and f"--{word.replace('_', '-')}" in options:
-        message = f"--{word.replace('_', '-')}: {rest}"
+    option = f"--{word.replace('_', '-')}"
+    if colon and re.fullmatch(r"[a-z_]+", word) and option in options:
+        message = f"{option}: {rest}"
     if "--cluster" in options:
         message = re.sub(r"\bcluster='([^']*)'", r"--cluster \1", message)
     return message

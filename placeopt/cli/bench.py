@@ -13,7 +13,7 @@ from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.experiments.runner import LiveReporter, PlainReporter, StudySummary
+    from placeopt.experiments.runner import StudySummary
 
 
 def bench_command(
@@ -57,7 +57,7 @@ def bench_command(
 
     Example: `placeopt bench results/heuristics/study.toml --jobs 2`
     """
-    from placeopt.experiments.runner import LiveReporter, run_study
+    from placeopt.experiments.runner import LiveReporter, PlainReporter, run_study
     from placeopt.experiments.study import expand, load_study
 
     grid = load_study(study)
@@ -68,7 +68,9 @@ def bench_command(
         else:
             common.say(f"{grid.name}: {len(cells)} cells")
         return
-    reporter = None if json else _reporter()
+    reporter: LiveReporter | PlainReporter | None = None
+    if not json:
+        reporter = LiveReporter() if sys.stderr.isatty() else PlainReporter()
     try:
         summary = run_study(
             grid,
@@ -92,13 +94,6 @@ def bench_command(
     if summary.interrupted:
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
-
-
-def _reporter() -> LiveReporter | PlainReporter:
-    """Return what tells how a study goes on: live on a terminal, else in lines."""
-    from placeopt.experiments.runner import LiveReporter, PlainReporter
-
-    return LiveReporter() if sys.stderr.isatty() else PlainReporter()
 
 
 def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool) -> None:

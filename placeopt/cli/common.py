@@ -83,11 +83,10 @@ TripCount = Annotated[
         "--trip-count", min=1, help="Turns of loops whose number is not in the model (default 1)."
     ),
 ]
-Shared = Annotated[
-    str | None,
+SolverOptions = Annotated[
+    list[str] | None,
     typer.Option(
-        "--shared",
-        help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
+        "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
     ),
 ]
 Training = Annotated[bool, typer.Option("--training", help="Add the backward pass.")]
@@ -168,22 +167,26 @@ def options(values: list[str] | None) -> dict[str, Any]:
     return found
 
 
+def words(texts: list[str] | None) -> list[str]:
+    """Return what is repeated or separated by commas."""
+    return [word.strip() for text in texts or () for word in text.split(",") if word.strip()]
+
+
 def reader_options(
-    dim: list[str] | None, trip_count: int | None = None, shared: str | None = None
+    dim: list[str] | None, trip_count: int | None, shared: str | None = None
 ) -> dict[str, Any]:
     """Return the reader options of the command line."""
-    plain = {"trip_count": trip_count, "shared": shared}
-    given = {key: value for key, value in plain.items() if value is not None}
-    return ({"dims": dims(dim)} if dim else {}) | given
+    given = {"dims": dims(dim) or None, "trip_count": trip_count, "shared": shared}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def load_graph(
     source: str,
-    *,
     format: str | None,
-    training: bool,
     dim: list[str] | None,
-    trip_count: int | None = None,
+    trip_count: int | None,
+    *,
+    training: bool = False,
 ) -> tuple[OpGraph, Cluster | None]:
     """Load the graph of a source."""
     from placeopt.instances.sources import load_graph as load
@@ -191,16 +194,13 @@ def load_graph(
     return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 
-def console(*, quiet: bool = False) -> Console:
+def console(*, quiet: bool = False, stderr: bool = False) -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
     from rich.console import Console
 
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(
-        width=None if sys.stdout.isatty() else 140,
-        highlight=False,
-        soft_wrap=False,
-        emoji=False,
-        quiet=quiet,
+        width=None if terminal else 140, highlight=False, emoji=False, quiet=quiet, stderr=stderr
     )
 
 
@@ -362,10 +362,9 @@ def out_folder(out: Path | None) -> Path | None:
     return out
 
 
-def out_file(path: Path | None, option: str = "--out") -> Path | None:
+def out_file(path: Path | None, option: str = "--out") -> None:
     """Refuse a folder as the file to write, before the work is done."""
     if path is not None and path.is_dir():
         raise InputError(
             f"{option} '{path}': expected a file, received a folder; name a file in it"
         )
-    return path

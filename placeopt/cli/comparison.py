@@ -71,8 +71,8 @@ class SolverComparison:
         """Index of the best result, the earliest among equals; None if no solver found a
         solution.
         """
-        found = [i for i, result in enumerate(self.results) if result.value is not None]
-        return min(found, key=lambda i: (self.results[i].value, i)) if found else None
+        found = {i: one.value for i, one in enumerate(self.results) if one.value is not None}
+        return min(found, key=found.__getitem__, default=None)
 
     @property
     def winner(self) -> Result[Any] | None:
@@ -155,7 +155,7 @@ def compare(
     announce: Callable[[str], None],
     on_progress: OnProgress | None,
     keep: Callable[[Result[Any]], object],
-    meanwhile: Callable[[SolverComparison], object] = lambda _: None,
+    meanwhile: Callable[[SolverComparison], object],
 ) -> None:
     """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with
     what is known.
@@ -194,10 +194,8 @@ def compare(
     try:
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
-        needed = _kernels_at_once(problem, solvers, budget)
-        with early_start(
-            groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)
-        ):
+        needed = _kernels_at_once(problem, solvers, budget) or groups
+        with early_start(groups, needed, meanwhile=lambda: meanwhile(comparison)):
             run_all()
     except KeyboardInterrupt:
         comparison.interrupted = True
@@ -205,27 +203,25 @@ def compare(
     comparison.share_bounds()
 
 
-def _kernels_at_once(
-    problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget
-) -> list[str] | None:
-    """Groups of kernels that have to be compiled before the solvers run; None for all.
+def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget) -> list[str]:
+    """Groups of kernels that have to be compiled before the solvers run; none stand for all.
 
-    All for an evaluation budget, whose answer must not depend on what is compiled, and for problems
-    of some size.
+    All for an evaluation budget, whose answer must not depend on what is compiled, for problems of
+    some size, and for who runs nothing but heuristics: the outcome is evaluated, too.
     """
     # Ops times devices up to which bounds and single schedules may be interpreted while their
     # kernels are compiled
     interpreted = 2000
     size = getattr(problem, "num_ops", interpreted) * getattr(problem, "num_devices", interpreted)
     if budget.evaluations is not None or size > interpreted:
-        return None
+        return []
     needed: list[str] = []
     for _, solver in solvers:
         kernels = _at_once(solver, problem)
         if kernels is None:
-            return None
+            return []
         needed += kernels
-    return needed or None  # who runs nothing but heuristics waits: the outcome is evaluated, too
+    return needed
 
 
 def interpretable(solver: Any, problem: Any) -> bool:
@@ -266,9 +262,12 @@ def _run_one(
             shown = [result for result in comparison.first if result.solver == name]
             if shown and initial is None:
                 return shown[0]
-            budget = _briefly(budget)
-        if initial is None:
-            initial = _best_solution(comparison.first)
+            seconds = budget.seconds
+            if seconds is None or seconds > INTERPRETED_SECONDS:
+                budget = replace(budget, seconds=INTERPRETED_SECONDS)
+        winner = SolverComparison(comparison.problem, comparison.first).winner
+        if initial is None and winner is not None:
+            initial = winner.solution
     try:
         return run(
             comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress
@@ -281,19 +280,6 @@ def _run_one(
     except SolverError as error:
         comparison.failures.append(SolverFailure(name, str(error), refused=False))
         return error.partial  # type: ignore[no-any-return]
-
-
-def _briefly(budget: Budget) -> Budget:
-    """Return a budget of as many seconds as an interpreted heuristic has."""
-    if budget.seconds is None or budget.seconds > INTERPRETED_SECONDS:
-        return replace(budget, seconds=INTERPRETED_SECONDS)
-    return budget
-
-
-def _best_solution(results: Sequence[Result[Any]]) -> Any:
-    """Return the solution of the smallest value, None if there is none."""
-    found = [(result.value, i) for i, result in enumerate(results) if result.value is not None]
-    return results[min(found)[1]].solution if found else None
 
 
 def plainest_value(comparison: SolverComparison) -> Any:

@@ -107,9 +107,7 @@ def export_command(
     target(to)
     if out is None:
         raise InputError("--out: expected the file or folder to write, as --out exported/")
-    graph, bundled = common.load_graph(
-        model, format=format, training=training, dim=dim, trip_count=trip_count
-    )
+    graph, bundled = common.load_graph(model, format, dim, trip_count, training=training)
     problem = lower(graph, cluster_of(given, cluster, bundled, graph))
     done = make(
         problem,
@@ -193,7 +191,7 @@ def _framework_devices(text: str | None) -> Any:
     """Return devices as a list, or as a mapping where they are named."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = common.words([text])
     if all("=" in part for part in parts):
         return {
             name.strip(): device.strip()

@@ -53,9 +53,7 @@ def info_command(
 
         describe_problem(source, json=json)
         return
-    graph, bundled = common.load_graph(
-        source, format=format, training=training, dim=dim, trip_count=trip_count
-    )
+    graph, bundled = common.load_graph(source, format, dim, trip_count, training=training)
     devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
     problem = lower(graph, devices)
     data = {
@@ -160,8 +158,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     common.say(view)
 
 
-def _types_text(counts: dict[str, int], shown: int = 8) -> str:
-    """Return the most frequent types of ops, `shown` of them, which fit into a line or two."""
+def _types_text(counts: dict[str, int]) -> str:
+    """Return the most frequent types of ops, as many as fit into a line or two."""
+    shown = 8
     words = [f"{count} {name or '?'}" for name, count in counts.items()]
     return ", ".join(words[:shown]) + (", ..." if len(words) > shown else "")
 
@@ -226,9 +225,7 @@ def convert_command(
     else:
         from placeopt.instances.readers import write_graph
 
-        graph, _ = common.load_graph(
-            source, format=format, training=training, dim=dim, trip_count=trip_count
-        )
+        graph, _ = common.load_graph(source, format, dim, trip_count, training=training)
         write_graph(graph, out, to)
         data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
     if json:

@@ -71,6 +71,11 @@ def claim_output() -> bool:
     return True
 
 
+def may_print() -> bool:
+    """Whether the outcome is this thread's to print: it claims that, or no signal came."""
+    return claim_output() or not received()
+
+
 @contextmanager
 def rescued_by(rescue: Callable[[], object]) -> Iterator[None]:
     """Let `rescue` write and print what is known if a signal comes while the main thread cannot

@@ -80,8 +80,7 @@ def jobs_command(
     from placeopt.streams.sources import load_stream
 
     problem = load_stream(stream, profiles=profiles, seed=seed)
-    named = [part.strip() for value in policy or () for part in value.split(",") if part.strip()]
-    names = list(dict.fromkeys(named or DEFAULT_POLICIES))
+    names = list(dict.fromkeys(common.words(policy) or DEFAULT_POLICIES))
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
@@ -91,7 +90,7 @@ def jobs_command(
         if found.summaries:
             data = found.report(lookahead)
             files = [] if folder is None else _write(folder, found, data)
-            if interrupt.claim_output() or not interrupt.received():
+            if interrupt.may_print():
                 common.print_json(data) if json else _print(problem, data, files)
 
     def compare() -> None:
@@ -145,7 +144,6 @@ class _PolicyComparison:
         from placeopt.streams.simulator import Summary, simulate_each
 
         seed = self.problem.seed
-
         result = tuned_result(
             name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress
         )

@@ -214,12 +214,11 @@ def warm_up_command(
         say(f"{name}: compiled in {seconds:.1f} s")
 
     compile_cold(cold, done)
-    left = [group.name for group in cold if not cached(group)]
-    _print_json(json, wanted, [group for group in cold if group.name in left], started)
+    left = [group for group in cold if not cached(group)]
+    _print_json(json, wanted, left, started)
     if left:
-        say(
-            f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?"
-        )
+        names = ", ".join(group.name for group in left)
+        say(f"could not compile or keep {names}: is the folder of numba's cache writable?")
         raise typer.Exit(1)
     say(
         f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, "

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
     from placeopt.model.result import Result
 
 
@@ -113,14 +112,14 @@ def _weighted_groups(graph: OpGraph) -> Collection[list[int]]:
 
 def control_note(graph: OpGraph) -> str:
     """Say how control flow is costed, "" where there is none."""
-    kinds = sorted({kind for kind in graph.op_types if kind in (*LOOPS, *BRANCHES)})
+    kinds = sorted({*LOOPS, *BRANCHES}.intersection(graph.op_types))
     if not kinds:
         return ""
     rule = "a branch costs its most expensive body, a loop its body times its turns"
     return f"{', '.join(kinds)}: {rule}"
 
 
-def link_note(problem: Any, result: Result[Any] | None) -> str:
+def link_note(problem: Any, result: Result[Any]) -> str:
     """Say how long the best placement takes on links shared as in the hardware, where its
     cluster's name leaves it open.
     """
@@ -128,7 +127,7 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
     from placeopt.makespan.evaluate import evaluate
 
     cluster = problem.name.rpartition(" on ")[2]
-    if result is None or result.solution is None or not result.value:
+    if result.solution is None or not result.value:
         return ""
     if not objective_of(problem).drawn or not _contention_open(problem, cluster):
         return ""
@@ -157,14 +156,14 @@ def _contention_open(problem: Any, cluster: str) -> bool:
     return problem.num_devices > 1 and not said and not (problem.channel >= 0).any()
 
 
-def memory_note(problem: Any, result: Result[Any] | None) -> str:
+def memory_note(problem: Any, result: Result[Any]) -> str:
     """Say what the device that holds most holds under the best placement, by what it is, and the
     others' sums; in GiB.
     """
     from placeopt.instances.training import resident_parts
     from placeopt.makespan.evaluate import evaluate
 
-    if result is None or result.solution is None:
+    if result.solution is None:
         return ""
     device = result.solution.device
     parts = resident_parts(
@@ -202,7 +201,7 @@ def _first_names(names: list[str]) -> str:
 HELP = "raise --memory-limit, add devices, or use smaller inputs"
 
 
-def over_limit(problem: Any, placement: Placement | Any, queue: str | None = None) -> str:
+def over_limit(problem: Any, placement: Any, queue: str | None) -> str:
     """Warn where one run of a placement holds more than a device has; "" where none does."""
     if not isinstance(problem, PlacementProblem) or not hasattr(placement, "device"):
         return ""
@@ -214,16 +213,13 @@ def over_limit(problem: Any, placement: Placement | Any, queue: str | None = Non
         return ""
     d = int(over.argmax())
     others = int((over > 0).sum()) - 1
-    counted = (
-        ""
+    hint = (
+        HELP
         if not objective_of(problem).drawn or problem.memory == "peak"
-        else "; --memory-limit or --memory peak counts live tensors in the search"
+        else "--memory-limit or --memory peak counts live tensors in the search"
     )
-    return (
-        f"warning: does not fit: {_told(problem, placement, found, d)}"
-        + (f"; {others} more devices are over their limits" if others else "")
-        + (counted or f"; {HELP}")
-    )
+    more = f"; {others} more devices are over their limits" if others else ""
+    return f"warning: does not fit: {_told(problem, placement, found, d)}{more}; {hint}"
 
 
 def why_none(problem: Any) -> str:

@@ -22,7 +22,6 @@ from placeopt.model.sizes import device_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rich.table import Table
 
@@ -317,8 +316,7 @@ def _print(planned: Planned) -> None:
         f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule "
         f"{planned.plan.schedule}{states}"
     )
-    for line in planned.problem.space:
-        say(f"  of all plans with {line}" if line is planned.problem.space[0] else f"  {line}")
+    say("  of all plans with " + "\n  ".join(planned.problem.space))
     for what, source in planned.problem.costs.sources:
         say(f"  {what}: {source}")
     for runner in planned.runner_ups:
@@ -417,7 +415,7 @@ def compare_offers(
     from placeopt.planning.elastic import best_of
 
     found = _plans_of_offers(model, text, batch, seconds, space)
-    best = {key: value for key, value in best_of(found).items() if value is not None}
+    best = best_of(found)
     rows = [
         {
             "devices": one.problem.name,
@@ -454,7 +452,7 @@ def _plans_of_offers(
     from placeopt.planning.plan_model import plan_problem
     from placeopt.plans.step_problem import parse_pools
 
-    offers = [part.strip() for part in text.split(",") if part.strip()]
+    offers = common.words([text])
     if space["costs"] is not None and space["costs"].is_dir():
         pools = tuple(pool for offer in offers for pool in parse_pools(offer))
         if len({pool.kind for pool in pools}) < len(pools):
@@ -533,8 +531,8 @@ def plan_without(
             f"--lose: the cost model '{costs.name}' does not say the parameters of layers"
         )
     parameters = layer_parameters(costs)
-    after, moved = plan_after_loss(planned, dict(lost), parameters, seconds=seconds)
-    return Remainder(after, moved, device_moves(planned, after, parameters, dict(lost)))
+    after, moved = plan_after_loss(planned, lost, parameters, seconds=seconds)
+    return Remainder(after, moved, device_moves(planned, after, parameters, lost))
 
 
 def calibration_constants(costs: Path | None) -> Calibration:
@@ -597,7 +595,6 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
     body = to_json(answer)
     shown = answer.given or answer.best
     if folder is not None and shown is not None and body["fits"]:
-        folder.mkdir(parents=True, exist_ok=True)
         write_launchers(answer.problem, shown.conf, folder)
     if json:
         common.print_json(body)

@@ -19,54 +19,10 @@ from placeopt.model.objective import objective_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Objective = Annotated[
-    str | None, typer.Option("--objective", help="makespan (default), period or latency.")
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        help="What the memory limit counts: static (weights) or peak (weights and live tensors).",
-    ),
-]
-Contiguity = Annotated[
-    str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")
-]
-Pipeline = Annotated[
-    str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")
-]
-Slots = Annotated[
-    int | None,
-    typer.Option("--slots", min=1, help="Latency: number of convex pieces per accelerator."),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(
-        "--max-replicas", min=1, help="Period: largest number of devices that share a stage."
-    ),
-]
-Groups = Annotated[
-    int | None,
-    typer.Option(
-        "--device-groups",
-        min=1,
-        help="Period: number of equal groups of devices, each with an uplink.",
-    ),
-]
-Overlap = Annotated[
-    bool, typer.Option("--overlap", help="Period: transfers overlap with computation.")
-]
-Profiles = Annotated[
-    Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
-]
-
-
 OBJECTIVE_OF = {
-    "contiguity": "period",
-    "pipeline": "period",
-    "max_replicas": "period",
-    "device_groups": "period",
-    "overlap": "period",
+    **dict.fromkeys(
+        ("contiguity", "pipeline", "max_replicas", "device_groups", "overlap"), "period"
+    ),
     "slots": "latency",
 }
 """Options that mean something under one objective only."""
@@ -87,35 +43,69 @@ class ProblemOptions:
 
     source: common.Source
     cluster: common.ClusterOption = None
-    objective: Objective = None
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="makespan (default), period or latency.")
+    ] = None
     format: common.Format = None
     training: common.Training = False
     dim: common.Dim = None
     trip_count: common.TripCount = None
-    shared: common.Shared = None
-    memory: Memory = None
+    shared: Annotated[
+        str | None,
+        typer.Option(
+            "--shared",
+            help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
+        ),
+    ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            help="What the memory limit counts: static (weights) or peak (weights and live "
+            "tensors).",
+        ),
+    ] = None
     memory_limit: common.MemoryLimit = None
-    contiguity: Contiguity = None
-    pipeline: Pipeline = None
-    slots: Slots = None
-    max_replicas: Replicas = None
-    device_groups: Groups = None
-    overlap: Overlap = False
+    contiguity: Annotated[
+        str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")
+    ] = None
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")
+    ] = None
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", min=1, help="Latency: number of convex pieces per accelerator."),
+    ] = None
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--max-replicas", min=1, help="Period: largest number of devices that share a stage."
+        ),
+    ] = None
+    device_groups: Annotated[
+        int | None,
+        typer.Option(
+            "--device-groups",
+            min=1,
+            help="Period: number of equal groups of devices, each with an uplink.",
+        ),
+    ] = None
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Period: transfers overlap with computation.")
+    ] = False
     group: common.Group = None
     costs: common.Costs = None
-    profiles: Profiles = None
+    profiles: Annotated[
+        Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
+    ] = None
 
     def load(self) -> Any:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
-        words = ("objective", "format", *CHOICES, "group", "profiles")
-        given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        words = ("objective", "format", *CHOICES, "group", "profiles", "overlap", "training")
+        given = {key: value for key in words if (value := getattr(self, key)) not in (None, False)}
         self._refuse_idle_options()
-        if self.overlap:
-            given["overlap"] = True
-        if self.training:
-            given["training"] = True
         given |= common.reader_options(self.dim, self.trip_count, self.shared)
         if self.costs is not None or is_own_model(self.source):
             return self._from_graph(given)
@@ -179,21 +169,21 @@ def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command whose first parameter is a ProblemOptions the options that these are made
     of.
     """
-    own = list(inspect.signature(command).parameters.values())[1:]
-    hints = get_type_hints(command, include_extras=True)
-    shared = list(inspect.signature(ProblemOptions).parameters.values())
-    types = get_type_hints(ProblemOptions, include_extras=True)
-    source, options = shared[0], shared[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    _, *own = inspect.signature(command).parameters.values()
+    shared = inspect.signature(ProblemOptions).parameters
+    source, *options = shared.values()
+    hints = {
+        **get_type_hints(command, include_extras=True),
+        **get_type_hints(ProblemOptions, include_extras=True),
+    }
     parameters = [
-        *(item.replace(annotation=types[item.name], kind=keyword) for item in (source,)),
-        *(item.replace(annotation=hints[item.name], kind=keyword) for item in own),
-        *(item.replace(annotation=types[item.name], kind=keyword) for item in options),
+        item.replace(annotation=hints[item.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for item in (source, *own, *options)
     ]
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:
-        fields = {item.name: values.pop(item.name) for item in shared if item.name in values}
+        fields = {name: values.pop(name) for name in shared if name in values}
         command(ProblemOptions(**fields), **values)
 
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -65,9 +65,7 @@ def profile_command(
         "KINETO_LOG_LEVEL", "6"
     )  # else torch's profiler tells of its starts and ends
     common.out_file(out)
-    graph, _ = common.load_graph(
-        model, format=format, training=False, dim=dim, trip_count=trip_count
-    )
+    graph, _ = common.load_graph(model, format, dim, trip_count)
     try:
         if trace is not None:
             costs = read_costs(trace, graph, kind)

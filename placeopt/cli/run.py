@@ -94,9 +94,7 @@ def run_command(
             "--training: a model's own operators are run forward; use --runtime dask for synthetic "
             "ones"
         )
-    graph, bundled = common.load_graph(
-        source, format=format, training=training, dim=dim, trip_count=trip_count
-    )
+    graph, bundled = common.load_graph(source, format, dim, trip_count, training=training)
     folder = common.out_folder(out)
     hosts = hosts_of(cluster, bundled, placement, graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
@@ -422,7 +420,7 @@ def model_runtime(
 
 
 def _devices(text: str | None, count: int) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    names = tuple(common.words([text or ""]))
     if names and len(names) != count:
         raise InputError(
             f"--devices: expected {count} names, one per device of the placement, received "

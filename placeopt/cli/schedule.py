@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from placeopt.cli import common, interrupt
@@ -148,12 +149,7 @@ def schedule_command(
             help="Also evaluate with transfers that take a channel, or block both devices.",
         ),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
-        ),
-    ] = None,
+    option: common.SolverOptions = None,
     initial: Annotated[
         Path | None,
         typer.Option(
@@ -193,8 +189,8 @@ def schedule_command(
             "batch": batch,
             "mode": mode or "train",
             "micro_batches": _sizes(micro_batch_sizes),
-            "shapes": tuple(_words([shapes or ",".join(CUT_SHAPES)])),
-            "solvers": tuple(_words(solver)),
+            "shapes": tuple(common.words([shapes or ",".join(CUT_SHAPES)])),
+            "solvers": tuple(common.words(solver)),
             "memory": _one_size(memory),
             "seconds": min(seconds, 10.0),
             "seed": seed,
@@ -207,7 +203,7 @@ def schedule_command(
             shown.problem, transfers
         )  # refuses a word that it does not know before anything runs
     known = _initial(initial)
-    names = _words(solver) or ["repetend"]
+    names = common.words(solver) or ["repetend"]
     solvers = _solvers(names, repetend_size, common.options(option))
     with common.search_progress(shown.problem, json) as (announce, show):
         outcomes = _run_all(shown.problem, solvers, seconds, seed, known, announce, show)
@@ -218,12 +214,12 @@ def schedule_command(
     for outcome, data in zip(outcomes, objects, strict=True):
         _try_larger(shown.problem, outcome, data, seconds, seed)
         _execute(outcome, data, transfers)
-    files, skipped = _write(shown, outcomes, objects, folder)
+    _write(shown, outcomes, objects, folder)
     if json:
         common.print_json(objects[0] if len(objects) == 1 else {"results": objects, "best": best})
         return
     print_report(shown, names, outcomes, best, objects)
-    print_files(files, skipped)
+    print_files(objects)
 
 
 def _memory(
@@ -311,9 +307,7 @@ def _load(given: _SourceOptions) -> ScheduledSource:
             f"--cluster is for models; '{given.source}' brings its own devices (devices=N)"
         )
     mode, shape_name = given.mode or "train", _cut_shape(given)
-    memory = (
-        None if given.memory is None else parse_bytes(given.memory, "--memory-limit", bare=True)
-    )
+    memory = None if given.memory is None else parse_bytes(given.memory, "--memory-limit")
     model = cut_source(
         given.source,
         given.cluster,
@@ -370,11 +364,6 @@ def _table(given: _SourceOptions) -> PipelineProblem:
     return load_pipeline(
         given.source, memory=limits, micro_batches=given.micro_batches, mode=given.mode
     )
-
-
-def _words(texts: list[str] | None) -> list[str]:
-    """Return what is repeated or separated by commas."""
-    return [name for text in texts or [] for name in text.split(",") if name]
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -493,7 +482,7 @@ def _try_larger(
         "period": None if found is None else float(found.period),
         "seconds": time.perf_counter() - started,
     }
-    if found is not None and Fraction(found.period) < known.period:
+    if found is not None and found.period < known.period:
         data["period_status"] += f", K = {larger['size']} is shorter"
 
 
@@ -512,22 +501,14 @@ def _execute(outcome: Outcome, data: Data, transfers: str | None) -> None:
 
 def _write(
     shown: ScheduledSource, outcomes: list[Outcome], objects: list[Data], folder: Path | None
-) -> tuple[list[str], list[str]]:
-    """Write the cut and every schedule; return the files and the reasons for those left out."""
+) -> None:
+    """Write the cut and every schedule; tell the files and the reasons for those left out."""
     if folder is None:
-        return [], []
+        return
     files, skipped = write_cut(shown.model, folder)
     for outcome, data in zip(outcomes, objects, strict=True):
-        single, picture = (
-            len(objects) == 1,
-            not interrupt.received(),
-        )  # a picture takes longer than a signal leaves
-        written, left = write_schedule(outcome, data, folder, single=single, picture=picture)
+        written, left = write_schedule(outcome, data, folder, single=len(objects) == 1)
         data["files"], data["skipped"] = [*files, *written], [*skipped, *left]
-    every = [name for data in objects for name in data["files"]]
-    return list(dict.fromkeys(every)), list(
-        dict.fromkeys(reason for data in objects for reason in data["skipped"])
-    )
 
 
 def _refuse_beside_joint(
@@ -565,7 +546,7 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
     rows = best.cut.rows(mode=wanted["mode"], recompute=best.recompute)
     shown = ScheduledSource(best.problem, best.cut, tuple(rows))
     data = outcome_object(best.result.solver, best.result, shown)
-    files, skipped = _write(shown, [best.result], [data], folder)
+    _write(shown, [best.result], [data], folder)
     data["joint"] = chosen.to_json()
     if json:
         common.print_json(data)
@@ -573,8 +554,8 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
     print_choice(chosen)
     print_stages(shown)
     if best.result.solution is not None:
-        print_memory(shown, best.result.solution)
-    print_files(files, skipped)
+        print_memory(best.cut, best.result.solution)
+    print_files([data])
 
 
 def _source_to_cut(given: _SourceOptions) -> Any:
@@ -610,14 +591,10 @@ class ScheduledSource:
 
     def time(self, ticks: Any) -> str:
         """Return a time of such a column."""
-        value = float(ticks) * (1e3 * self.problem.tick_seconds if self.timed else 1.0)
-        return (
-            f"{value:.0f}"
-            if value >= 1e4 and self.timed
-            else f"{value:.4g}"
-            if self.timed
-            else f"{value:g}"
-        )
+        if not self.timed:
+            return f"{float(ticks):g}"
+        value = float(ticks) * (1e3 * self.problem.tick_seconds)
+        return f"{value:.0f}" if value >= 1e4 else f"{value:.4g}"
 
     def memory(self, peaks: list[int]) -> str:
         """Return what devices hold at most: all their bytes in GiB for a model, the units of its
@@ -646,9 +623,9 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> Data:
         "problem": outcome.problem,
         "solver": outcome.solver,
         "objective": outcome.objective_name,
-        "value": _plain(outcome.value),
+        "value": common.plain_json(outcome.value),
         "seconds": outcome.seconds,
-        "lower_bound": _plain(outcome.lower_bound),
+        "lower_bound": common.plain_json(outcome.lower_bound),
         "bound_method": outcome.bound_method,
         "gap": outcome.gap,
         "status": outcome.status,
@@ -675,8 +652,8 @@ def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedul
     every = Fraction(result.lower_bound)
     for_size = schedule.size_bound > every
     return {
-        "period": _plain(schedule.period),
-        "period_bound": _plain(max(schedule.size_bound, every)),
+        "period": common.plain_json(schedule.period),
+        "period_bound": common.plain_json(max(schedule.size_bound, every)),
         "period_bound_holds_for": f"K = {schedule.pattern.size}" if for_size else "every K",
         "period_status": "optimal" if result.status == "optimal" else schedule.period_status,
         "makespan": schedule.makespan,
@@ -694,19 +671,8 @@ def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedul
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return a whole number of ticks as int, another fraction as float."""
-    return (
-        float(value)
-        if isinstance(value, Fraction) and value.denominator > 1
-        else value
-        if value is None
-        else int(value)
-    )
-
-
 def write_schedule(
-    outcome: Outcome, data: Data, folder: Path, *, single: bool, picture: bool = True
+    outcome: Outcome, data: Data, folder: Path, *, single: bool
 ) -> tuple[list[str], list[str]]:
     """Write every export that applies; return the files and the reasons for those left out."""
     if not isinstance(outcome, Result) or outcome.solution is None:
@@ -714,7 +680,8 @@ def write_schedule(
     schedule = outcome.solution
     stem = "schedule" if single else f"schedule-{outcome.solver}"
     files, skipped = [], []
-    drawn = ((".png", draw_pipeline),) if picture else ()
+    # a picture takes longer than a signal leaves
+    drawn = () if interrupt.received() else ((".png", draw_pipeline),)
     for suffix, write in (
         *drawn,
         (".trace.json", write_trace),
@@ -795,27 +762,13 @@ def print_stages(shown: ScheduledSource) -> None:
         )
 
 
-def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
+def print_memory(model: ModelCut, schedule: PipelineSchedule) -> None:
     """Print what every device of a model holds under a schedule, by what it is."""
-    assert shown.model is not None
-    cut = shown.model.cut
+    cut = model.cut
     placed, count = cut.placed, cut.placed.num_devices
-    single = cut.device != ALL
-    parts = resident_parts(
-        [name for name, own in zip(placed.op_names, single.tolist(), strict=True) if own],
-        placed.backward[single],
-        placed.resident[single],
-        cut.device[single],
-        count,
-    )
-    spread = resident_parts(
-        [name for name, own in zip(placed.op_names, single.tolist(), strict=True) if not own],
-        placed.backward[~single],
-        placed.resident[~single],
-        cut.device[~single] * 0,
-        1,
-    )[0]
-    parts = parts - (-spread // count)
+    device = np.where(cut.device == ALL, count, cut.device)  # what all share comes last
+    parts = resident_parts(placed.op_names, placed.backward, placed.resident, device, count + 1)
+    parts = parts[:-1] - (-parts[-1] // count)
     parts = parts + parts[::-1] if cut.shape == "X" else parts
     common.say("memory per device in GiB:")
     for d, peak in enumerate(schedule.peak_memory):
@@ -837,23 +790,11 @@ def print_report(
     best: int,
     objects: list[Data],
 ) -> None:
-    """Print the schedules, of a model with its stages and what its devices hold."""
+    """Print a table of the solvers that found a schedule, and a line for each of the others; of a
+    model its stages and what its devices hold, too.
+    """
     if shown.model is not None:
         print_stages(shown)
-    print_schedules(shown, names, outcomes, best, objects)
-    winner = _schedule_of(outcomes[best])
-    if shown.model is not None and winner is not None:
-        print_memory(shown, winner)
-
-
-def print_schedules(
-    shown: ScheduledSource,
-    names: list[str],
-    outcomes: list[Outcome],
-    best: int,
-    objects: list[Data],
-) -> None:
-    """Print a table of the solvers that found a schedule, and a line for each of the others."""
     problem = shown.problem
     table = _framed_table(
         f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} micro-batches",
@@ -880,6 +821,9 @@ def print_schedules(
     common.say(table)
     for line in lines:
         common.say(line, markup=False)
+    winner = _schedule_of(outcomes[best])
+    if shown.model is not None and winner is not None:
+        print_memory(shown.model, winner)
 
 
 def _remarks(shown: ScheduledSource, name: str, outcome: Outcome, data: Data) -> Iterator[str]:
@@ -967,9 +911,8 @@ def print_choice(chosen: JointResult) -> None:
     common.say(f"runner-up: {chosen.why}", markup=False)
 
 
-def print_files(files: list[str], skipped: list[str]) -> None:
+def print_files(objects: list[Data]) -> None:
     """Say what was written, and why the rest was not."""
-    for file in files:
-        common.say(f"wrote {file}", markup=False)
-    for reason in skipped:
-        common.say(f"left out {reason}", markup=False)
+    for key, word in (("files", "wrote"), ("skipped", "left out")):
+        for said in dict.fromkeys(line for data in objects for line in data.get(key, ())):
+            common.say(f"{word} {said}", markup=False)

@@ -83,9 +83,7 @@ def shard_command(
             f"{'' if out else ' without --out'}"
         )
     folder = common.out_folder(out)
-    graph, _ = common.load_graph(
-        source, format=format, training=False, dim=dim, trip_count=trip_count
-    )
+    graph, _ = common.load_graph(source, format, dim, trip_count)
     limit = None if memory_limit is None else min(parse_bytes(memory_limit, "--memory-limit"))
     program = torch_program(source) if is_torch_program(source) else None
     model = sharding_model(

@@ -37,22 +37,21 @@ def bound_command(
     from placeopt.solving.bound import bound
 
     problem = options.load()
-    quick: list[BoundReport] = []
+    found: list[BoundReport] = []
 
     def rescue() -> None:
-        if quick and interrupt.claim_output():
-            _print_bound(problem, quick[0], json=json)
+        if found and interrupt.claim_output():
+            _print_bound(problem, found[-1], json=json)
 
     with interrupt.rescued_by(rescue):
         try:
-            quick.append(bound(problem, seconds=0.0))
-            report = bound(problem, seconds=seconds)
+            for limit in (0.0, seconds):
+                found.append(bound(problem, seconds=limit))
         except KeyboardInterrupt:
-            if not quick:
+            if not found:
                 raise
-            report = quick[0]
-        if interrupt.claim_output() or not interrupt.received():
-            _print_bound(problem, report, json=json)
+        if interrupt.may_print():
+            _print_bound(problem, found[-1], json=json)
     if interrupt.received():
         raise typer.Exit(interrupt.exit_code())
 
@@ -170,7 +169,7 @@ def _check_again(
 
 def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: bool) -> None:
     """Print a certificate, then write it: a full disk does not hide the outcome."""
-    if not interrupt.claim_output() and interrupt.received():
+    if not interrupt.may_print():
         return
     data = certificate.to_dict()
     if json:
@@ -271,7 +270,7 @@ def evaluate_command(
         f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)"
     )
     if execution is not None:
-        _print_execution(problem, given, execution)
+        _print_execution(execution)
     if data["warning"]:
         common.say(data["warning"], markup=False)
 
@@ -285,8 +284,8 @@ def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
     return evaluate(problem, placement, queue or None, check=False)
 
 
-def _print_execution(problem: Any, placement: Any, run: Any) -> None:
-    say = common.say
+def _print_execution(run: Any) -> None:
+    say, problem = common.say, run.problem
     tick = problem.tick_seconds
     say(
         f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
@@ -296,7 +295,7 @@ def _print_execution(problem: Any, placement: Any, run: Any) -> None:
     for d, name in enumerate(problem.device_names):
         view.add_row(
             name,
-            str(int((placement.device == d).sum())),
+            str(int((run.placement.device == d).sum())),
             common.time_text(int(run.busy[d]), tick),
             f"{100 * run.busy[d] / max(1, run.makespan):.1f} %",
             common.bytes_text(int(run.peak_memory[d])),

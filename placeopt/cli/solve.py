@@ -16,6 +16,8 @@ from placeopt.cli import common, interrupt
 from placeopt.cli.comparison import (
     INTERPRETED_SECONDS,
     SolverComparison,
+    chosen_solvers,
+    compare,
     devices_used,
     interpretable,
 )
@@ -64,12 +66,7 @@ def solve_command(
     policy: Annotated[
         Path | None, typer.Option("--policy-file", help="Trained policy to place with.")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
-        ),
-    ] = None,
+    option: common.SolverOptions = None,
     out: common.OutFolder = None,
     bound_seconds: Annotated[
         float | None,
@@ -91,12 +88,10 @@ def solve_command(
     """
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
-    from placeopt.cli.comparison import SolverComparison, chosen_solvers, compare
-    from placeopt.model.result import Budget
 
     folder = common.out_folder(out)
     problem = options.load()
-    names = [part.strip() for value in solver or [] for part in value.split(",") if part.strip()]
+    names = common.words(solver)
     settings = common.options(option)
     if policy is not None:
         parse_json(read_text(policy, what="policy"), f"policy '{policy}'")  # before kernels compile
@@ -142,23 +137,17 @@ def solve_command(
     raise typer.Exit(1 if report.unwritten and code == 0 else code)
 
 
-def _bound_seconds(
-    seconds: float | None,
-    solvers: Sequence[tuple[str, Any]],
-    most: float = 5.0,
-    share: float = 0.1,
-) -> float | None:
+def _bound_seconds(seconds: float | None, solvers: Sequence[tuple[str, Any]]) -> float | None:
     """Return the time for the lower bound before the searches, None where one proves bounds.
 
-    Parameters
-    ----------
-    most, share : seconds for it at most, and its share of those of a search, which proves more.
+    It is a tenth of the time of a search, which proves more.
     """
+    most = 5.0  # seconds for it
     if seconds is None:
         return most
     if any(getattr(solver, "proves", False) for _, solver in solvers):
         return None
-    return min(most, share * seconds)
+    return min(most, 0.1 * seconds)
 
 
 def _exit_code(comparison: SolverComparison) -> int:
@@ -201,8 +190,8 @@ class SolveReport:
     folder: Path | None
     single: bool
     json: bool
-    own: bool = False
-    explain: bool = False
+    own: bool
+    explain: bool
     files: list[str] = field(default_factory=list)
     unwritten: str = ""
 
@@ -222,11 +211,11 @@ class SolveReport:
         except InputError as error:
             self.unwritten = str(error)
 
-    def write_and_print(self, comparison: SolverComparison, *, pictures: bool = True) -> None:
+    def write_and_print(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Write the files, then print the outcome, once."""
         if comparison.results:
             self._write(comparison, pictures=pictures)
-            if interrupt.claim_output() or not interrupt.received():
+            if interrupt.may_print():
                 self._show(comparison)
         if self.json or not comparison.results:
             for failure in comparison.failures:
@@ -242,7 +231,7 @@ class SolveReport:
         _print(comparison, self.files, own=self.own)
         for result in comparison.results if self.explain else ():
             if result.tactics:
-                common.console().print(_tactics(result))
+                common.say(_tactics(result))
 
     def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
@@ -297,12 +286,11 @@ def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> di
     }
     if single and len(rows) + len(comparison.failures) == 1:
         return {**rows[0], **extra}
-    head = rows[comparison.best] if comparison.best is not None else rows[0]
     failed = [
         {"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures
     ]
     return {
-        **head,
+        **rows[comparison.best or 0],
         **extra,
         "results": rows,
         "best": comparison.best,
@@ -390,23 +378,17 @@ def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
 
 def table(comparison: SolverComparison) -> Any:
     """Return the table of solvers for people."""
-    from rich.table import Table
-
     problem = comparison.problem
     objective = objective_of(problem)
     heads = ("solver", objective.name, "gap", "devices", "status", "evaluations", "runtime")
-    view = Table(*heads, box=None, pad_edge=False)
+    view = common.table(*heads)
     for column in view.columns[1:4] + view.columns[5:]:
         column.justify = "right"
     for i, result in enumerate(comparison.results):
         gap = result.gap if result.lower_bound else None
-        name = (
-            f"{result.solver} *"
-            if i == comparison.best and len(comparison.results) > 1
-            else result.solver
-        )
+        star = " *" if i == comparison.best and len(comparison.results) > 1 else ""
         view.add_row(
-            name,
+            f"{result.solver}{star}",
             objective.text(problem, result.value),
             common.percent(gap),
             str(devices_used(result) or "-"),
@@ -419,10 +401,8 @@ def table(comparison: SolverComparison) -> Any:
 
 def _tactics(result: Result[Any]) -> Any:
     """Return the table of what each tactic of a search did."""
-    from rich.table import Table
-
     heads = ("tactic", "side", "seconds", "turns", "value gained", "bound gained", "state")
-    view = Table(*heads, box=None, pad_edge=False, title=f"tactics of {result.solver}")
+    view = common.table(*heads, title=f"tactics of {result.solver}")
     for column in view.columns[2:6]:
         column.justify = "right"
     for use in result.tactics:
@@ -449,17 +429,12 @@ def first_table(
     solvers: Sequence[tuple[str, Any]],
     *,
     quiet: bool,
-    patience: float = 5.0,
-    largest: int = 2000,
 ) -> None:
     """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
     error stream.
-
-    Parameters
-    ----------
-    patience : seconds after which no other heuristic begins. largest : ops above which interpreted
-    heuristics would not be quick.
     """
+    patience = 5.0  # seconds after which no other heuristic begins
+    largest = 2000  # ops above which interpreted heuristics would not be quick
     problem, end = comparison.problem, time.monotonic() + patience
     if getattr(problem, "num_ops", largest + 1) > largest:
         return
@@ -476,12 +451,6 @@ def first_table(
         if interrupted:
             raise KeyboardInterrupt
     if comparison.first and not quiet:
-        _show(comparison)
-
-
-def _show(comparison: SolverComparison) -> None:
-    from rich.console import Console
-
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 140, highlight=False)
-    console.print("first results, by interpreted heuristics:")
-    console.print(table(SolverComparison(comparison.problem, results=list(comparison.first))))
+        say = common.console(stderr=True).print
+        say("first results, by interpreted heuristics:")
+        say(table(SolverComparison(problem, comparison.first)))

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.experiments.store import check_consistent
 from placeopt.model.objective import objective_names
+from placeopt.model.result import gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,14 +40,13 @@ class BestKnown:
     bound_method: str
     solver: str
     seed: int
-    version: str
     tick_seconds: float
     placement: str | None
 
     @property
     def gap(self) -> float:
         """(value - bound) / value."""
-        return 0.0 if self.value == 0 else (self.value - self.lower_bound) / self.value
+        return gap_of(self.value, self.lower_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,6 @@ class SolverTable:
     Attributes
     ----------
     median : median value in ticks, NaN where a solver has no result; shape (instances, solvers).
-    best : best value over seeds; same shape.
     runtime : median runtime in seconds; same shape.
     runs, failures : number of runs and of failures per solver.
     """
@@ -63,7 +63,6 @@ class SolverTable:
     instances: tuple[str, ...]
     solvers: tuple[str, ...]
     median: Floats
-    best: Floats
     runtime: Floats
     lower_bound: Floats  # (instances,)
     runs: Ints
@@ -111,7 +110,6 @@ def best_known(rows: Iterable[Row]) -> list[BestKnown]:
             *bounds[key],
             row["label"],
             row["seed"],
-            row["version"],
             row.get("tick_seconds", 1e-9),
             row.get("placement"),
         )
@@ -129,8 +127,7 @@ def compare(rows: Iterable[Row]) -> SolverTable:
     """
     rows = list(rows)
     check_consistent(rows)
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     bounds: dict[str, int] = {}
     runs, failures = Counter[str](), Counter[str]()
     for row in rows:
@@ -139,22 +136,16 @@ def compare(rows: Iterable[Row]) -> SolverTable:
         runs[label] += 1
         failures[label] += row["status"] == "failed"
         if row["value"] is not None:
-            values[name, label].append(row["value"])
-            times[name, label].append(row["runtime"])
-    names, labels = list(bounds), list(runs)
-    shape = (len(names), len(labels))
-    median, best, runtime = (np.full(shape, np.nan) for _ in range(3))
-    for i, name in enumerate(names):
-        for j, label in enumerate(labels):
-            if (name, label) in values:
-                median[i, j] = np.median(values[name, label])
-                best[i, j] = min(values[name, label])
-                runtime[i, j] = np.median(times[name, label])
+            found[name, label].append((row["value"], row["runtime"]))
+    median, runtime = np.full((2, len(bounds), len(runs)), np.nan)
+    for i, name in enumerate(bounds):
+        for j, label in enumerate(runs):
+            if (name, label) in found:
+                median[i, j], runtime[i, j] = np.median(found[name, label], axis=0)
     return SolverTable(
-        tuple(names),
-        tuple(labels),
+        tuple(bounds),
+        tuple(runs),
         median,
-        best,
         runtime,
         np.array(list(bounds.values()), np.float64),
         np.array(list(runs.values())),
@@ -198,14 +189,13 @@ def profile(table: SolverTable, ratios: Floats) -> Floats:
     return (ratio[:, :, None] <= ratios[None, None, :] * (1 + 1e-12)).mean(axis=0)
 
 
-def to_target(
-    rows: Iterable[Row], slack: float = 0.01
-) -> dict[str, dict[str, tuple[float, float, float]]]:
+def to_target(rows: Iterable[Row]) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return, per instance and solver, (share of runs, median evaluations, median seconds) to a
     common target.
 
-    The target of an instance is the best value over all runs, plus `slack`.
+    The target of an instance is the best value over all runs, plus a hundredth.
     """
+    slack = 0.01
     listed = list(rows)
     target: dict[str, float] = {}
     for row in listed:
@@ -226,13 +216,12 @@ def to_target(
     return found
 
 
-def convergence(
-    rows: Iterable[Row], points: int = 60
-) -> dict[str, dict[str, tuple[Floats, Floats]]]:
+def convergence(rows: Iterable[Row]) -> dict[str, dict[str, tuple[Floats, Floats]]]:
     """Return, per instance and solver, (evaluations, quartiles of the incumbent over seeds).
 
     Evaluations are spaced evenly on a logarithmic scale; the quartiles have the shape (3, points).
     """
+    points = 60
     traces: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
     for row in rows:
         steps = [p for p in row["trace"] if p[2] is not None]
@@ -269,19 +258,18 @@ def pairwise_tests(table: SolverTable) -> list[tuple[str, str, int, float, float
     from scipy.stats import rankdata, wilcoxon
 
     found = []
-    for i, a in enumerate(table.solvers):
-        for j in range(i + 1, len(table.solvers)):
-            both = ~np.isnan(table.median[:, i]) & ~np.isnan(table.median[:, j])
-            x, y = table.median[both, i], table.median[both, j]
-            difference = (x - y) / np.maximum(1.0, np.minimum(x, y))
-            moved = difference[difference != 0]
-            if len(difference) < 2:
-                continue
-            if len(moved) == 0:
-                found.append((a, table.solvers[j], len(difference), 1.0, 0.0))
-                continue
+    medians = zip(table.solvers, table.median.T, strict=True)
+    for (a, of_a), (b, of_b) in combinations(medians, 2):
+        both = ~np.isnan(of_a) & ~np.isnan(of_b)
+        x, y = of_a[both], of_b[both]
+        difference = (x - y) / np.maximum(1.0, np.minimum(x, y))
+        moved = difference[difference != 0]
+        if len(difference) < 2:
+            continue
+        p, effect = 1.0, 0.0
+        if len(moved):
             ranks = rankdata(np.abs(moved))
             effect = float((ranks * np.sign(moved)).sum() / ranks.sum())
             p = float(wilcoxon(difference, zero_method="wilcox").pvalue)
-            found.append((a, table.solvers[j], len(difference), p, effect))
+        found.append((a, b, len(difference), p, effect))
     return found

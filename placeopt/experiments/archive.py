@@ -18,6 +18,7 @@ from placeopt.experiments.store import check_consistent
 from placeopt.experiments.study import load_cell_problem
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
+from placeopt.model.result import gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,7 @@ class Record:
     @property
     def gap(self) -> float:
         """(value - bound) / value."""
-        return 0.0 if self.value == 0 else (self.value - self.lower_bound) / self.value
+        return gap_of(self.value, self.lower_bound)
 
     @property
     def key(self) -> str:

@@ -146,23 +146,23 @@ def _signals_noted() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield arrived
         return
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+    }
 
     def note(number: int, frame: Any) -> None:
         arrived.append(number)
-        handler = old[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
+        old[signal.Signals(number)](number, frame)
 
-    for number, handler in old.items():
-        if callable(handler):
-            signal.signal(number, note)
+    for number in old:
+        signal.signal(number, note)
     try:
         yield arrived
     finally:
         for number, handler in old.items():
-            if callable(handler):
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 def failure(cell: Cell, message: str, runtime: float) -> Row:

@@ -8,6 +8,8 @@ seeds.
 from __future__ import annotations
 
 import html
+import json
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +63,10 @@ def write_report(
         "Failures": failure_table(failed),
     }
     title = path.parent.name
-    files = [
-        write_text(out / "report.md", markdown(title, tables)),
-        write_text(out / "solvers.csv", to_csv(tables["Solvers"])),
-        write_text(out / "best-known.csv", to_csv(tables["Best known"])),
-        write_text(out / "values.csv", to_csv(tables["Values"])),
-    ]
+    files = [write_text(out / "report.md", markdown(title, tables))]
+    for name, shown in (("solvers", "Solvers"), ("best-known", "Best known"), ("values", "Values")):
+        head, body = tables[shown]
+        files.append(write_text(out / f"{name}.csv", csv_text([head, *body])))
     drawings = {}
     for name, figure in _figures(table, rows).items():
         drawings[name] = figure_bytes(figure, "svg", dpi=130)
@@ -188,11 +188,6 @@ def failure_table(rows: Sequence[Row]) -> Table:
     ]
 
 
-def to_csv(table: Table) -> str:
-    """Return a table as CSV."""
-    return csv_text([table[0], *table[1]])
-
-
 def markdown(title: str, tables: dict[str, Table]) -> str:
     """Return the tables as one Markdown page; empty ones are left out."""
     parts = [f"# {title}\n"]
@@ -283,19 +278,13 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> Path:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet", "--parquet") from error
-    import json
 
-    flat = [
-        {
-            key: json.dumps(value) if isinstance(value, dict | list) else value
-            for key, value in row.items()
-        }
-        for row in rows
-    ]
-    keys = list(dict.fromkeys(key for row in flat for key in row))
-    pyarrow.parquet.write_table(
-        pyarrow.table({key: [row.get(key) for row in flat] for key in keys}), path
-    )
+    def flat(entry: Any) -> Any:
+        return json.dumps(entry) if isinstance(entry, dict | list) else entry
+
+    keys = dict.fromkeys(chain.from_iterable(rows))
+    table = pyarrow.table({key: [flat(row.get(key)) for row in rows] for key in keys})
+    pyarrow.parquet.write_table(table, path)
     return path
 
 
@@ -369,9 +358,8 @@ def convergence_figure(rows: Sequence[Row], solvers: Sequence[str]) -> Any:
     columns = min(3, len(names))
     height = -(-len(names) // columns)
     figure = new_figure(4.4 * columns, 3.0 * height + 0.6)
-    grid = figure.subplots(height, columns, squeeze=False)
-    for at, name in enumerate(names):
-        axes = grid[at // columns][at % columns]
+    panels = figure.subplots(height, columns, squeeze=False).ravel()
+    for at, (axes, name) in enumerate(zip(panels, names, strict=False)):
         starts, ends = [], []
         for j, label in enumerate(solvers):
             if label in curves[name]:
@@ -388,10 +376,10 @@ def convergence_figure(rows: Sequence[Row], solvers: Sequence[str]) -> Any:
         axes.grid(color="#E8E8E8", linewidth=0.5)
         if at + columns >= len(names):
             axes.set_xlabel("evaluations", fontsize=8)
-    for at in range(len(names), height * columns):
-        grid[at // columns][at % columns].set_visible(False)
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
     handles: dict[str, Any] = {}
-    for axes in grid.ravel():
+    for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure.supylabel("incumbent (ticks)", fontsize=8)

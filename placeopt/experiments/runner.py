@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -32,7 +32,7 @@ from placeopt.experiments.cell import failure, prepare, run_cell, same_package
 from placeopt.experiments.store import RunStore, contradiction, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
-from placeopt.model.threads import start_thread
+from placeopt.model.threads import num_cores, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,10 +89,6 @@ class Reporter(Protocol):
 class PlainReporter:
     """A line now and then: for logs."""
 
-    def __init__(self, every: float = 10.0) -> None:
-        self.every = every
-        self._last = self._start = time.perf_counter()
-
     def begin(self, summary: StudySummary, known: list[Row]) -> None:
         """Print what there is to do."""
         self._last = self._start = time.perf_counter()
@@ -103,15 +99,11 @@ class PlainReporter:
     def finished(self, summary: StudySummary, row: Row) -> None:
         """Print a line every few seconds, and one for every failure."""
         if row["status"] == "failed":
-            print(
-                f"failed: {row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}",
-                file=sys.stderr,
-                flush=True,
-            )
-        now = time.perf_counter()
+            print(f"failed: {summary.errors[-1]}", file=sys.stderr, flush=True)
+        every, now = 10.0, time.perf_counter()
         count = summary.done + summary.failed
         left = summary.total - summary.skipped - count
-        if now - self._last >= self.every or left == 0:
+        if now - self._last >= every or left == 0:
             self._last = now
             rate = count / max(1e-9, now - self._start)
             print(
@@ -125,8 +117,7 @@ class PlainReporter:
 class LiveReporter:
     """One live view on a terminal: a bar, the throughput, the best gaps so far."""
 
-    def __init__(self, rows: int = 8) -> None:
-        self.rows = rows
+    def __init__(self) -> None:
         self.best: dict[str, tuple[float, str]] = {}
         self._live: Any = None
         self._bar: Any = None
@@ -180,9 +171,8 @@ class LiveReporter:
         from rich.table import Table
 
         table = Table("largest of the best gaps", "gap", "solver", box=None, pad_edge=False)
-        for where, (gap, label) in sorted(self.best.items(), key=lambda item: -item[1][0])[
-            : self.rows
-        ]:
+        largest = sorted(self.best.items(), key=lambda item: -item[1][0])
+        for where, (gap, label) in largest[:8]:
             table.add_row(where, f"{100 * gap:.2f} %", label)
         return Group(self._bar, table)
 
@@ -229,11 +219,6 @@ class HowToRun:
         return stays(row, self.again) and not failed_again
 
 
-def _num_cores() -> int:
-    """Return the cores that are there for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_study(study: Study, results: str | Path = "results", **how: Any) -> StudySummary:
     """Run the cells of a study that have no result yet.
 
@@ -248,7 +233,7 @@ def run_study(study: Study, results: str | Path = "results", **how: Any) -> Stud
 
 def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummary:
     """Run the cells that have no row in a folder's store yet."""
-    jobs = how.jobs or _num_cores()
+    jobs = how.jobs or num_cores()
     _check_workers(cells, jobs, how)
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
@@ -288,7 +273,7 @@ def _check_workers(cells: Sequence[Cell], jobs: int, how: HowToRun) -> None:
 
     if how.allow_oversubscription or how.address is not None:
         return
-    cores = _num_cores()
+    cores = num_cores()
     for name, kind, options in {
         (c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells
     }:
@@ -459,17 +444,15 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
     assert process.stdin is not None
     assert process.stdout is not None
     limit = None if cell.hard_timeout is None else cell.hard_timeout + START_UP
-    timer = threading.Timer(limit or 0.0, process.kill)
+    timer, output = threading.Timer(limit or 0.0, process.kill), b""
     try:
         if limit is not None:
             timer.start()
         data = pickle.dumps(cell)
-        process.stdin.write(len(data).to_bytes(8, "big") + data)
-        process.stdin.flush()  # left open: the process ends when it closes
-        output = process.stdout.read()
-        process.wait()
-    except BrokenPipeError:
-        output = b""
+        with suppress(BrokenPipeError):
+            process.stdin.write(len(data).to_bytes(8, "big") + data)
+            process.stdin.flush()  # left open: the process ends when it closes
+            output = process.stdout.read()
         process.wait()
     finally:
         timer.cancel()
@@ -480,9 +463,8 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
         process.stdout.close()
     if output:
         return json.loads(output)  # type: ignore[no-any-return]
-    return failure(
-        cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started
-    )
+    age = time.time() - started
+    return failure(cell, _cause(cell, process.returncode, age, reason), age)
 
 
 def _cause(cell: Cell, code: int, age: float, reason: str) -> str:

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
-from placeopt.model.result import STATUSES
+from placeopt.model.result import STATUSES, gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
+
+    from placeopt.model.result import Number
 
     Row = dict[str, Any]
-    Number = int | float | Fraction
 
 
 CLAIMS = (
@@ -238,7 +238,7 @@ NEEDED: dict[str, Callable[[Any], bool]] = {
     "problem_hash": _text,
     "label": _text,
     "seed": _whole,
-    "status": lambda x: x in (*STATUSES, "failed") if isinstance(x, str) else False,
+    "status": lambda x: isinstance(x, str) and x in (*STATUSES, "failed"),
     "value": lambda x: x is None or _number(x),
     "lower_bound": _number,
     "bound_method": _text,
@@ -288,9 +288,12 @@ def false_column(row: Row) -> str:
     optimal = () if is_above(value, bound) else ("optimal",)
     if row["status"] not in ("feasible", *optimal):
         return "status"
-    if _is_above_trace(value, row["trace"]):
+    found = (point[2] for point in row["trace"] if point[2] is not None)
+    if any(is_above(value, better) for better in found):
         return "trace"
-    return "" if _gap_follows(row.get("gap"), value, bound) else "gap"
+    gap = row.get("gap")
+    right = gap is None or math.isclose(gap, gap_of(value, bound), abs_tol=1e-9)
+    return "" if right else "gap"
 
 
 def _false_exact(row: Row) -> str:
@@ -300,17 +303,6 @@ def _false_exact(row: Row) -> str:
         if exact is not None and row[column] != float(Fraction(exact)):
             return f"{column}_exact"
     return ""
-
-
-def _is_above_trace(value: Number, trace: list[list[Any]]) -> bool:
-    """Whether a run had found something better than its value."""
-    return any(point[2] is not None and is_above(value, point[2]) for point in trace)
-
-
-def _gap_follows(gap: float | None, value: Number, bound: Number) -> bool:
-    """Whether a gap, if there is one, is that of the value and the bound."""
-    right = 0.0 if value == 0 else float((value - bound) / value)
-    return gap is None or math.isclose(gap, right, abs_tol=1e-9)
 
 
 class RunStore:
@@ -349,12 +341,7 @@ class RunStore:
         self._file = self.path.open("ab", buffering=0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write_unsaved()
         self._file.close()
         self._lock.close()
@@ -401,7 +388,7 @@ class RunStore:
 
     def rows(self) -> Iterator[Row]:
         """Yield the stored rows, oldest first."""
-        yield from read_rows(self.path)
+        return read_rows(self.path)
 
 
 def read_rows(path: str | Path) -> Iterator[Row]:
@@ -454,10 +441,7 @@ def _check_each(path: str | Path, rows: dict[str, Row], wrong: Callable[[Row], s
 
 def latest(rows: Iterator[Row]) -> dict[str, Row]:
     """Return the last row of every key: a retried cell replaces its failure."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        found[row["key"]] = row
-    return found
+    return {row["key"]: row for row in rows}
 
 
 def _line_start(file: Any, end: int) -> int:

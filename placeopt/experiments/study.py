@@ -110,12 +110,8 @@ class Study(_Strict):
     @model_validator(mode="after")
     def _budget(self) -> Study:
         for entry in self.solvers:
-            if (
-                self.seconds is None
-                and self.evaluations is None
-                and entry.seconds is None
-                and entry.evaluations is None
-            ):
+            limits = self.seconds, self.evaluations, entry.seconds, entry.evaluations
+            if all(limit is None for limit in limits):
                 raise ValueError(
                     f"solver '{entry.name}' has no budget: give the study or the solver seconds or "
                     "evaluations"
@@ -167,14 +163,11 @@ def load_study(path: str | Path) -> Study:
         If the file cannot be read or a field is missing, unknown or out of range.
     """
     path = Path(path)
+    text = read_text(path, max_bytes=MAX_BYTES, what="study")
     try:
-        table = tomllib.loads(read_text(path, max_bytes=MAX_BYTES, what="study"))
-    except InputError:
-        raise
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # TOMLDecodeError, or a number of thousands of digits
+        table = tomllib.loads(text)
+    # TOMLDecodeError, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:
         words = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
         raise InputError(f"study '{path}' is not valid TOML: {words}") from error
     table.setdefault("name", path.parent.name if path.stem == "study" else path.stem)
@@ -271,14 +264,6 @@ def load_cell_problem(
     return load_stream(instance, **fields)
 
 
-def content_hash(problem: Any) -> str:
-    """Return a hash of the problem's content."""
-    found = getattr(problem, "hash", None)
-    if isinstance(found, str):
-        return found
-    return hashlib.sha256(repr(problem).encode()).hexdigest()
-
-
 def expand(study: Study) -> list[Cell]:
     """Return the cells of a study, every solver and instance checked.
 
@@ -304,16 +289,13 @@ def expand(study: Study) -> list[Cell]:
         problem = load_cell_problem(
             instance, cluster, objective, study.kind, study.training, study.fields
         )
-        for cell in _cells_of(study, instance, cluster, problem.objective, problem):
+        for cell in _cells_of(study, instance, cluster, problem):
             cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 
-def _cells_of(
-    study: Study, instance: str, cluster: str | None, objective: str, problem: Any
-) -> Iterator[Cell]:
+def _cells_of(study: Study, instance: str, cluster: str | None, problem: Any) -> Iterator[Cell]:
     """Yield the cells of one problem."""
-    digest = content_hash(problem)
     for entry in study.solvers:
         for label, options in entry.configurations():
             version = _checked(entry.name, study.kind, options, problem)
@@ -327,7 +309,7 @@ def _cells_of(
                     study.evaluations if entry.seconds is None else None
                 )
                 what = [
-                    digest,
+                    problem.hash,
                     study.kind,
                     entry.name,
                     options,
@@ -343,8 +325,8 @@ def _cells_of(
                     key,
                     instance,
                     cluster,
-                    digest,
-                    objective,
+                    problem.hash,
+                    problem.objective,
                     study.kind,
                     entry.name,
                     label,

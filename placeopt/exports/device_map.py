@@ -89,16 +89,11 @@ def device_map(job: Job) -> Exported:
     table = ModuleDevices(job.program, job.home.tolist(), job.parameters, job.constants)
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
-    moved = table.moved
     note = (
-        (
-            f"{moved} ops between the modules run where their inputs are, not where the placement "
-            "has them",
-        )
-        if moved
-        else ()
+        f"{table.moved} ops between the modules run where their inputs are, not where the "
+        "placement has them"
     )
-    return Exported(found, {"device_map.json": text_file(text)}, note)
+    return Exported(found, {"device_map.json": text_file(text)}, (note,) if table.moved else ())
 
 
 def _device(name: str) -> Any:
@@ -190,7 +185,7 @@ class ModuleDevices:
         return [
             i
             for module, own in self.own.items()
-            if module == path or module.startswith(inside)
+            if f"{module}.".startswith(inside)
             for i in own
             if not self.program.calls[i].free
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.programs.calls import constants, homes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
-from placeopt.programs.torch_program import is_torch_program, torch_program
+from placeopt.programs.torch_program import is_archive, is_torch_program, torch_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ class Exported(Shown):
     """
 
     artifact: Any
-    files: dict[str, Callable[[Path], None]]
+    files: dict[str, Callable[[Path], object]]
     notes: tuple[str, ...] = ()
 
     def shown(self) -> dict[str, str]:
@@ -61,19 +61,17 @@ class Exported(Shown):
         """Write to `out`: the file itself where there is one file and `out` has a suffix, else into
         the folder.
         """
-        if len(self.files) == 1 and out.suffix:
-            folder, names = out.parent, {next(iter(self.files)): out.name}
-        else:
-            folder, names = out, {name: name for name in self.files}
+        alone = len(self.files) == 1 and out.suffix
+        paths = [out] if alone else [out / name for name in self.files]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, write in self.files.items():
-                write(folder / names[name])
+            for path, write in zip(paths, self.files.values(), strict=True):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write(path)
         except OSError as error:
             raise InputError(
                 f"--out '{out}': cannot write there: {error.strerror or error}"
             ) from error
-        return [folder / name for name in names.values()]
+        return paths
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +92,6 @@ class Job:
     model: Any = None
     devices: tuple[str, ...] = ()
     inputs: Any = None
-    queue: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -182,18 +179,9 @@ def parameter_names(path: str | Path) -> list[str]:
     return data
 
 
-def text_file(text: str) -> Callable[[Path], None]:
+def text_file(text: str) -> Callable[[Path], object]:
     """Return how to write a text."""
-
-    def write(path: Path) -> None:
-        write_text(path, text)
-
-    return write
-
-
-def is_archive(model: Any) -> bool:
-    """Whether a model is an archive of torch.export."""
-    return isinstance(model, str | Path) and Path(model).suffix == ".pt2"
+    return partial(write_text, text=text)
 
 
 def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
@@ -299,38 +287,31 @@ def make(
     placement: Placement | Result[Placement],
     to: str,
     *,
+    model: Any = None,
+    inputs: Any = None,
     devices: Any = None,
-    **given: Any,
+    **options: Any,
 ) -> Exported:
     """Return what `export` writes and returns, with its notes."""
     chosen = target(to)
-    queue = None
     if isinstance(placement, Result):
-        queue = placement.queue or None
         if placement.solution is None:
             raise InputError(
                 f"the result of '{placement.solver}' on '{placement.problem}' holds no placement "
                 "to export"
             )
         placement = placement.solution
-    placed = isinstance(placement, Placement)
-    received = len(placement.device) if placed else type(placement).__name__
+    received = (
+        len(placement.device) if isinstance(placement, Placement) else type(placement).__name__
+    )
     if received != problem.num_ops:
         raise InputError(
             f"placement: expected the {problem.num_ops} ops of problem '{problem.name}', received "
             f"{received}"
         )
-    own = {key: given.pop(key, None) for key in ("model", "inputs")}
-    options = {key: value for key, value in given.items() if value is not None}
-    job = Job(
-        problem,
-        placement,
-        devices=framework_devices(problem, devices),
-        queue=queue,
-        options=options,
-        **own,
-    )
-    return chosen.export(job)
+    names = framework_devices(problem, devices)
+    given = {key: value for key, value in options.items() if value is not None}
+    return chosen.export(Job(problem, placement, model, names, inputs, given))
 
 
 @dataclass(frozen=True)

@@ -323,11 +323,10 @@ def _with_runs(program: TorchProgram) -> tuple[Any, dict[str, Any]]:
 
 def _check_writes(node: Any) -> None:
     """Refuse a call that writes into what others read: it may have a copy in another layout."""
-    schema = node.target._schema
     written = [
-        node.args[i]
-        for i, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write and i < len(node.args)
+        given
+        for given, argument in zip(node.args, node.target._schema.arguments, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
     ]
     place = {other: i for i, other in enumerate(node.graph.nodes)}
     for source in written:
@@ -357,9 +356,8 @@ def _operand_layouts(
     from torch.utils._pytree import tree_leaves
 
     assert model.calls is not None
-    graph = model.graph
     found: dict[str, list[Layout]] = {}
-    op_of = {name: op for op, name in enumerate(graph.op_names)}
+    op_of = {name: op for op, name in enumerate(model.graph.op_names)}
     for node in module.graph.nodes:
         op = op_of.get(node.name, -1)
         if node.op != "call_function" or node.target is not run_call or op < 0:

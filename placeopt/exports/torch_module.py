@@ -13,10 +13,12 @@ import copy
 import importlib.util
 import types
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.export import Exported, text_file
+from placeopt.exports.export import Exported
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 from placeopt.programs.torch_program import attribute, is_here, known_devices, with_devices
 
 if TYPE_CHECKING:
@@ -171,8 +173,8 @@ def own_copy(module: Any) -> Any:
         if node.op == "get_attr"
         if isinstance(value := attribute(module, node.target), torch.Tensor)
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, on how its specs are copied
+    # torch's own warnings, on how its specs are copied
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         return copy.deepcopy(module, memo)
 
 
@@ -187,16 +189,13 @@ def _put(module: Any, name: str, device: str) -> None:
         return
     moved = value.detach().to(device)
     if isinstance(value, torch.nn.Parameter):
-        setattr(parent, leaf, torch.nn.Parameter(moved, value.requires_grad))
-    elif leaf in parent._buffers:
-        parent._buffers[leaf] = moved
-    else:
-        setattr(parent, leaf, moved)
+        moved = torch.nn.Parameter(moved, value.requires_grad)
+    setattr(parent, leaf, moved)
 
 
 def saved_module(
     file: str, title: str, modules: Mapping[str, Any], extra: str = ""
-) -> dict[str, Callable[[Path], None]]:
+) -> dict[str, Callable[[Path], object]]:
     """Return how to write the Python file and weights.pt.
 
     Parameters
@@ -212,17 +211,13 @@ def saved_module(
         When the file is written, if a module holds nested graphs (control flow), which cannot be
         written as code.
     """
+    import torch
+
     weights = {name: _weights(module) for name, module in modules.items()}
-
-    def write_code(path: Path) -> None:
-        text_file(_code(title, modules) + extra)(path)
-
-    def write_weights(path: Path) -> None:
-        import torch
-
-        torch.save(weights, path)
-
-    return {file: write_code, "weights.pt": write_weights}
+    return {
+        file: lambda path: write_text(path, _code(title, modules) + extra),
+        "weights.pt": partial(torch.save, weights),
+    }
 
 
 def _code(title: str, modules: Mapping[str, Any]) -> str:
@@ -236,14 +231,8 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
     lines |= dict.fromkeys(registering(modules.values()))
     imports = "\n".join(line for line in lines if line)
     code = HEADER.format(title=title, first=next(iter(modules)), imports=imports and imports + "\n")
-    return (
-        code
-        + "\n\n"
-        + "\n\n".join(parts)
-        + "\n\nCLASSES = {"
-        + ", ".join(f'"{x}": {x}' for x in modules)
-        + "}\n"
-    )
+    classes = ", ".join(f'"{name}": {name}' for name in modules)
+    return "\n\n".join([code, *parts, f"CLASSES = {{{classes}}}\n"])
 
 
 def class_source(name: str, module: Any) -> tuple[str, dict[str, Any]]:
@@ -313,16 +302,16 @@ def registering(modules: Iterable[Any]) -> Iterator[str]:
         if not isinstance(target, torch._ops.OpOverload) or target.namespace in BUILT_IN:
             continue
         definition = OPDEFS.get(target._schema.name)
-        if definition is None and importlib.util.find_spec(target.namespace):
+        if definition is not None:
+            yield f"import {definition._init_fn.__module__}  # {target._schema.name}"
+        elif importlib.util.find_spec(target.namespace):
             yield f"import {target.namespace}"  # as torchvision registers its ops
-            continue
-        if definition is None:
+        else:
             raise InputError(
                 f"op '{node.name}' calls the custom op '{target._schema.name}', whose Python "
                 "module torch does not tell; register it with torch.library.custom_op, or use po.export "
                 "in Python"
             )
-        yield f"import {definition._init_fn.__module__}  # {target._schema.name}"
 
 
 def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool | None]]:

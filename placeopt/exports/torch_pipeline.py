@@ -32,10 +32,10 @@ from placeopt.programs.torch_program import attribute, cut_stages, stage_of_call
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
+    in_order,
     lags,
     pieces_of,
     pipeline_of_placement,
-    ranks,
     stage_of_ops,
 )
 from placeopt.schedules.known.chains import chains_of
@@ -125,8 +125,7 @@ def export(job: Job) -> Exported:
     device = _together(job.problem, job.placement.device)
     parts = _parts(job, device)
     stage_of_op, homes = stage_of_ops(job.problem, device, parts)
-    used = sorted(set(homes))
-    rank_of_stage = [used.index(home) for home in homes]
+    rank_of_stage = np.unique(homes, return_inverse=True)[1].tolist()
     run = _run(job, device, parts, homes, rank_of_stage)
     kept = np.flatnonzero((stage_of_op >= 0) & ~job.problem.backward).tolist()
     numbers = stage_of_calls(
@@ -196,9 +195,7 @@ def _parts(job: Job, device: Ints) -> Ints:
     return parts
 
 
-def _run(
-    job: Job, device: Ints, parts: Ints, homes: Sequence[int], rank_of_stage: Sequence[int]
-) -> _Run:
+def _run(job: Job, device: Ints, parts: Ints, homes: list[int], rank_of_stage: list[int]) -> _Run:
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")
     if given is None:
@@ -228,20 +225,20 @@ def _search(job: Job, problem: PipelineProblem, stages: int) -> _Run:
     )
 
 
-def _read_csv(given: str | Path, rank_of_stage: Sequence[int]) -> _Run:
+def _read_csv(given: str | Path, rank_of_stage: list[int]) -> _Run:
     """Return what a CSV of torch says, whose stages have to be on the ranks of the placement's."""
     rows = read_torch_csv(given)
     ranks = ranks_of_stages(rows)
-    if ranks != list(rank_of_stage):
+    if ranks != rank_of_stage:
         raise InputError(
             f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
-            f"{list(rank_of_stage)}; give the cut that the schedule was made for"
+            f"{rank_of_stage}; give the cut that the schedule was made for"
         )
     last = max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row)
     return _Run(rows, 1 + last, None)
 
 
-def _read_schedule(given: Any, homes: Sequence[int]) -> PipelineSchedule:
+def _read_schedule(given: Any, homes: list[int]) -> PipelineSchedule:
     """Return a schedule, or that of a result or a file, whose stages have to be on the devices of
     the placement's.
     """
@@ -253,11 +250,10 @@ def _read_schedule(given: Any, homes: Sequence[int]) -> PipelineSchedule:
             f"{type(found).__name__}"
         )
     chains = chains_of(found.problem)
-    if len(chains) != 1 or list(chains[0].device) != list(homes):
+    if len(chains) != 1 or list(chains[0].device) != homes:
         shown = "; ".join(str(list(chain.device)) for chain in chains)
         raise InputError(
-            f"schedule: its stages are on devices {shown}, those of the placement on "
-            f"{list(homes)}; "
+            f"schedule: its stages are on devices {shown}, those of the placement on {homes}; "
             "export the placement that the schedule was made for (cut.json beside it)"
         )
     return found
@@ -270,16 +266,16 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
     model = PlacedModel(problem, device, parts, False, False, "infer")
     pieces = pieces_of(model)
     edges = lags(model, pieces)
-    rank = ranks(pieces, edges)
-    order = sorted(range(len(pieces)), key=lambda i: rank[i])
+    order = in_order(pieces, edges)
+    rank = np.argsort(order).tolist()
     used = sorted({piece.place for piece in pieces})
     blocks = []
     # Time of a backward pass over its forward pass, where the problem has none
     backward_ratio = 2
     for s, i in enumerate(order):
         ticks = int(problem.compute[pieces[i].ops, pieces[i].place].sum())
-        after = [(f"F{order.index(u)}", lag) for (u, v), lag in sorted(edges.items()) if v == i]
-        back = [(f"B{order.index(v)}", lag) for (u, v), lag in sorted(edges.items()) if u == i]
+        after = [(f"F{rank[u]}", lag) for (u, v), lag in sorted(edges.items()) if v == i]
+        back = [(f"B{rank[v]}", lag) for (u, v), lag in sorted(edges.items()) if u == i]
         where = (used.index(pieces[i].place),)
         blocks.append(Block(f"F{s}", "F", where, max(1, ticks), (1,), tuple(after), s))
         blocks.append(
@@ -287,9 +283,11 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
                 f"B{s}", "B", where, max(1, backward_ratio * ticks), (-1,), (*back, (f"F{s}", 0)), s
             )
         )
-    names = tuple(problem.device_names[d] for d in used)
     return PipelineProblem.from_blocks(
-        problem.name, blocks, names, tick_seconds=problem.tick_seconds
+        problem.name,
+        blocks,
+        [problem.device_names[d] for d in used],
+        tick_seconds=problem.tick_seconds,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 
 MAX_FLOAT = sys.float_info.max
+
+FRACTION = re.compile(r"[0-9]{1,19}/[1-9][0-9]{0,18}")
+"""How a number of ticks that is not whole is written exactly."""
 
 
 class Body:
@@ -133,8 +137,7 @@ class Body:
 
     def flags(self, key: str) -> Flags:
         """Return a list of 0/1 or true/false as a mask."""
-        values = self._each(key, "true or false", lambda value: value in (0, 1))
-        return np.array(values, np.bool_)
+        return np.array(self._each(key, "true or false", lambda value: value in (0, 1)), np.bool_)
 
     def _each(self, key: str, expected: str, right: Callable[[Any], bool]) -> list[Any]:
         """Return a list of which every entry is what is expected."""

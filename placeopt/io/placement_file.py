@@ -55,9 +55,8 @@ def open_placement(path: str | Path | PlacementText) -> PlacementText:
     if isinstance(path, PlacementText):
         return path
     where, text = f"placement '{path}'", read_text(path, what="placement")
-    return PlacementText(
-        where, text, parse_json(text, where) if text.lstrip()[:1] in ("{", "[") else None
-    )
+    is_json = text.lstrip().startswith(("{", "["))
+    return PlacementText(where, text, parse_json(text, where) if is_json else None)
 
 
 def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) -> Placement:
@@ -92,8 +91,7 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
     if isinstance(value, Placement):
         return value
     if isinstance(value, Mapping):
-        known = {"device", "format"} & set(value)
-        data = dict(value) if known else {"device": dict(value)}
+        data = dict(value) if {"device", "format"} & set(value) else {"device": dict(value)}
         return _from_json(data, problem, "placement")
     if isinstance(value, list | tuple | np.ndarray):
         placement = Placement(np.asarray(value))
@@ -243,7 +241,7 @@ def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, list):
-        return ((i, x) for i, x in enumerate(value))
+        return enumerate(value)
     raise InputError(f'{where}: "{key}": expected an object {{op: value}}, received {value!r:.40}')
 
 
@@ -306,29 +304,27 @@ class _Table:
         self.ranked = np.zeros(problem.num_ops, np.bool_)
 
     def add(self, op: Any, device: Any, at: str) -> None:
-        i = self._find(op, self.op_index, self.problem.op_names, "op", at)
+        i = self._find(op, self.op_index, "op", at)
         if self.device[i] != -1:
             raise InputError(
                 f"{self.where}: {at}: op '{self.problem.op_names[i]}' is placed twice; keep one"
             )
-        self.device[i] = self._find(
-            device, self.device_index, self.problem.device_names, "device", at
-        )
+        self.device[i] = self._find(device, self.device_index, "device", at)
 
     def rank(self, op: Any, rank: Any, at: str) -> None:
-        i = self._find(op, self.op_index, self.problem.op_names, "op", at)
+        i = self._find(op, self.op_index, "op", at)
         if self.ranked[i]:
             name = self.problem.op_names[i]
             raise InputError(f"{self.where}: {at}: op '{name}' has two priorities; keep one")
         value = _whole(rank)
         if value is None or abs(value) >= 2**62:
-            expected = "expected a whole number as priority"
-            raise InputError(f"{self.where}: {at}: {expected}, received {rank!r:.40}")
+            raise InputError(
+                f"{self.where}: {at}: expected a whole number as priority, received {rank!r:.40}"
+            )
         self.priority[i], self.ranked[i] = value, True
 
     def placement(self, *, with_ranks: bool) -> Placement:
-        missing = self.device == -1
-        self._refuse_missing(missing, "has no device", "give one to every op")
+        self._refuse_missing(self.device == -1, "has no device", "give one to every op")
         if with_ranks:
             self._refuse_missing(
                 ~self.ranked, "has no priority", "give one to every op, or to none"
@@ -341,29 +337,27 @@ class _Table:
             name = self.problem.op_names[int(missing.argmax())]
             raise InputError(f"{self.where}: op '{name}' {what}{more}; {fix}")
 
-    def _find(
-        self, key: Any, index: dict[str, int], names: Sequence[str], what: str, at: str
-    ) -> int:
+    def _find(self, key: Any, index: dict[str, int], what: str, at: str) -> int:
         """Return the index of a name or an index given as a number or as text."""
         if isinstance(key, str) and key in index:
             return index[key]
         where = f"{self.where}: {at}"
         value = _whole(key)
         if value is not None:
-            if 0 <= value < len(names):
+            if 0 <= value < len(index):
                 return value
             raise InputError(
-                f"{where}: expected a {what} in 0..{len(names) - 1} or a name, received {key}"
+                f"{where}: expected a {what} in 0..{len(index) - 1} or a name, received {key}"
             )
         if not isinstance(key, str):
             raise InputError(
                 f"{where}: expected the name or index of a {what}, received {key!r:.40}"
             )
-        near = nearest(key, names)
+        near = nearest(key, index)
         hint = (
             f"did you mean '{near}'?"
             if near
-            else f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
+            else f"known: {', '.join(list(index)[:6])}{', ...' * (len(index) > 6)}"
         )
         raise InputError(
             f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}"

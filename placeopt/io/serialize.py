@@ -20,14 +20,14 @@ import importlib.util
 import itertools
 import json
 import math
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import Body, int_table, is_number, kind_of, plain, show
+from placeopt.io.body import FRACTION, Body, int_table, is_number, kind_of, plain, show
+from placeopt.model.arrays import columns_of
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
@@ -59,10 +59,7 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_LATE = (
-    *("streams.codecs", "sharding.codecs", "schedules.codecs"),
-    *("plans.codecs", "splits.problem"),
-)
+_LATE = ("streams.codecs", "sharding.codecs", "schedules.codecs", "plans.codecs", "splits.problem")
 """Modules above this one that register more of them, imported when an unknown class or kind is
 met."""
 
@@ -152,11 +149,14 @@ def _codec_for(data: dict[str, Any], kind: str | None, where: str) -> Codec:
     return _by_kind[found]
 
 
+def to_text(value: Any) -> str:
+    """Return `value` as the JSON text that `save` writes."""
+    return json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
+
+
 def save(value: Any, path: str | Path) -> Path:
     """Write `value` as JSON; the file is replaced at once."""
-    return write_text(
-        path, json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
-    )
+    return write_text(path, to_text(value))
 
 
 def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -164,16 +164,19 @@ def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTE
     return from_dict(read_json(path, max_bytes=max_bytes), kind, f"file '{path}'")
 
 
-_OP_ARRAYS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
-_OP_FIELDS = ("layer", "backward", "unshaped", *_OP_ARRAYS)
+_OP_COLUMNS = {
+    key: column
+    for key, column in columns_of(OpGraph).items()
+    if column.shape == ("ops",) and key != "op_types"
+}
 
 
 def _encode_graph(graph: OpGraph) -> dict[str, Any]:
-    ops = {"name": list(graph.op_names), **plain(graph, *_OP_FIELDS)}
+    ops = {"name": list(graph.op_names), **plain(graph, *_OP_COLUMNS)}
     if any(graph.op_types):
         ops["type"] = list(graph.op_types)
-    for key in _OP_ARRAYS:
-        if (getattr(graph, key) == (-1 if key in ("colocation", "meta") else 0)).all():
+    for key, column in _OP_COLUMNS.items():
+        if column.kind is int and (getattr(graph, key) == column.default).all():
             del ops[key]
     tensors: dict[str, Any] = {
         "producer": graph.producer.tolist(),
@@ -195,7 +198,7 @@ def _decode_graph(body: Body) -> OpGraph:
     names = ops.texts("name")
     pointer, consumer = _join(tensors.items("consumers"), f'{tensors.where}: "consumers"')
     given: dict[str, Any] = body.fields(OpGraph, "name", "tick_seconds")
-    given |= ops.fields(OpGraph, *_OP_FIELDS)
+    given |= ops.fields(OpGraph, *_OP_COLUMNS)
     if body.has("measured"):
         given |= _measured(body.body("measured"), len(names))
     return OpGraph(
@@ -243,9 +246,8 @@ def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
     for i, row in enumerate(rows):
         if not isinstance(row, list):
             raise InputError(f"{where}[{i}]: expected a list of op indices, received {show(row)}")
-    pointer = np.zeros(len(rows) + 1, np.int64)
-    pointer[1:] = np.cumsum([len(row) for row in rows])
-    return pointer, int_table([x for row in rows for x in row], where)
+    pointer = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return pointer, int_table(list(itertools.chain.from_iterable(rows)), where)
 
 
 def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
@@ -306,8 +308,13 @@ def _register_plain(kind: str, cls: type) -> None:
 
 
 _SAID_OTHERWISE = (
-    *("solution", "value", "lower_bound"),
-    *("objective_name", "trace", "tactics", "given"),
+    "solution",
+    "value",
+    "lower_bound",
+    "objective_name",
+    "trace",
+    "tactics",
+    "given",
 )
 """Fields of a result that its JSON does not hold as they are."""
 
@@ -426,7 +433,7 @@ def _rational(body: Body, key: str) -> Any:
     if f"{key}_exact" not in body.data:
         return body.integer(key)
     text = body.text(f"{key}_exact")
-    if not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+    if not FRACTION.fullmatch(text):
         raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)
     value = Fraction(text)
     if body.number(key) != float(value):
@@ -435,9 +442,10 @@ def _rational(body: Body, key: str) -> Any:
 
 
 def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
-    ok = isinstance(row, list) and len(row) == 4 and isinstance(row[0], int | float)
     ok = (
-        ok
+        isinstance(row, list)
+        and len(row) == 4
+        and isinstance(row[0], int | float)
         and type(row[1]) is int
         and type(row[2]) in (int, float, type(None))
         and type(row[3]) in (int, float)

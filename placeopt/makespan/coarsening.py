@@ -70,7 +70,7 @@ class Coarse:
         """Return a placement of the fine problem with the devices and in the order of a coarse
         schedule.
         """
-        fine, unit = self.fine, self.unit
+        fine, order = self.fine, self.fine.topological_order
         device = np.zeros(fine.num_ops, np.int64)
         device[self.kept] = schedule.device
         for v, host in reversed(self.hosts):
@@ -78,18 +78,15 @@ class Coarse:
         start = np.zeros(fine.num_ops, np.int64)
         finish = np.zeros(fine.num_ops, np.int64)
         start[self.kept], finish[self.kept] = schedule.start, schedule.finish
-        kept = np.zeros(fine.num_ops, np.bool_)
-        kept[self.kept] = True
+        left_out = dict(self.hosts)
         pointer, source, tensor = fine.predecessors
-        for v in fine.topological_order.tolist():
-            if not kept[v]:
+        for v in order.tolist():
+            if v in left_out:
                 into = slice(pointer[v], pointer[v + 1])
-                link = fine.link_class[device[source[into]], device[v]]
-                wait = np.where(
-                    device[source[into]] == device[v], 0, fine.transfer[tensor[into], link] // unit
-                )
-                start[v] = finish[v] = (finish[source[into]] + wait).max(initial=0)
-        order = fine.topological_order
+                near = source[into]
+                ticks = fine.transfer[tensor[into], fine.link_class[device[near], device[v]]]
+                wait = np.where(device[near] == device[v], 0, ticks // self.unit)
+                start[v] = finish[v] = (finish[near] + wait).max(initial=0)
         return Placement.from_starts(device, start, order[np.argsort(finish[order], kind="stable")])
 
 
@@ -129,7 +126,7 @@ def natural_grid(
     int
         Ticks, a whole part of some op's time; 0 where every grid loses more.
     """
-    times = np.where(problem.compute >= 0, problem.compute, np.iinfo(np.int64).max).min(axis=1)
+    times = problem.min_compute
     shortest, longest = max(1, horizon // most_units), max(1, horizon // fewest_units)
     units: set[int] = set()
     for ticks in np.unique(times[times >= shortest])[-longest_times:].tolist():
@@ -161,18 +158,14 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
     kept = np.setdiff1d(np.arange(problem.num_ops), [v for v, _ in hosts])
     number = np.zeros(problem.num_ops, np.int64)
     number[kept] = np.arange(len(kept))
-    pairs = [
-        (u, v, units)
-        for u in kept.tolist()
-        for v, units in sorted(after[u].items(), key=lambda link: link[0])
-    ]
+    pairs = [(u, v) for u in kept.tolist() for v in sorted(after[u])]
     coarse = PlacementProblem(
         name=f"coarse {problem.name}",
         compute=compute[kept],
-        producer=number[[u for u, _, _ in pairs]],
+        producer=number[[u for u, _ in pairs]],
         consumer_ptr=np.arange(len(pairs) + 1),
-        consumer=number[[v for _, v, _ in pairs]],
-        transfer=np.array([units for _, _, units in pairs], np.int64).reshape(
+        consumer=number[[v for _, v in pairs]],
+        transfer=np.array([after[u][v] for u, v in pairs], np.int64).reshape(
             len(pairs), problem.transfer.shape[1]
         ),
         link_class=problem.link_class,

@@ -17,20 +17,12 @@ from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.shown import Shown
-from placeopt.model.threads import num_threads, parallel_slices
+from placeopt.model.threads import parallel_slices
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "INFEASIBLE",
-    "Evaluation",
-    "best_queue",
-    "evaluate",
-    "evaluate_batch",
-    "num_threads",
-    "parallel_slices",
-]
+__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,13 +77,14 @@ class Evaluation(Shown):
         destination = device[problem.consumer]
         free = (source != destination) & (problem.channel[source, destination] < 0)
         key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])
-        pairs = np.stack(np.divmod(key, problem.num_devices), axis=1)
-        home = device[problem.producer[pairs[:, 0]]]
-        begin = self.finish[problem.producer[pairs[:, 0]]]
-        end = begin + problem.transfer[pairs[:, 0], problem.link_class[home, pairs[:, 1]]]
+        tensor, target = np.divmod(key, problem.num_devices)
+        producer = problem.producer[tensor]
+        begin = self.finish[producer]
+        end = begin + problem.transfer[tensor, problem.link_class[device[producer], target]]
+        rows = np.column_stack([tensor, target, begin, end])
         if not self._contended.size:
-            return np.column_stack([pairs, begin, end])  # in order already
-        rows = np.concatenate([np.column_stack([pairs, begin, end]), self._contended.T])
+            return rows  # in order already
+        rows = np.concatenate([rows, self._contended.T])
         return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
 
     @property
@@ -103,15 +96,13 @@ class Evaluation(Shown):
 _NO_RANKS = frozen(np.zeros((0, 0), np.int64))
 
 
-def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
-    """Return the memory for the execution of one placement; none without a problem."""
-    n, k, edges = (
-        (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
-    )
-    return kernels.Trace(*(np.zeros(shape, np.int64) for shape in (n, n, (4, edges), 1, k)))
+def _empty_trace(ops: int, edges: int, devices: int) -> kernels.Trace:
+    """Return the memory for the execution of one placement; without ops none is executed."""
+    shapes = (ops, ops, (4, edges), 1, devices)
+    return kernels.Trace(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
-_NO_TRACE = _empty_trace()
+_NO_TRACE = _empty_trace(0, 0, 0)
 
 
 def _table(rows: NDArray[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
@@ -171,7 +162,8 @@ def evaluate(
         if placement.priority is None or mode == "fifo"
         else _table(placement.priority[None, :], np.int64)
     )
-    makespan, trace = np.empty(1, np.int64), _empty_trace(problem)
+    makespan = np.empty(1, np.int64)
+    trace = _empty_trace(problem.num_ops, problem.num_edges, problem.num_devices)
     kernels.batch(
         arrays,
         _table(placement.device[None, :], np.int32),
@@ -264,18 +256,16 @@ def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, st
 
     Ties prefer the simpler execution: fifo, then priority, then planned.
     """
-    best = (int(INFEASIBLE), "fifo")
-    modes = QUEUES if placement.priority is not None else ("fifo",)
-    row = placement.device[None, :]
-    for mode in modes:
-        ranks = None if mode == "fifo" else placement.priority
-        value = int(evaluate_batch(problem, row, ranks, mode, threads=1)[0])
-        if value < best[0]:
-            best = (value, mode)
-    return best
+    row, ranks = placement.device[None, :], placement.priority
+    value_of = {
+        mode: int(evaluate_batch(problem, row, ranks, mode, threads=1)[0])
+        for mode in (QUEUES if ranks is not None else ("fifo",))
+    }
+    fastest = min(value_of, key=value_of.__getitem__)
+    return value_of[fastest], fastest
 
 
-def warm_up(problem: PlacementProblem | None = None) -> None:
+def warm_up() -> None:
     """Compile the kernels (or load them from numba's cache), so that timings start warm."""
-    tiny = problem or PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
+    tiny = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
     evaluate_batch(tiny, np.zeros((1, tiny.num_ops), np.int32), threads=1)

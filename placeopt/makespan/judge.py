@@ -99,13 +99,6 @@ def _rows(broken: Flags) -> list[int]:
     return rows
 
 
-def _sorted(key: Ints) -> Ints:
-    """Return a stable order by key; evaluated schedules are in that order already."""
-    if (key[1:] >= key[:-1]).all():
-        return np.arange(len(key))
-    return np.argsort(key, kind="stable")
-
-
 def _sums(group: Ints, values: Ints, count: int) -> Ints:
     total = np.zeros(count, np.int64)
     np.add.at(total, group, values)
@@ -175,7 +168,7 @@ def _transfer_violations(
     away = source != target
     found += [f"{what(i)} goes to the device it is on" for i in _rows(~away)]
     key = tensor * problem.num_devices + target
-    order = _sorted(key)
+    order = np.argsort(key, kind="stable")
     again = np.zeros(len(key), np.bool_)
     again[order[1:]] = key[order[1:]] == key[order[:-1]]
     found += [f"{what(i)} happens twice" for i in _rows(again)]
@@ -231,11 +224,7 @@ def _input_violations(
     ]
     read = np.zeros(len(transfers.key), np.bool_)
     read[at[sent]] = True
-    unread = (
-        ~read & (transfers.position(transfers.key) == np.arange(len(read)))
-        if not read.all()
-        else ~read
-    )
+    unread = ~read & (transfers.position(transfers.key) == np.arange(len(read)))
     return found + [
         f"tensor {x // problem.num_devices} is sent to "
         f"'{problem.device_names[x % problem.num_devices]}', where nothing "
@@ -257,27 +246,23 @@ def _overlaps(
     rows = np.flatnonzero(finish > start)
     rows = rows[np.lexsort((start[rows], where[rows]))]
     first, second = rows[:-1], rows[1:]
-    clash = (where[first] == where[second]) & (start[second] < finish[first])
+    clash = _rows((where[first] == where[second]) & (start[second] < finish[first]))
     found = [
         f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until "
         f"{finish[a]}"
-        for a, b in zip(
-            first[clash][:MOST_WORDS].tolist(), second[clash][:MOST_WORDS].tolist(), strict=True
-        )
+        for a, b in zip(first[clash].tolist(), second[clash].tolist(), strict=True)
     ]
     empty = np.flatnonzero(finish == start)
     if not (len(empty) and len(rows)):
         return found
     # the last interval on the same resource that starts before it
     both = np.concatenate([rows, empty])
-    is_empty = np.concatenate([np.zeros(len(rows), np.int64), np.ones(len(empty), np.int64)])
-    order = np.lexsort((-is_empty, start[both], where[both]))
-    latest = np.maximum.accumulate(np.where(is_empty[order] == 1, -1, np.arange(len(order))))
-    at = np.flatnonzero(is_empty[order] == 1)
-    x, y = both[order[at]], both[order[np.maximum(latest[at], 0)]]
-    broken = (
-        (latest[at] >= 0) & (where[x] == where[y]) & (start[y] < start[x]) & (start[x] < finish[y])
-    )
+    lasts = finish[both] > start[both]
+    order = np.lexsort((lasts, start[both], where[both]))  # of equal starts, those that last later
+    latest = np.maximum.accumulate(np.where(lasts[order], np.arange(len(order)), -1))
+    at = np.flatnonzero(~lasts[order] & (latest >= 0))
+    x, y = both[order[at]], both[order[latest[at]]]
+    broken = (where[x] == where[y]) & (start[x] < finish[y])
     return found + [
         f"{place(int(where[i]))}: {what(i)} of no length runs at {start[i]}, inside another"
         for i in np.sort(x[broken])[:MOST_WORDS].tolist()

@@ -68,9 +68,7 @@ def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
         edge_ptr, edge_op, edge_tensor = problem.successors
         cached = ProblemArrays(
             compute=problem.compute,
-            indegree=frozen(
-                np.bincount(problem.consumer, minlength=problem.num_ops).astype(np.int64)
-            ),
+            indegree=frozen(np.bincount(problem.consumer, minlength=problem.num_ops)),
             edge_ptr=edge_ptr,
             edge_op=edge_op,
             edge_tensor=edge_tensor,

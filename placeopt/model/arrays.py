@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -103,10 +104,9 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
         If the shape differs, or a value is not finite or not a whole number.
     """
     array = np.asarray(values)
-    if array.size == 0:
-        array = array.reshape(shape) if int(np.prod(shape)) == 0 else array
-    if array.shape != shape:
-        raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
+    if array.size == 0 and 0 in shape:
+        array = array.reshape(shape)
+    _check_shape(array, shape, what)
     if array.dtype == np.int64:
         return frozen(array)
     if array.dtype.kind == "f":
@@ -156,7 +156,9 @@ class Column:
         if value is None:
             value = np.full(shape, self.default)
         if self.kind is bool:
-            return _shaped(np.asarray(value, np.bool_), shape, key)
+            mask = np.asarray(value, np.bool_)
+            _check_shape(mask, shape, key)
+            return frozen(mask)
         array = int_array(value, shape, key)
         if self.low is not None and int(array.min(initial=self.low)) < self.low:
             at = np.unravel_index(array.argmin(), array.shape)
@@ -173,8 +175,7 @@ class Column:
         if len(names) != count:
             raise InputError(f"{key}: expected {count} names, received {len(names)}")
         if self.default and len(set(names)) != count:
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{key}: names must be distinct, '{twice}' occurs twice")
+            raise InputError(f"{key}: names must be distinct, '{twice_in(names)}' occurs twice")
         return names
 
 
@@ -219,10 +220,9 @@ def numbered(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" if stem else "" for i in range(count))
 
 
-def _shaped(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+def _check_shape(array: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
     if array.shape != shape:
         raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
-    return frozen(array)
 
 
 def check_positive(what: str, value: float) -> None:
@@ -239,8 +239,7 @@ def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Int
     InputError
         If a time is negative or NaN, or too large for int64 ticks.
     """
-    values = np.asarray(seconds, np.float64) / tick_seconds
-    return round_half_up(values, what)
+    return round_half_up(np.asarray(seconds, np.float64) / tick_seconds, what)
 
 
 def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
@@ -259,10 +258,8 @@ def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
 
 def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
-    pointer = np.zeros(len(groups) + 1, np.int64)
-    pointer[1:] = np.cumsum([len(group) for group in groups])
-    flat = np.fromiter((x for group in groups for x in group), np.int64, count=int(pointer[-1]))
-    return pointer, flat
+    pointer = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+    return pointer, np.fromiter(chain.from_iterable(groups), np.int64, count=int(pointer[-1]))
 
 
 def touching_tensors(
@@ -271,12 +268,26 @@ def touching_tensors(
     """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
     made or 0 read).
     """
-    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
-    touch = [(int(p), t, 1) for t, p in enumerate(producer)]
-    touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
-    touches = np.array(sorted(touch), np.int64).reshape(-1, 3)
-    pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
-    return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])
+    made = np.arange(len(producer))
+    node = np.concatenate([producer, consumer])
+    tensor = np.concatenate([made, np.repeat(made, np.diff(consumer_ptr))])
+    role = np.repeat([1, 0], [len(producer), len(consumer)])
+    order = np.lexsort((role, tensor, node))
+    pointer = np.searchsorted(node[order], np.arange(num_nodes + 1)).astype(np.int64)
+    return pointer, tensor[order], role[order]
+
+
+def fastest(times: Ints) -> Ints:
+    """Return the least of each row of times, without those below 0; -1 where there is none."""
+    best = np.where(times < 0, NO_VALUE, times).min(axis=1, initial=NO_VALUE)
+    return np.where(best == NO_VALUE, -1, best)
+
+
+def place_in(order: Ints) -> Ints:
+    """Return where each of the numbers 0, 1, .. stands in an order of them: the inverse."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
 
 
 def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
@@ -321,9 +332,7 @@ def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
         return -1 if columns[first[a], at] < columns[first[b], at] else 1
 
     ranked = np.array(sorted(range(len(first)), key=cmp_to_key(order)), np.int64)
-    place = np.empty(len(first), np.int64)
-    place[ranked] = np.arange(len(first))
-    return first[ranked], place[kind]
+    return first[ranked], place_in(ranked)[kind]
 
 
 def unique_rows(table: NDArray[Any]) -> tuple[Ints, Ints]:

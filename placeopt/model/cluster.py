@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, settle
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 
 SLOWEST = 1e-3
 """Smallest rate of a device or link, per second: what is slower is a mistake in a unit."""
@@ -160,13 +160,10 @@ def contention_matrix(num_devices: int, contention: str) -> Ints:
     `none`: transfers never wait; `pair`: one channel per ordered pair of devices; `source`: one
     outgoing channel per device.
     """
+    check_choice("contention", contention, CONTENTION)
     k = num_devices
     if contention == "none":
         return np.full((k, k), -1, np.int64)
     if contention == "pair":
         return np.arange(k * k, dtype=np.int64).reshape(k, k)
-    if contention == "source":
-        return np.repeat(np.arange(k, dtype=np.int64)[:, None], k, axis=1)
-    raise InputError(
-        f"contention: expected one of {', '.join(CONTENTION)}, received '{contention}'"
-    )
+    return np.repeat(np.arange(k, dtype=np.int64)[:, None], k, axis=1)

@@ -93,12 +93,10 @@ IndexDataCacheFile._load_index = _readable_index
 inner_kernel = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""
 
-uncounted_kernel = partial(_kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+uncounted_kernel = partial(inner_kernel, _nrt=False)
 """The same where it makes no array and returns none."""
 
-inlined = partial(
-    _kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True
-)
+inlined = partial(uncounted_kernel, forceinline=True)
 """A piece of a hot loop, which becomes a part of its caller; it makes no array and returns none."""
 
 pasted = partial(_kernel, inline="always")

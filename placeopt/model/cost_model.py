@@ -14,6 +14,7 @@ bandwidth. Times are rounded to ticks once, half up, and never to 0 for a positi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,21 +50,11 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     `fields` are further fields of PlacementProblem (objective, memory, contiguity, pipeline,
     slots).
     """
-    columns: dict[tuple[Any, ...], int] = {}  # of devices that take the same times
-    column, distinct = [], []
-    for device in cluster.devices:
-        key = (
-            device.kind,
-            device.family,
-            device.rates(),
-            device.half,
-            device.attention,
-        )
-        if key not in columns:
-            columns[key] = len(columns)
-            distinct.append(op_ticks(graph, device))
-        column.append(columns[key])
-    compute = np.stack(distinct, axis=1)[:, column]
+    columns: dict[Device, Ints] = {}  # of devices that take the same times
+    alike = [replace(device, name="", memory=0) for device in cluster.devices]
+    for device, kind in zip(cluster.devices, alike, strict=True):
+        if kind not in columns:
+            columns[kind] = op_ticks(graph, device)
     transfer = (
         np.stack(
             [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
@@ -74,7 +65,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     fields.setdefault("io_class", io_classes(cluster))
     return PlacementProblem(
         name=f"{graph.name} on {cluster.name}",
-        compute=compute,
+        compute=np.stack([columns[kind] for kind in alike], axis=1),
         transfer=transfer,
         link_class=cluster.link_class,
         channel=cluster.channel,

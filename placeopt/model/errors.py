@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ def check_choice(where: str, received: Any, choices: Collection[str]) -> None:
     """
     if received not in choices:
         raise InputError(f"{where}: expected one of {', '.join(choices)}, received '{received}'")
+
+
+def twice_in(words: Iterable[str]) -> str:
+    """Return the first of these words that occurs twice."""
+    return next(word for word, count in Counter(words).items() if count > 1)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -37,8 +37,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     stuck = np.flatnonzero(~allowed.any(axis=1))
     if stuck.size:
         return _why(problem, int(stuck[0]))
-    need = sum(int(x) for x in problem.resident.tolist())
-    room = sum(int(x) for x in problem.capacity.tolist())
+    need, room = sum(problem.resident.tolist()), sum(problem.capacity.tolist())
     if need > room:
         return (
             f"the ops hold {bytes_text(need)} of weights ({need} resident bytes), the devices "
@@ -89,7 +88,7 @@ def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
     mask = np.zeros((len(resident), problem.num_devices), np.bool_)
     mask[problem.units.unit] = allowed
     for devices in mask[unique_rows(mask)[0]]:
-        room = sum(int(x) for x in problem.capacity[devices].tolist())
+        room = sum(problem.capacity[devices].tolist())
         if room >= UNLIMITED:
             continue
         inside = ~(mask & ~devices).any(axis=1)

@@ -21,7 +21,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -129,11 +129,8 @@ def parse_json(text: str, where: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    raise InputError(f"{where}: '{one_line(key)}' occurs twice; keep one")
-                seen.add(key)
+            twice = twice_in(key for key, _ in pairs)
+            raise InputError(f"{where}: '{one_line(twice)}' occurs twice; keep one")
         return table
 
     try:
@@ -158,19 +155,13 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     return parse_json(text, f"{what} '{path}'")
 
 
-def read_toml(
-    path: str | Path, *, max_bytes: int = MAX_TOML_BYTES, what: str = "file"
-) -> dict[str, Any]:
-    """Return the table of a TOML file; see `read_text`."""
-    return parse_toml(read_text(path, max_bytes=max_bytes, what=what), f"{what} '{path}'")
-
-
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML; one line says what is wrong.
+def read_toml(path: str | Path, *, what: str = "file") -> dict[str, Any]:
+    """Return the table of a TOML file; one line says what is wrong, see `read_text`.
 
     The parser recurses into nested values and walks dotted keys part by part, so lines of thousands
     of either are refused first.
     """
+    text, where = read_text(path, max_bytes=MAX_TOML_BYTES, what=what), f"{what} '{path}'"
     # Most nested or dotted parts of a line: the parser is deep
     max_toml_parts = 1000
     for number, line in enumerate(text.splitlines(), start=1):
@@ -221,16 +212,13 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp is private; a result file is not
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+        if not isinstance(error, OSError):
+            raise
         raise InputError(f"file '{path}': cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise
     return path
 
 

@@ -26,7 +26,7 @@ from placeopt.model.arrays import (
     names,
     settle,
 )
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,28 +68,31 @@ class SharedTensors(ArrayHolder):
         """Tensor of each entry of `consumer`, shape (num_edges,)."""
         return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
 
+    @property
+    def edge_source(self) -> Ints:
+        """Op that makes the tensor of each entry of `consumer`, shape (num_edges,)."""
+        return self.producer[self.edge_tensor]
+
     @cached_property
     def topological_order(self) -> Ints:
         """Op indices sorted by (depth, index): every producer before its consumers."""
         return frozen(
-            topological_order(
-                self.num_ops, self.producer[self.edge_tensor], self.consumer, self.op_names
-            )
+            topological_order(self.num_ops, self.edge_source, self.consumer, self.op_names)
         )
 
     def check_tensors(self) -> None:
         """Refuse dangling or repeated consumers, self-loops, malformed pointers and cycles."""
         self._check_pointer()
-        producer, consumer, op_names = self.producer, self.consumer, self.op_names
-        for what, array in (("producer", producer), ("consumer", consumer)):
+        consumer, op_names = self.consumer, self.op_names
+        for what, array in (("producer", self.producer), ("consumer", consumer)):
             low, high = int(array.min(initial=0)), int(array.max(initial=0))
             if low < 0 or high >= self.num_ops:
                 bad = high if high >= self.num_ops else low
                 raise InputError(
                     f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}"
                 )
-        tensor = self.edge_tensor
-        loops = producer[tensor] == consumer
+        tensor, source = self.edge_tensor, self.edge_source
+        loops = source == consumer
         if loops.any():
             op = op_names[int(consumer[int(loops.argmax())])]
             raise InputError(f"op '{op}' consumes its own output: the graph must be acyclic")
@@ -101,7 +104,7 @@ class SharedTensors(ArrayHolder):
                 f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed "
                 "twice; list it once"
             )
-        if (producer[tensor] > consumer).any():
+        if (source > consumer).any():
             _ = self.topological_order  # refuses a cycle; none where every edge leads to a later op
 
     def _check_pointer(self) -> None:
@@ -169,14 +172,9 @@ class OpGraph(SharedTensors):
         if n == 0:
             raise InputError(f"graph '{self.name}': expected at least one op, received none")
         if len(set(self.op_names)) != n:
-            seen: set[str] = set()
-            twice = next(
-                x
-                for x in self.op_names
-                if x in seen or seen.add(x)  # type: ignore[func-returns-value]
-            )
             raise InputError(
-                f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
+                f"graph '{self.name}': op names must be distinct, '{twice_in(self.op_names)}' "
+                "occurs twice"
             )
         for key in ("op_names", "measured_kinds"):
             object.__setattr__(self, key, tuple(getattr(self, key)))
@@ -206,7 +204,7 @@ class OpGraph(SharedTensors):
     @cached_property
     def edges(self) -> Ints:
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
-        pairs = np.stack([self.producer[self.edge_tensor], self.consumer], axis=1).reshape(-1, 2)
+        pairs = np.stack([self.edge_source, self.consumer], axis=1)
         return frozen(np.unique(pairs, axis=0))
 
     @cached_property
@@ -289,15 +287,15 @@ def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequ
     by_source = np.argsort(source, kind="stable")
     target = consumer[by_source]
     if (source[by_source] < target).all():
-        depth = _depths_in_order(num_ops, source[by_source].tolist(), target.tolist())
-        return np.argsort(np.array(depth), kind="stable").astype(np.int64)
-    pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
-    waiting = np.bincount(consumer, minlength=num_ops)
-    depth = _depths(waiting.tolist(), pointer.tolist(), target.tolist())
-    if min(depth) < 0:
-        stuck = np.array(depth) < 0
-        raise InputError(f"the graph has a cycle: {_name_cycle(stuck, source, consumer, op_names)}")
-    return np.argsort(np.array(depth), kind="stable").astype(np.int64)
+        depth = np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))
+    else:
+        pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
+        waiting = np.bincount(consumer, minlength=num_ops)
+        depth = np.array(_depths(waiting.tolist(), pointer.tolist(), target.tolist()))
+        if depth.min() < 0:
+            cycle = _name_cycle(depth < 0, source, consumer, op_names)
+            raise InputError(f"the graph has a cycle: {cycle}")
+    return np.argsort(depth, kind="stable").astype(np.int64)
 
 
 def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:

@@ -160,8 +160,8 @@ def ideal_lattice(
     """
     words = (num_nodes + 63) // 64
     predecessors = np.zeros((num_nodes, words), np.uint64)
-    for u, v in zip(order_from.tolist(), order_to.tolist(), strict=True):
-        predecessors[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+    bits_from = np.uint64(1) << (order_from & 63).astype(np.uint64)
+    np.bitwise_or.at(predecessors, (order_to, order_from >> 6), bits_from)
     count, bits, parent, node, child = call_interruptibly(
         lambda: _enumerate(num_nodes, words, predecessors, limit)
     )

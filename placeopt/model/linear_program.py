@@ -34,8 +34,8 @@ def linear_program(
     """
     from scipy.optimize import linprog
 
-    upper, limit = below if below is not None else (None, None)
-    matrix, right = equal if equal is not None else (None, None)
+    upper, limit = below or (None, None)
+    matrix, right = equal or (None, None)
     options = {} if seconds is None else {"time_limit": max(0.01, seconds)}
     return call_interruptibly(
         lambda: linprog(

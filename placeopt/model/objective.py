@@ -13,7 +13,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from placeopt.model.bound import BoundReport, check_methods
-from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError, InputError
+from placeopt.model.errors import (
+    InfeasiblePlacementError,
+    InfeasibleProblemError,
+    InputError,
+    check_choice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -390,11 +395,8 @@ def named_objective(kind: str, name: str) -> Objective:
     InputError
         If there is none; the message lists the names.
     """
-    target = _targets.get((kind, name))
-    if target is None:
-        raise InputError(
-            f"objective: expected one of {', '.join(objective_names(kind))}, received '{name}'"
-        )
+    check_choice("objective", name, objective_names(kind))
+    target = _targets[kind, name]
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         target = _targets[kind, name] = getattr(importlib.import_module(module), attribute)
@@ -436,7 +438,7 @@ def time_text(seconds: float | None) -> str:
     """Return a time for people, in four digits."""
     if seconds is None:
         return "-"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if seconds >= size or unit == "ns":
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
             return f"{seconds / size:.4g} {unit}"
-    return f"{seconds:.4g} s"
+    return f"{seconds / 1e-9:.4g} ns"

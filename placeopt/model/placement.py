@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array, ints, place_in, settle
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ class Placement(ArrayHolder):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
-        if (self.priority is None) != (other.priority is None):
-            return False
-        same = np.array_equal(self.device, other.device)
-        if self.priority is None:
-            return same
-        return same and np.array_equal(self.priority, other.priority)  # type: ignore[arg-type]
+        if self.priority is None or other.priority is None:
+            same_order = self.priority is other.priority
+        else:
+            same_order = np.array_equal(self.priority, other.priority)
+        return same_order and np.array_equal(self.device, other.device)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -65,32 +64,24 @@ class Placement(ArrayHolder):
         `order` should be a topological order, so that ops of zero length keep a feasible order.
         """
         start = np.asarray(start)
-        sequence = np.arange(len(start)) if order is None else np.asarray(order)
-        position = np.empty(len(start), np.int64)
-        position[sequence] = np.arange(len(start))
-        rank = np.empty(len(start), np.int64)
-        rank[np.lexsort((position, start))] = np.arange(len(start))
-        return cls(np.asarray(device), rank)
+        position = np.arange(len(start)) if order is None else place_in(np.asarray(order))
+        return cls(np.asarray(device), place_in(np.lexsort((position, start))))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule(ArrayHolder):
     """Start and end of every op and every transfer, in ticks."""
 
-    device: Ints  # (num_ops,)
-    start: Ints  # (num_ops,)
-    finish: Ints  # (num_ops,)
-    transfer_tensor: Ints  # (num_transfers,)
-    transfer_destination: Ints  # (num_transfers,) device
-    transfer_start: Ints  # (num_transfers,)
-    transfer_finish: Ints  # (num_transfers,)
+    device: Ints = ints("ops")
+    start: Ints = ints("ops")
+    finish: Ints = ints("ops")
+    transfer_tensor: Ints = ints("transfers")
+    transfer_destination: Ints = ints("transfers")  # device
+    transfer_start: Ints = ints("transfers")
+    transfer_finish: Ints = ints("transfers")
 
     def __post_init__(self) -> None:
-        n, t = len(self.device), len(self.transfer_tensor)
-        for key in ("device", "start", "finish"):
-            object.__setattr__(self, key, int_array(getattr(self, key), (n,), key))
-        for key in ("transfer_tensor", "transfer_destination", "transfer_start", "transfer_finish"):
-            object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
+        settle(self, ops=len(self.device), transfers=len(self.transfer_tensor))
 
     def __repr__(self) -> str:
         return (

@@ -164,26 +164,17 @@ class PlacementProblem(SharedTensors):
                 f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the "
                 "cluster"
             )
-        if self.transfer.size:
-            longest = self.transfer.max(axis=1).astype(np.float64)
-            total = float(
-                (longest * np.minimum(np.diff(self.consumer_ptr), self.num_devices)).sum()
-            )
-        else:
-            total = 0.0
+        longest = self.transfer.max(axis=1, initial=0).astype(np.float64)
+        copies = np.minimum(np.diff(self.consumer_ptr), self.num_devices)
+        total = float((longest * copies).sum())
         total += float(self.compute.max(axis=1).astype(np.float64).sum())
         if total >= MAX_SUM:
             raise InputError(
                 f"times: the sum of all ops and transfers is {total:.3g} ticks, which passes 2^62; "
                 "use a larger tick_seconds"
             )
-        if (
-            float(
-                self.resident.astype(np.float64).sum()
-                + self.tensor_bytes.astype(np.float64).sum() * self.num_devices
-            )
-            >= MAX_SUM
-        ):
+        tensors = self.tensor_bytes.astype(np.float64).sum() * self.num_devices
+        if self.resident.astype(np.float64).sum() + tensors >= MAX_SUM:
             raise InputError("bytes: the sum of all memory passes 2^62; use larger units")
 
     def _check_links(self, num_classes: int) -> None:
@@ -209,7 +200,7 @@ class PlacementProblem(SharedTensors):
     def num_channels(self) -> int:
         """One more than the largest channel id; 0 without contention."""
         k = self.num_devices
-        return 1 + max(-1, int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max()))
+        return 1 + int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max())
 
     # --- derived structure
     # ---------------------------------------------------------------------------
@@ -219,21 +210,17 @@ class PlacementProblem(SharedTensors):
         """Out-edges of each op: (pointer, op, tensor), ordered by (tensor, position in
         `consumer`).
         """
-        return edges_by(self.num_ops, self._edge_source, self.consumer, self.edge_tensor)
+        return edges_by(self.num_ops, self.edge_source, self.consumer, self.edge_tensor)
 
     @cached_property
     def predecessors(self) -> Edges:
         """In-edges of each op: (pointer, op, tensor), ordered by tensor."""
-        return edges_by(self.num_ops, self.consumer, self._edge_source, self.edge_tensor)
+        return edges_by(self.num_ops, self.consumer, self.edge_source, self.edge_tensor)
 
     @cached_property
     def outputs(self) -> Outputs:
         """The tensors that each op produces, by index: (pointer, tensor)."""
         return outputs_of(self.num_ops, self.producer)
-
-    @property
-    def _edge_source(self) -> Ints:
-        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, np.int64)
 
     @cached_property
     def units(self) -> Units:
@@ -407,14 +394,14 @@ class PlacementProblem(SharedTensors):
                 raise InputError(
                     f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
                 )
-        table = np.asarray(triples if triples else np.zeros((0, 3), np.int64))
+        table = np.array(triples).reshape(-1, 3)
         return cls(
             name=name,
             compute=np.asarray(compute),
             producer=table[:, 0],
             consumer_ptr=np.arange(len(triples) + 1),
             consumer=table[:, 1],
-            transfer=table[:, 2].reshape(-1, 1),
+            transfer=table[:, 2],
             **fields,
         )
 

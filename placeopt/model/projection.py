@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen
+from placeopt.model.arrays import Flags, Ints, frozen, place_in
 
 
 class Edges(NamedTuple):
@@ -60,18 +60,22 @@ class MemoryArrays(NamedTuple):
     capacity: Ints  # (num_devices,)
 
 
+def grouped(count: int, at: Ints) -> tuple[Ints, Ints]:
+    """Return (pointer, places): where each of `count` numbers stands in `at` (CSR), rising."""
+    places = np.argsort(at, kind="stable")
+    pointer = np.searchsorted(at[places], np.arange(count + 1))
+    return frozen(pointer.astype(np.int64)), frozen(places.astype(np.int64))
+
+
 def edges_by(num_ops: int, at: Ints, other: Ints, tensor: Ints) -> Edges:
     """Group edges by the op at one end, those of one op in the order given."""
-    order = np.argsort(at, kind="stable")
-    pointer = np.searchsorted(at[order], np.arange(num_ops + 1))
-    return Edges(frozen(pointer.astype(np.int64)), frozen(other[order]), frozen(tensor[order]))
+    pointer, places = grouped(num_ops, at)
+    return Edges(pointer, frozen(other[places]), frozen(tensor[places]))
 
 
 def outputs_of(num_ops: int, producer: Ints) -> Outputs:
     """Group tensors by their producer."""
-    order = np.argsort(producer, kind="stable")
-    pointer = np.searchsorted(producer[order], np.arange(num_ops + 1))
-    return Outputs(frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64)))
+    return Outputs(*grouped(num_ops, producer))
 
 
 class Units(NamedTuple):
@@ -96,9 +100,7 @@ def unit_of_ops(colocation: Ints) -> Ints:
     n = len(colocation)
     label = np.where(colocation >= 0, colocation, colocation.max(initial=-1) + 1 + np.arange(n))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    by_first = np.empty(len(first), np.int64)
-    by_first[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return frozen(by_first[inverse])
+    return frozen(place_in(np.argsort(first))[inverse])
 
 
 def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> Units:
@@ -106,8 +108,7 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> U
     num_devices).
     """
     count = int(unit.max()) + 1
-    member = np.argsort(unit, kind="stable")
-    pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
+    pointer, member = grouped(count, unit)
     size = np.zeros(count, np.int64)
     np.add.at(size, unit, op_bytes)
     everywhere = allowed[member]
@@ -115,9 +116,9 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> U
         everywhere = np.logical_and.reduceat(everywhere, pointer[:-1], axis=0)
     return Units(
         frozen(unit),
-        frozen(member[pointer[:-1]].astype(np.int64)),
-        frozen(pointer),
-        frozen(member.astype(np.int64)),
+        frozen(member[pointer[:-1]]),
+        pointer,
+        member,
         frozen(size),
         frozen(everywhere),
         capacity,

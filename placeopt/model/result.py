@@ -17,6 +17,8 @@ from placeopt.model.shown import Shown
 if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
 
+    Number = int | float | Fraction
+
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 
 STOPPED_BY = {
@@ -29,6 +31,11 @@ STOPPED_BY = {
 }
 STOP_REASONS = tuple(STOPPED_BY)
 SolutionT = TypeVar("SolutionT")
+
+
+def gap_of(value: Number, lower_bound: Number) -> float:
+    """Return (value - lower_bound) / value, 0 of the value 0."""
+    return 0.0 if value == 0 else float((value - lower_bound) / value)
 
 
 @dataclass(frozen=True)
@@ -153,9 +160,7 @@ class Result(Shown, Generic[SolutionT]):
     @property
     def gap(self) -> float | None:
         """(value - lower_bound) / value, 0 when optimal; None without a solution."""
-        if self.value is None:
-            return None
-        return 0.0 if self.value == 0 else float((self.value - self.lower_bound) / self.value)
+        return None if self.value is None else gap_of(self.value, self.lower_bound)
 
     @property
     def seconds(self) -> float | None:

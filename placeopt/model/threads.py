@@ -24,8 +24,11 @@ T = TypeVar("T")
 def num_threads() -> int:
     """Cores that evaluation may use: PLACEOPT_THREADS, or those available to the process."""
     wanted = os.environ.get("PLACEOPT_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else num_cores()
+
+
+def num_cores() -> int:
+    """Cores that are there for this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -116,12 +119,12 @@ def left_behind() -> bool:
     return bool(_left_behind)
 
 
-def call_together(calls: Iterable[Callable[[], object]], daemon: bool = True) -> None:
+def call_together(calls: Iterable[Callable[[], object]]) -> None:
     """Make all calls at the same time, each on a thread of its own, and wait for all.
 
     What a call raises is not raised here; calls that may fail keep their errors.
     """
-    for thread in [start_thread(call, daemon=daemon) for call in calls]:
+    for thread in [start_thread(call, daemon=False) for call in calls]:
         thread.join()
 
 

@@ -26,6 +26,8 @@ from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from placeopt.model.problem import PlacementProblem
 
 
@@ -97,6 +99,21 @@ class ContractedProblem:
         return np.repeat(np.arange(len(self.producer)), np.diff(self.consumer_ptr))
 
     @cached_property
+    def successors(self) -> list[list[int]]:
+        """Nodes to which order edges lead from each node."""
+        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for u, v in zip(self.order_from.tolist(), self.order_to.tolist(), strict=True):
+            found[u].append(v)
+        return found
+
+    @cached_property
+    def order_graph(self) -> nx.DiGraph:
+        """The nodes and the order edges between them."""
+        import networkx as nx
+
+        return nx.from_dict_of_lists(dict(enumerate(self.successors)), nx.DiGraph)
+
+    @cached_property
     def tensors(self) -> TensorArrays:
         """The tensors as kernels read them."""
         touching = touching_tensors(self.num_nodes, self.producer, self.consumer_ptr, self.consumer)
@@ -107,14 +124,12 @@ class ContractedProblem:
     @cached_property
     def total(self) -> Ints:
         """Ticks of both passes, shape (N, G)."""
-        total: Ints = self.compute.sum(axis=0)
-        return total
+        return self.compute.sum(axis=0)
 
     @cached_property
     def smallest_times(self) -> Ints:
         """Ticks of every node on its fastest type, both passes, shape (N,)."""
-        times: Ints = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
-        return times
+        return np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
 
     @cached_property
     def largest_load(self) -> int:
@@ -138,19 +153,28 @@ class ContractedProblem:
         """
         return self.compute if self.two_pass else self.total[None]
 
+    def readers(self, tensor: int) -> list[int]:
+        """Nodes that read a tensor."""
+        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]].tolist()
+
     def expand(self, node_device: Ints) -> Ints:
         """Device of every op, given the device of every node."""
         return node_device[self.node]
 
+    def node_devices(self, device: Ints) -> Ints:
+        """Device of every node, given the device of every op; of its last op, where they differ."""
+        found = np.zeros(self.num_nodes, np.int64)
+        found[self.node] = device
+        return found
+
     def renumbered(self, order: Ints) -> ContractedProblem:
         """Return the model with node `order[i]` renamed i."""
-        position = np.empty(self.num_nodes, np.int64)
-        position[order] = np.arange(self.num_nodes)
+        position = np.argsort(order)
         return replace(
             self,
             node=position[self.node],
             compute=np.ascontiguousarray(self.compute[:, order]),
-            allowed=np.ascontiguousarray(self.allowed[order]),
+            allowed=self.allowed[order],
             resident=self.resident[order],
             producer=position[self.producer],
             consumer=position[self.consumer],
@@ -159,36 +183,13 @@ class ContractedProblem:
         )
 
 
-ROWS_AT_ONCE = 100_000
-"""Rows of a table that are compared at once."""
-
-
-def _column_words(table: Ints) -> Ints:
-    """Return a number per column, the same for equal columns only: the number of the first column
-    that equals it.
-
-    Columns whose sums under random weights differ are different; of the others each is compared
-    with the first.
-    """
-    weight = np.random.default_rng(0).integers(1, 2**62, len(table))
-    _, first, number = np.unique(
-        weight @ table, return_index=True, return_inverse=True
-    )  # modulo 2^64
-    like = first[number]
-    rows = (table[at : at + ROWS_AT_ONCE] for at in range(0, len(table), ROWS_AT_ONCE))
-    if all((some == some[:, like]).all() for some in rows):
-        return like
-    return np.unique(table, axis=1, return_inverse=True)[1]
-
-
 def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
     free = problem.io_class < 0
-    tables = [table for table in (problem.compute, problem.io_ticks) if table.size]
-    words = [_column_words(table) for table in tables]
-    groups: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
+    compute, io = (np.ascontiguousarray(table.T) for table in (problem.compute, problem.io_ticks))
+    groups: dict[tuple[bool, int, bytes, bytes], list[int]] = {}
     for d in range(problem.num_devices):
-        key = (bool(free[d]), int(problem.capacity[d]), tuple(int(word[d]) for word in words))
+        key = bool(free[d]), int(problem.capacity[d]), compute[d].tobytes(), io[d].tobytes()
         groups.setdefault(key, []).append(d)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]))
     return tuple(tuple(devices) for _, devices in ordered)
@@ -221,9 +222,9 @@ def contract(
     types = device_types(problem)
     edge_from, edge_to = order_edges(problem, contiguity)
     label = problem.units.unit
-    if contiguity == "chain":
-        label = _fuse_cycles(label, edge_from, edge_to)
     while True:
+        if contiguity == "chain":
+            label = _fuse_cycles(label, edge_from, edge_to)
         model = _build(problem, label, types, edge_from, edge_to)
         merged = _merge_leaves(model, sync, uplink)
         if merged is None and limit is not None:
@@ -231,8 +232,6 @@ def contract(
         if merged is None:
             break
         label = merged[label]
-        if contiguity == "chain":
-            label = _fuse_cycles(label, edge_from, edge_to)
     if contiguity == "convex" and model.num_nodes < problem.num_ops:
         return model  # convexity speaks about paths of ops, which contraction would join
     return model.renumbered(_depth_first_order(model))
@@ -259,8 +258,7 @@ def _build(
     edge_to: Ints,
 ) -> ContractedProblem:
     size, num_types = int(label.max()) + 1, len(types)
-    two_pass = problem.pipeline == "gpipe" and bool(problem.backward.any())
-    passes = problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, np.int64)
+    passes = (problem.backward & (problem.pipeline == "gpipe")).astype(np.int64)
     columns = problem.compute[:, [devices[0] for devices in types]]
     allowed = np.ones((size, num_types), np.bool_)
     np.logical_and.at(allowed, label, columns != INCOMPATIBLE)
@@ -285,8 +283,8 @@ def _build(
         allowed=allowed,
         resident=resident,
         capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
-        order_from=np.ascontiguousarray(pairs[:, 0]),
-        order_to=np.ascontiguousarray(pairs[:, 1]),
+        order_from=pairs[:, 0],
+        order_to=pairs[:, 1],
         **_merged_tensors(problem, label, types, passes),
     )
 
@@ -307,7 +305,7 @@ def _merged_tensors(
         "producer": np.array([source for _, source, _ in keys], np.int64),
         "consumer_ptr": np.cumsum([0, *(len(targets) for *_, targets in keys)], dtype=np.int64),
         "consumer": np.array([v for *_, targets in keys for v in targets], np.int64),
-        "weight": np.array(list(map(merged.get, keys)), np.int64).reshape(len(keys), len(types)),
+        "weight": np.array([merged[key] for key in keys], np.int64).reshape(len(keys), len(types)),
         "tensor_pass": np.array([part for part, *_ in keys], np.int64),
     }
 
@@ -432,18 +430,13 @@ def _depth_first_order(model: ContractedProblem) -> Ints:
     There are no cycles: `chain` has joined them, `none` has no order edges, and a `convex` model
     that comes here has a node for every op.
     """
-    size = model.num_nodes
-    successors: list[list[int]] = [[] for _ in range(size)]
-    waiting = np.zeros(size, np.int64)
-    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
-        successors[u].append(v)
-        waiting[v] += 1
-    stack = [v for v in range(size - 1, -1, -1) if waiting[v] == 0]
+    waiting = np.bincount(model.order_to, minlength=model.num_nodes)
+    stack = np.flatnonzero(waiting == 0)[::-1].tolist()
     order: list[int] = []
     while stack:
         u = stack.pop()
         order.append(u)
-        for v in reversed(successors[u]):
+        for v in reversed(model.successors[u]):
             waiting[v] -= 1
             if waiting[v] == 0:
                 stack.append(v)

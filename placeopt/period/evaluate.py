@@ -176,8 +176,7 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]
         mirrored = backward[source] & backward[target] & (orphan[source] | orphan[target])
         pairs = np.concatenate([pairs, np.stack([target[mirrored], source[mirrored]], axis=1)])
     pairs = np.unique(pairs, axis=0)
-    rank = np.empty(problem.num_ops, np.int64)
-    rank[problem.topological_order] = np.arange(problem.num_ops)
+    rank = np.argsort(problem.topological_order)
     pairs = pairs[np.lexsort((pairs[:, 1], rank[pairs[:, 0]]))]
     return frozen(pairs[:, 0]), frozen(pairs[:, 1])
 

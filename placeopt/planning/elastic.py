@@ -33,14 +33,13 @@ Shard = tuple[int, int, str]
 """Degree, number of the part, and form of the part of a layer that a device holds."""
 
 
-def best_of(plans: Sequence[Planned]) -> dict[str, Planned | None]:
-    """Return the fastest and the cheapest plan per sample."""
-    fastest = min(plans, key=lambda planned: planned.step_seconds or 0.0, default=None)
+def best_of(plans: Sequence[Planned]) -> dict[str, Planned]:
+    """Return the fastest and, where there are prices, the cheapest plan per sample."""
+    best = {"fastest": min(plans, key=lambda planned: planned.step_seconds or 0.0)}
     priced = [planned for planned in plans if planned.price_per_million is not None]
-    return {
-        "fastest": fastest,
-        "cheapest": min(priced, key=lambda p: p.price_per_million or 0.0, default=None),
-    }
+    if priced:
+        best["cheapest"] = min(priced, key=lambda planned: planned.price_per_million or 0.0)
+    return best
 
 
 def plan_offers(
@@ -82,7 +81,7 @@ def _best_plans(problems: Iterable[StepPlanProblem], seconds: float) -> list[Pla
 
 
 def plan_clusters(
-    model: str, offers: Sequence[str], batch: int, *, seconds: float = 5.0, **options: object
+    model: str, offers: Sequence[str], batch: int, *, seconds: float, **options: object
 ) -> list[Planned]:
     """Return the best plan on each cluster of `NAME?price=3.67` (a device's price per hour), by
     roofline.

@@ -21,8 +21,6 @@ from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats
 
-    Array = Floats
-
 
 @dataclass(frozen=True)
 class Widths:
@@ -104,16 +102,16 @@ def usable(rows: list[dict[str, Any]]) -> list[Run]:
 class LinearFit:
     """Residuals of runs and their derivatives over constants and offsets.
 
-    Parameters
+    Attributes
     ----------
     least_noise : repeats of a published run differ by up to so much (data/measured), so that no
     source is taken to be known better.
     """
 
-    def __init__(
-        self, runs: list[Run], start: Calibration, widths: Widths, least_noise: float = 0.05
-    ) -> None:
-        self.start, self.least_noise = start, least_noise
+    least_noise = 0.05
+
+    def __init__(self, runs: list[Run], start: Calibration, widths: Widths) -> None:
+        self.start = start
         self.runs = [replace(predict_run(run, start)[2], unsaid_recompute=False) for run in runs]
         self.names = list(CONSTANTS)
         keys = [offset_keys(run.shape, run.conf, run.gpu) for run in self.runs]
@@ -129,7 +127,7 @@ class LinearFit:
         sources = np.array([run.source for run in self.runs])
         self.sources = np.unique(sources, return_inverse=True)[1].reshape(-1)
 
-    def predicted(self, logs: Array) -> Array:
+    def predicted(self, logs: Floats) -> Floats:
         """Return the logarithms of the steps, offsets apart.
 
         Of shape (runs,) for constants of shape (constants,); for columns of constants, shape
@@ -142,18 +140,17 @@ class LinearFit:
         ]
         return np.log(np.array([np.broadcast_to(step, logs.shape[1:]) for step in steps]))
 
-    def slopes(self, logs: Array) -> Array:
+    def slopes(self, logs: Floats) -> Floats:
         """Return the derivatives, shape (runs, constants)."""
         moved = self.predicted(np.hstack([logs[:, None], logs[:, None] + 0.01 * np.eye(len(logs))]))
         return (moved[:, 1:] - moved[:, :1]) / 0.01
 
-    def noise(self, slopes: Array, error: Array, weights: Array) -> Array:
+    def noise(self, slopes: Floats, error: Floats, weights: Floats) -> Floats:
         """Return the noise of each run: the spread of its source, robustly, over its rows less the
         constants that they alone tell, with one row of the least noise added (a prior worth one
         row, Kass and Wasserman, JASA 1995).
         """
-        design = np.hstack([slopes, self.kinds]) * weights[:, None]
-        gram = design.T @ design + np.diag(self.widths**-2.0)
+        design, gram = self._normal(slopes, weights)
         free = 1 - np.einsum("ij,ji->i", design, np.linalg.solve(gram, design.T))
         found, least = np.empty(len(error)), self.least_noise
         for source in range(self.sources.max() + 1):
@@ -162,15 +159,19 @@ class LinearFit:
             found[mine] = np.sqrt((least**2 + spread) / (1 + float(free[mine].sum())))
         return np.maximum(found, least)
 
-    def solve(self, slopes: Array, wanted: Array, weights: Array, away: Array) -> Array:
+    def solve(self, slopes: Floats, wanted: Floats, weights: Floats, away: Floats) -> Floats:
         """Return steps of the constants and offsets; ridge least squares with weights of runs."""
-        design = np.hstack([slopes, self.kinds]) * weights[:, None]
-        gram = design.T @ design + np.diag(self.widths**-2.0)
+        design, gram = self._normal(slopes, weights)
         right = design.T @ (wanted * weights) - away / self.widths**2
         return np.asarray(np.linalg.solve(gram, right), np.float64)
 
+    def _normal(self, slopes: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the weighted rows of the runs, and the matrix of their normal equations."""
+        design = np.hstack([slopes, self.kinds]) * weights[:, None]
+        return design, design.T @ design + np.diag(self.widths**-2.0)
 
-def _one_hot(rows: list[list[str]], keys: list[str]) -> Array:
+
+def _one_hot(rows: list[list[str]], keys: list[str]) -> Floats:
     """Return 1 where a row has a key, 0 elsewhere; shape (rows, keys)."""
     place = {key: i for i, key in enumerate(keys)}
     found = np.zeros((len(rows), len(keys)))
@@ -183,22 +184,22 @@ def _one_hot(rows: list[list[str]], keys: list[str]) -> Array:
 class Solution:
     """Where a fit ended: logarithms of constants, offsets, errors of the runs and their noise."""
 
-    logs: Array
-    offsets: Array
-    error: Array
-    noise: Array
+    logs: Floats
+    offsets: Floats
+    error: Floats
+    noise: Floats
 
 
-def student(error: Array, noise: Array, tail: float) -> Array:
+def student(error: Floats, noise: Floats, tail: float) -> Floats:
     """Return the square roots of the weights of errors in a fit by Student's t."""
     return np.asarray(np.sqrt((tail + 1) / (tail + (error / noise) ** 2)) / noise)
 
 
-def minimize(model: LinearFit, near: Calibration | None = None, *, rounds: int = 12) -> Solution:
-    """Fit constants and offsets by Gauss-Newton; steps that make the fit worse are halved.
+def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
+    """Fit constants and offsets by Gauss-Newton, in 12 rounds at most; steps that make the fit
+    worse are halved.
 
-    `near`: where to begin, which saves rounds; the end is the same. `rounds`: of Gauss-Newton, at
-    most.
+    `near`: where to begin, which saves rounds; the end is the same.
     """
     near = near or model.start
     logs = np.log([near[name] for name in model.names])
@@ -207,7 +208,7 @@ def minimize(model: LinearFit, near: Calibration | None = None, *, rounds: int =
     error = model.measured - model.predicted(logs) - model.kinds @ offsets
     spread = 1.4826 * float(np.median(np.abs(error)))
     noise = np.full(len(error), max(model.least_noise, spread))
-    for _ in range(rounds):
+    for _ in range(12):
         weights = student(error, noise, model.tail)
         away = np.concatenate([logs - model.prior, offsets])
         slopes = model.slopes(logs)
@@ -231,9 +232,8 @@ def minimize(model: LinearFit, near: Calibration | None = None, *, rounds: int =
 
 def fit(
     runs: list[Run],
-    start: Calibration | None = None,
+    start: Calibration,
     source: str = "",
-    widths: Widths | None = None,
     near: Calibration | None = None,
     bootstraps: int = 100,
 ) -> Calibration:
@@ -246,21 +246,20 @@ def fit(
     InputError
         If there are too few runs.
     """
-    start = start or Calibration()
     if len(runs) < LEAST_RUNS:
         raise InputError(
             f"--calibrate: expected at least {LEAST_RUNS} rows with a measured step_s and all that "
             f"a prediction needs, received {len(runs)}"
         )
-    model = LinearFit(runs, start, widths or Widths())
+    model = LinearFit(runs, start, Widths())
     found = minimize(model, near)
-    values = dict(zip(model.names, np.exp(found.logs).tolist(), strict=True))
+    values = zip(model.names, np.exp(found.logs).tolist(), strict=True)
     factors = dict(start.offsets)
     for key, moved in zip(model.keys, found.offsets.tolist(), strict=True):
         if abs(moved) >= 5e-4:  # less is not seen in three digits of a step
             factors[key] = round(factors.get(key, 0.0) + moved, 4)
     fitted = Calibration(
-        {name: float(f"{value:.4g}") for name, value in values.items()},
+        {name: float(f"{value:.4g}") for name, value in values},
         factors,
         memory=fit_memory(runs, start),
         spread=start.spread,
@@ -270,19 +269,19 @@ def fit(
     return bootstrapped(fitted, model, found, bootstraps) if bootstraps else fitted
 
 
-def _loss(error: Array, away: Array, tail: float) -> float:
+def _loss(error: Floats, away: Floats, tail: float) -> float:
     """Return twice the negative logarithm of the likelihood, constants apart."""
     return float((tail + 1) * np.log1p(error**2 / tail).sum() + (away**2).sum())
 
 
 def bootstrapped(
-    fitted: Calibration, model: LinearFit, found: Solution, bootstraps: int, *, kept: int = 40
+    fitted: Calibration, model: LinearFit, found: Solution, bootstraps: int
 ) -> Calibration:
     """Return a calibration with intervals (5th to 95th part) and samples of its constants.
 
     Whole groups of (model, devices) are drawn again, the fit is linear around the one of all.
-    `kept`: samples that a calibration file holds, of those drawn.
     """
+    kept = 40  # samples that a calibration file holds, of those drawn
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
     number = {key: i for i, key in enumerate(dict.fromkeys(groups))}
@@ -296,16 +295,13 @@ def bootstrapped(
         step = model.solve(slopes, found.error, weights, away)
         drawn.append(found.logs + step[: len(found.logs)])
     values = np.exp(drawn)
-    low, high = np.percentile(values, (5, 95), axis=0)
-    intervals = {
-        name: [float(f"{low[i]:.3g}"), float(f"{high[i]:.3g}")]
-        for i, name in enumerate(model.names)
-    }
-    samples = {
-        name: [float(f"{value:.3g}") for value in values[:kept, i]]
-        for i, name in enumerate(model.names)
-    }
-    return replace(fitted, intervals=intervals, samples=samples)
+
+    def by_name(rows: Floats) -> dict[str, list[float]]:
+        columns = zip(model.names, rows.T, strict=True)
+        return {name: [float(f"{value:.3g}") for value in column] for name, column in columns}
+
+    intervals = np.percentile(values, (5, 95), axis=0)
+    return replace(fitted, intervals=by_name(intervals), samples=by_name(values[:kept]))
 
 
 def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.planning.launch_files import launch_files
-from placeopt.planning.launch_search import NOT_SEARCHED, SEARCHED, missing, spread, why
+from placeopt.planning.launch_search import NOT_SEARCHED, SEARCHED, missing, why
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def regrets(answer: LaunchAnswer) -> Floats | None:
 def _regret(answer: LaunchAnswer) -> dict[str, Any]:
     """Return the regret of the best plan, and the plan that has the least (Savage, JASA 1951)."""
     found = regrets(answer)
-    if found is None or answer.best is None:
+    if found is None:
         return {"regret": None}
     safest = int(np.argmin(found))
     plan = answer.fitting[safest]
@@ -60,7 +60,7 @@ def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
     groups = {
         "tensor": (1, conf.tensor),
         "context": (conf.tensor, conf.context),
-        "data": (conf.tensor, conf.data * conf.context),
+        "data": (conf.tensor, conf.ranks),
     }
     found = {}
     for name, (stride, count) in groups.items():
@@ -80,22 +80,18 @@ def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
     conf, name = priced.conf, problem.machine.gpu.name
     width = conf.tensor * conf.context * conf.data
     sizes = stage_layers(problem.shape.layers, conf.pipeline * conf.chunks)
-    begins = [0, *accumulate(sizes)]
-    seconds = priced.parts.to_json()["compute"] / conf.rounds / conf.chunks
-    return [
-        {
-            "layers": list(range(begins[i], begins[i + 1])),
-            "devices": [
-                f"{name}/{number}"
-                for number in range((i % conf.pipeline) * width, (i % conf.pipeline + 1) * width)
-            ],
-            **{name: getattr(conf, name) for name in DEGREES},
-            "recompute": conf.recompute != "none",
-            "compute_seconds": seconds,
-            "memory_bytes": priced.memory.total,
-        }
-        for i in range(conf.pipeline * conf.chunks)
-    ]
+    alike = {
+        **{name: getattr(conf, name) for name in DEGREES},
+        "recompute": conf.recompute != "none",
+        "compute_seconds": priced.parts.to_json()["compute"] / conf.rounds / conf.chunks,
+        "memory_bytes": priced.memory.total,
+    }
+    found: list[dict[str, Any]] = []
+    for i, (begin, end) in enumerate(pairwise(accumulate(sizes, initial=0))):
+        first = i % conf.pipeline * width
+        devices = [f"{name}/{number}" for number in range(first, first + width)]
+        found.append({"layers": list(range(begin, end)), "devices": devices, **alike})
+    return found
 
 
 def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
@@ -142,7 +138,7 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
         body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
         body["message"] = _against_best(problem, given, best)
     else:
-        body |= _measured_interval(answer) | _regret(answer)
+        body |= _measured_interval(problem, shown) | _regret(answer)
     if body["fits"]:
         body["launch"] = {
             name: item.get("refused") or f"written as {item['file']}"
@@ -167,7 +163,7 @@ def _search_body(answer: LaunchAnswer) -> dict[str, Any]:
         "gap": None,
         "status": _status(answer),
         "plans_looked_at": answer.looked,
-        "plans_that_fit": answer.fitted,
+        "plans_that_fit": len(answer.fitting),
         "runtime": answer.runtime,
         "space": [SEARCHED, NOT_SEARCHED],
         "devices_left": answer.left,
@@ -201,13 +197,14 @@ def _status(answer: LaunchAnswer) -> str:
     return "optimal" if answer.complete else "feasible"
 
 
-def _measured_interval(answer: LaunchAnswer) -> dict[str, Any]:
-    found = spread(answer)
+def _measured_interval(problem: LaunchProblem, best: Priced) -> dict[str, Any]:
+    """Return the interval of measured steps in rows like this one, if any are known."""
+    found = problem.constants.interval(best.conf, problem.machine.gpu)
     if found is None:
         return {}
     low, high, rows, key = found
     return {
-        "measured_interval_seconds": [low, high],
+        "measured_interval_seconds": [best.seconds * low, best.seconds * high],
         "measured_interval": f"eight in ten of {rows} measured rows like it ({key})",
     }
 

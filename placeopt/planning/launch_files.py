@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from placeopt.plans.plan import TrainingPlan
 
 
-FORMS = ("torch", "megatron", "deepspeed")
 TORCH_NAMES = {
     "1f1b": "1F1B",
     "interleaved-1f1b": "Interleaved1F1B",
@@ -112,7 +111,10 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
         "mesh_dim_names": ["pp", "dp", "tp"] if mesh else None,
         "device_of_rank": [name for stage in names for replica in stage for name in replica],
         "groups": _groups_of_plan(plan),
-        **_stage_lists(plan),
+        "split_points": [stage.layers[0] for stage in plan.stages[1:]],
+        "layers": [list(stage.layers) for stage in plan.stages],
+        "recompute": [bool(stage.recompute) for stage in plan.stages],
+        "split_by": [stage.replicas[0].form or "tensor" for stage in plan.stages],
         "micro_batch": plan.micro_batch,
         "micro_batches": rounds,
         "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]],
@@ -134,16 +136,6 @@ def _groups_of_plan(plan: TrainingPlan) -> dict[str, list[list[int]]]:
         "data": data,
         "tensor": [replica for held in ranks for replica in held if len(replica) > 1],
         "pipeline": [list(firsts) for firsts in zip(*data, strict=True)],
-    }
-
-
-def _stage_lists(plan: TrainingPlan) -> dict[str, list[Any]]:
-    """Return what every stage holds, and how."""
-    return {
-        "split_points": [stage.layers[0] for stage in plan.stages[1:]],
-        "layers": [list(stage.layers) for stage in plan.stages],
-        "recompute": [bool(stage.recompute) for stage in plan.stages],
-        "split_by": [stage.replicas[0].form or "tensor" for stage in plan.stages],
     }
 
 
@@ -294,7 +286,7 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
         return found
 
     # the context and data ranks of each stage and tensor rank
-    sharing = np.moveaxis(ranks, 3, 1).reshape(-1, conf.data * conf.context).tolist()
+    sharing = np.moveaxis(ranks, 3, 1).reshape(-1, conf.ranks).tolist()
     return {
         "world_size": conf.devices,
         "order": "tp-cp-dp-pp",
@@ -541,12 +533,9 @@ def launch_files(problem: LaunchProblem, conf: Configuration) -> dict[str, dict[
     return found
 
 
-def write_launchers(problem: LaunchProblem, conf: Configuration, folder: Path) -> list[Path]:
+def write_launchers(problem: LaunchProblem, conf: Configuration, folder: Path) -> None:
     """Write what launchers can express, and ranks.json with all groups."""
-    if not folder.is_dir():
-        raise InputError(f"'{folder}': expected a folder")
-    written = [write_text(folder / "ranks.json", json.dumps(rank_groups(conf)) + "\n")]
+    write_text(folder / "ranks.json", json.dumps(rank_groups(conf)) + "\n")
     for item in launch_files(problem, conf).values():
         if "text" in item:
-            written.append(write_text(folder / item["file"], item["text"]))
-    return written
+            write_text(folder / item["file"], item["text"])

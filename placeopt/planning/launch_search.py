@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
@@ -53,7 +53,7 @@ class Machine:
     gpu: Gpu
     devices: int
     per_host: int
-    said: str = ""
+    said: str
 
 
 def read_machine(text: str, fabric: float | None = None) -> Machine | None:
@@ -123,24 +123,21 @@ class Priced:
         return self.parts.total
 
 
-@dataclass(frozen=True)
-class Space:
-    """Which plans are searched; `SEARCHED` says so in words.
+DEGREES = (1, 2, 4, 8, 16)
+"""Tensor and context degrees that are searched; `SEARCHED` says in words which plans are."""
 
-    Attributes
-    ----------
-    tensor, context, expert : degrees. micro_batches : samples. chunks : stages of a device.
-    least_slice : tokens of a sequence that a rank of context parallelism has at least.
-    filled : part of a device's memory that a plan may fill: peaks are predicted to a tenth only.
-    """
+EXPERT_DEGREES = (*DEGREES, 32, 64)
+MICRO_BATCHES = (*DEGREES, 32)
+"""Samples of a micro-batch."""
 
-    tensor: tuple[int, ...] = (1, 2, 4, 8, 16)
-    context: tuple[int, ...] = (1, 2, 4, 8, 16)
-    expert: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    chunks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
-    least_slice: int = 2048
-    filled: float = 0.95
+CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10)
+"""Stages of a device."""
+
+LEAST_SLICE = 2048
+"""Tokens of a sequence that a rank of context parallelism has at least."""
+
+FILLED = 0.95
+"""Part of a device's memory that a plan may fill: peaks are predicted to a tenth only."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +157,8 @@ class LaunchProblem:
     constants: Calibration
     precision: str = "bf16"
     recompute: bool = True
-    framework: str = "megatron"
     fixed: dict[str, Any] = field(default_factory=dict)
     memory_limit: int | None = None
-    space: ClassVar[Space] = Space()
 
     @property
     def model(self) -> StepModel:
@@ -175,7 +170,7 @@ class LaunchProblem:
         """Bytes that a plan may use on a device."""
         if self.memory_limit is not None:
             return float(self.memory_limit)
-        return self.space.filled * self.machine.gpu.memory
+        return FILLED * self.machine.gpu.memory
 
     def memory(self, conf: Configuration) -> MemoryParts:
         """Return the memory of a plan."""
@@ -192,7 +187,6 @@ class LaunchProblem:
             self.batch,
             per_host=min(self.machine.per_host, devices),
             precision=self.precision,
-            framework=self.framework,
         )
         for tensor, context in product(self._tensor_degrees(), self._context_degrees()):
             for pipeline in self._stage_counts(devices // tensor // context):
@@ -208,21 +202,21 @@ class LaunchProblem:
 
     def _tensor_degrees(self) -> list[int]:
         most, heads = self.machine.per_host, self.shape.heads
-        return [t for t in self.space.tensor if t <= most and heads % t == 0]
+        return [t for t in DEGREES if t <= most and heads % t == 0]
 
     def _context_degrees(self) -> list[int]:
-        most = max(1, self.sequence // self.space.least_slice)
-        return [c for c in self.space.context if c <= most]
+        most = max(1, self.sequence // LEAST_SLICE)
+        return [c for c in DEGREES if c <= most]
 
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
         each = self.batch // outer.data
         choices = (
-            self._expert_degrees(outer.data * outer.context),
+            self._expert_degrees(outer.ranks),
             self._shardings(outer),
             RECOMPUTE if self.recompute else RECOMPUTE[:1],
         )
-        for micro in (size for size in self.space.micro_batches if each % size == 0):
+        for micro in (size for size in MICRO_BATCHES if each % size == 0):
             for chunks in self._chunk_counts(outer.pipeline, each // micro):
                 for expert, (sharding, group), recompute in product(*choices):
                     yield replace(
@@ -234,30 +228,29 @@ class LaunchProblem:
                         shard_group=group,
                         recompute=recompute,
                         main_gradients=2 if sharding == "zero3" else 4,
-                        framework="fsdp" if sharding == "zero3" else self.framework,
+                        framework="fsdp" if sharding == "zero3" else "megatron",
                     )
 
     def _chunk_counts(self, pipeline: int, rounds: int) -> list[int]:
         if pipeline == 1 or rounds % pipeline:
             return [1]
         layers = self.shape.layers
-        return [c for c in self.space.chunks if c == 1 or stage_layers(layers, pipeline * c)]
+        return [c for c in CHUNKS if c == 1 or stage_layers(layers, pipeline * c)]
 
     def _expert_degrees(self, ranks: int) -> list[int]:
         experts = self.shape.experts
         if not experts:
             return [1]
-        return [e for e in self.space.expert if experts % e == 0 and ranks % e == 0]
+        return [e for e in EXPERT_DEGREES if experts % e == 0 and ranks % e == 0]
 
     def _shardings(self, outer: Configuration) -> list[tuple[str, int]]:
-        ranks = outer.data * outer.context
-        if ranks == 1:
+        if outer.ranks == 1:
             return [("none", 0)]
         found = [("none", 0), ("zero1", 0)]
         if outer.pipeline == 1:
             found += [("zero2", 0), ("zero3", 0)]
             near = max(1, outer.per_host // outer.tensor)
-            if 1 < near < ranks and ranks % near == 0:
+            if 1 < near < outer.ranks and outer.ranks % near == 0:
                 found.append(("zero3", near))
         return found
 
@@ -272,29 +265,32 @@ class LaunchAnswer:
 
     Attributes
     ----------
-    best : None if nothing fits. given : the plan with what was fixed, where something was.
-    others : the best plans that differ in one choice, by what differs. priced, fitted : plans
-    looked at. leanest : the plan with the least memory. left : devices that no plan uses.
+    given : the plan with what was fixed, where something was.
+    others : the best plans that differ in one choice, by what differs. looked : plans looked at.
+    leanest : the plan with the least memory. left : devices that no plan uses.
     complete : whether all plans of the space were looked at. fitting : all plans that fit,
     fastest first.
     """
 
     problem: LaunchProblem
-    best: Priced | None
     given: Priced | None
     others: dict[str, Priced]
     looked: int
-    fitted: int
     leanest: Priced | None
     left: int
     complete: bool
     runtime: float
-    fitting: tuple[Priced, ...] = ()
+    fitting: tuple[Priced, ...]
+
+    @property
+    def best(self) -> Priced | None:
+        """The fastest plan, None if nothing fits."""
+        return self.fitting[0] if self.fitting else None
 
     @property
     def lower_bound(self) -> float:
         """Seconds that no plan of the space goes below, 0 if some were not looked at."""
-        return self.best.seconds if self.best is not None and self.complete else 0.0
+        return self.fitting[0].seconds if self.fitting and self.complete else 0.0
 
 
 def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
@@ -310,11 +306,9 @@ def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
     """
     start, machine = time.perf_counter(), problem.machine
     for devices in range(machine.devices, 0, -1):
-        if devices < machine.devices and devices > machine.per_host and devices % machine.per_host:
+        if machine.per_host < devices < machine.devices and devices % machine.per_host:
             continue
-        space = problem.configurations(devices)
-        first = next((conf for conf in space if problem.allowed(conf)), None)
-        if first is not None:
+        if any(map(problem.allowed, problem.configurations(devices))):
             return _search(problem, devices, start, seconds)
     given = ", ".join(f"{key} {value}" for key, value in problem.fixed.items())
     raise InputError(
@@ -325,29 +319,26 @@ def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
 
 
 def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) -> LaunchAnswer:
-    free = replace(problem, fixed={})
     found: list[Priced] = []
     leanest: tuple[float, Configuration] | None = None
     looked, complete = 0, True
-    for conf in free.configurations(devices):
+    for conf in problem.configurations(devices):
         looked += 1
         if looked % 256 == 0 and time.perf_counter() - start > seconds:
             complete = False
             break
-        memory = free.memory(conf)
+        memory = problem.memory(conf)
         if problem.allowed(conf) and (leanest is None or memory.total < leanest[0]):
             leanest = memory.total, conf
-        if memory.total <= free.limit:
-            found.append(Priced(conf, free.model.parts(conf), memory))
+        if memory.total <= problem.limit:
+            found.append(Priced(conf, problem.model.parts(conf), memory))
     found.sort(key=lambda priced: priced.seconds)
-    lean = None if leanest is None else free.price(leanest[1])
+    lean = None if leanest is None else problem.price(leanest[1])
     return LaunchAnswer(
         problem,
-        next(iter(found), None),
         _given(problem, found, lean),
         _others(found),
         looked,
-        len(found),
         lean,
         problem.machine.devices - devices,
         complete,
@@ -429,16 +420,3 @@ def missing(answer: LaunchAnswer) -> str:
         f"{problem.limit / GIB:.1f} GiB of a {problem.machine.gpu.name}; most is {where}; "
         f"what would help: {helps}"
     )
-
-
-def spread(answer: LaunchAnswer) -> tuple[float, float, int, str] | None:
-    """Return the interval of measured steps in rows like this one: seconds, rows, and their
-    kind.
-    """
-    if answer.best is None:
-        return None
-    found = answer.problem.constants.interval(answer.best.conf, answer.problem.machine.gpu)
-    if found is None:
-        return None
-    low, high, rows, key = found
-    return answer.best.seconds * low, answer.best.seconds * high, rows, key

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
@@ -44,6 +44,9 @@ SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "repetend")
 
 FORMULAS = ("predicted", "published")
 
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+"""Those that are tried by roofline, up to the batch."""
+
 
 @dataclass(frozen=True, repr=False)
 class RunnerUp(Shown):
@@ -79,7 +82,7 @@ class Planned(Shown):
 
     problem: StepPlanProblem
     result: Result[TrainingPlan]
-    runner_ups: tuple[RunnerUp, ...] = field(default=())
+    runner_ups: tuple[RunnerUp, ...] = ()
 
     def shown(self) -> dict[str, str]:
         """Return step, throughput, bound, gap and the plan itself."""
@@ -259,12 +262,9 @@ def _by_roofline(
     batch: int,
     costs: str | Path | None,
     precision: str,
-    micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
 ) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
     """Return times by roofline, and those of `placeopt profile` where `costs` is its file; with the
     devices and a name.
-
-    `micro_batches`: those that are tried, up to the batch.
     """
     graph, own = load_graph(_one_sample(model) if costs is None else model)
     if isinstance(cluster, tuple):
@@ -272,7 +272,7 @@ def _by_roofline(
             "cluster: expected the name of a cluster; devices by pools need a folder of layer "
             "tables"
         )
-    sizes = tuple(size for size in micro_batches if size <= batch)
+    sizes = tuple(size for size in MICRO_BATCHES if size <= batch)
     devices, said = own or make_cluster(cluster), ""
     if costs is not None:
         graph, how = with_costs(graph, devices, costs)
@@ -414,14 +414,10 @@ def _without(options: tuple[Any, ...], chosen: object) -> tuple[Any, ...]:
 
 
 def _runner_up(
-    what: str,
-    problem: StepPlanProblem,
-    best: Result[TrainingPlan],
-    seconds: float,
-    tolerance: float = 0.01,
+    what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float
 ) -> RunnerUp:
-    """Return the best plan of a problem, found to the part `tolerance`, against the best of all."""
-    solver = make_solver("plan-stages", "plan", tolerance=tolerance)
+    """Return the best plan of a problem, found to a hundredth, against the best of all."""
+    solver = make_solver("plan-stages", "plan", tolerance=0.01)
     other: Result[TrainingPlan] = run_step(problem, solver, Budget(seconds))
     if other.solution is None or best.solution is None or other.seconds is None:
         return RunnerUp(what, None, None, other.message or "none was found in time")

@@ -9,12 +9,11 @@ import io
 import math
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_text, write_text
+from placeopt.model.files import csv_text, read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
@@ -22,6 +21,7 @@ from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 MOST_COUNT = 10**9
@@ -62,9 +62,9 @@ class Run:
     seconds: float | None
     memory_gb: float | None
     oom: bool | None
-    source: str = ""
-    offloads: bool = False
-    launcher: str = ""
+    source: str
+    offloads: bool
+    launcher: str
 
     @property
     def shares(self) -> bool:
@@ -121,9 +121,9 @@ def read_run(row: dict[str, Any]) -> Run:
     )
 
 
-def _shape(row: dict[str, Any], notes: list[str], tolerance: float = 0.15) -> ModelShape:
+def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     """Return the shape of a row's model; a public one whose parameters differ from the row's by
-    more than `tolerance` is another model.
+    more than 15 % is another model.
     """
     name, params = _text(row, "model"), number(row, "params_b")
     layers, hidden = _count(row, "layers"), _count(row, "hidden")
@@ -132,7 +132,7 @@ def _shape(row: dict[str, Any], notes: list[str], tolerance: float = 0.15) -> Mo
         if named and (named.layers, named.hidden) == (layers, hidden):
             return named
         return _sized_shape(row, layers, hidden)
-    if named and (not params or abs(named.parameters / params / 1e9 - 1) < tolerance):
+    if named and (not params or abs(named.parameters / params / 1e9 - 1) < 0.15):
         return named
     params = params or _billions(name)
     if not params:
@@ -282,14 +282,10 @@ def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tu
 
 
 def _expert_degree(
-    row: dict[str, Any],
-    shape: ModelShape,
-    degrees: dict[str, int],
-    notes: list[str],
-    most: int = 64,
+    row: dict[str, Any], shape: ModelShape, degrees: dict[str, int], notes: list[str]
 ) -> int:
-    """Return the ranks that experts are spread over, at most `most` where a row does not say it:
-    no plan searched has more.
+    """Return the ranks that experts are spread over, at most 64 where a row does not say it: no
+    plan searched has more.
     """
     degree, ranks = _count(row, "ep"), degrees["dp"] * degrees["cp"]
     if not shape.experts:
@@ -297,7 +293,7 @@ def _expert_degree(
             notes.append("ep is given, but the model has no experts that are known")
         return 1
     if degree is None and degrees["tp"] == 1:
-        degree = min(most, math.gcd(shape.experts, degrees["dp"]))
+        degree = min(64, math.gcd(shape.experts, degrees["dp"]))
         notes.append(f"ep {degree} assumed: experts are spread over the replicas")
     return min(degree or 1, shape.experts, ranks)
 
@@ -421,7 +417,7 @@ def _assumed(run: Run, conf: Configuration, offloaded: bool) -> str:
     """Say what a row does not."""
     part = f" of {100 * conf.share:.0f} % of the layers" if conf.share < 1 else ""
     said = [f"recompute {conf.recompute}{part} assumed"] if run.unsaid_recompute else []
-    if run.unsaid_sharding and conf.data * conf.context > 1:
+    if run.unsaid_sharding and conf.ranks > 1:
         said.append(f"sharding {conf.sharding} assumed")
     if offloaded:
         said.append(OFFLOADED)
@@ -456,17 +452,15 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
         parts, memory, run, said = predict_run(run, constants)
     except InputError as error:
         return row | dict.fromkeys(PREDICTED, "") | {"note": str(error)}
-    notes = [*run.notes, *([said] if said else [])]
-    total = memory.total / 2**30
     spread = constants.interval(run.conf, run.gpu, run.launcher)
     low, high = spread[:2] if spread else (None, None)
     return row | {
         "predicted_step_s": f"{parts.total:.6g}",
         "predicted_low_s": f"{low * parts.total:.6g}" if low else "",
         "predicted_high_s": f"{high * parts.total:.6g}" if high else "",
-        "predicted_memory_gb": f"{total:.4g}",
+        "predicted_memory_gb": f"{memory.total / 2**30:.4g}",
         "predicted_oom": int(memory.total > USABLE * run.gpu.memory),
-        "note": "; ".join(notes),
+        "note": "; ".join(filter(None, (*run.notes, said))),
     }
 
 
@@ -476,9 +470,5 @@ def predict_table(
     """Predict every row of a table and write it with the columns `ADDED`."""
     rows = [predicted_row(row, constants or default_calibration()) for row in read_runs(path)]
     names = list(dict.fromkeys(key for row in rows for key in row)) or list(ADDED)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(Path(out), text.getvalue())
+    write_text(out, csv_text([names, *([row.get(name, "") for name in names] for row in rows)]))
     return rows

@@ -94,10 +94,11 @@ def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
     the libraries' choices for just these sizes are; where the same layer was measured in models of
     other depth, batch or number of devices, that is known.
     """
-    name, kind = conf.framework or "other", "8-bit" if conf.precision == "fp8" else conf.precision
-    kind = "16-bit" if kind in ("bf16", "fp16") else kind
-    generation = gpu.name.partition("-")[0].lstrip("G") if gpu.name[:2] == "GB" else gpu.name
-    generation = generation.partition("-")[0]
+    widths = {"fp8": "8-bit", "bf16": "16-bit", "fp16": "16-bit"}
+    name, kind = conf.framework or "other", widths.get(conf.precision, conf.precision)
+    generation = gpu.name.partition("-")[0]
+    if generation.startswith("GB"):
+        generation = generation.removeprefix("G")
     tokens = conf.micro_batch * conf.sequence // conf.context
     sizes = f"{shape.hidden} wide, tp {conf.tensor}, {tokens} tokens of {conf.sequence}"
     passes = f"recompute {conf.recompute}, {conf.precision}"
@@ -144,8 +145,7 @@ class Calibration:
     launchers: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
-        value = self.values.get(name)
-        return CONSTANTS[name][0] if value is None else value
+        return self.values.get(name, CONSTANTS[name][0])
 
     def offset(self, shape: ModelShape, conf: Configuration, gpu: Gpu) -> float:
         """Return the sum of the offsets of a run's kinds."""

@@ -110,7 +110,7 @@ _PLAIN = ("batch", "max_stages", "recompute", "mixed", "sharded", "name", "tick_
 
 def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
     return {
-        **{key: getattr(problem, key) for key in _PLAIN},
+        **plain(problem, *_PLAIN),
         "pools": [asdict(pool) for pool in problem.pools],
         **{key: list(getattr(problem, key)) for key in _LISTS},
         "costs": _encode_costs(problem.costs),
@@ -230,7 +230,7 @@ def _rate(body: Body, key: str) -> float:
 
 
 def _decode_table(body: Body) -> LayerTable:
-    outputs = _floats(body, "outputs")
+    outputs = body.numbers("outputs")
     times = {
         (row.text("kind"), row.integer("micro_batch"), row.integer("tensor")): _shaped(
             row, "seconds", len(outputs)
@@ -241,14 +241,14 @@ def _decode_table(body: Body) -> LayerTable:
     return LayerTable(
         body.text("model"),
         times,
-        {row.integer("tensor"): _floats(row, "parameters") for row in sizes},
-        {row.integer("tensor"): _floats(row, "activations") for row in sizes},
+        {row.integer("tensor"): row.numbers("parameters") for row in sizes},
+        {row.integer("tensor"): row.numbers("activations") for row in sizes},
         outputs,
         body.integer("float_bytes"),
         body.text("source"),
-        _floats(body, "weight_part"),
+        body.numbers("weight_part"),
         body.text("weights_source"),
-        {row.integer("tensor"): _floats(row, "parameters") for row in _known(body, "shared")},
+        {row.integer("tensor"): row.numbers("parameters") for row in _known(body, "shared")},
         {row.text("form"): _decode_table(row.body("table")) for row in _known(body, "forms")},
     )
 
@@ -259,17 +259,10 @@ def _known(body: Body, key: str) -> list[Body]:
 
 
 def _shaped(body: Body, key: str, layers: int) -> Floats:
-    values = _floats(body, key)
+    values = body.numbers(key)
     if len(values) != 3 * layers:
         raise body.wrong(key, f"{3 * layers} numbers", body.items(key))
     return values.reshape(layers, 3)
-
-
-def _floats(body: Body, key: str) -> Floats:
-    values = body.items(key)
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        raise body.wrong(key, "a list of numbers", values)
-    return np.array(values, np.float64)
 
 
 def _decode_network(body: Body) -> Network:
@@ -284,7 +277,7 @@ def _decode_network(body: Body) -> Network:
         raise body.wrong("network", "one of fitted, flat", word)
     fits = {}
     for row in body.bodies("fits"):
-        ends, fit = row.items("ends"), _floats(row, "fit").tolist()
+        ends, fit = row.items("ends"), row.numbers("fit").tolist()
         if len(ends) != 4 or len(fit) != 4:
             raise row.wrong(
                 "ends", "kind, devices, kind, devices and four numbers of their fit", ends

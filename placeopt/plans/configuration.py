@@ -8,6 +8,11 @@ from placeopt.model.errors import InputError
 
 RECOMPUTE = ("none", "selective", "full")
 SHARDING = ("none", "zero1", "zero2", "zero3")
+POSITIVE = (
+    *("tensor", "pipeline", "data", "context", "expert"),
+    *("chunks", "micro_batch", "batch", "sequence"),
+)
+"""Fields that are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +59,10 @@ class Configuration:
     triton: bool = False
 
     def __post_init__(self) -> None:
-        degrees = {
-            "tensor": self.tensor,
-            "pipeline": self.pipeline,
-            "data": self.data,
-            "context": self.context,
-            "expert": self.expert,
-            "chunks": self.chunks,
-            "micro-batch": self.micro_batch,
-            "batch": self.batch,
-            "sequence": self.sequence,
-        }
-        for name, value in degrees.items():
+        for name in POSITIVE:
+            value = getattr(self, name)
             if value < 1:
+                name = name.replace("_", "-")
                 raise InputError(f"plan: {name}: expected at least 1, received {value}")
 
     @property
@@ -75,9 +71,19 @@ class Configuration:
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
+    def ranks(self) -> int:
+        """Ranks that sum their gradients, of data and context parallelism."""
+        return self.data * self.context
+
+    @property
     def rounds(self) -> int:
         """Micro-batches that pass each replica in a step."""
         return max(1, -(-self.batch // (self.data * self.micro_batch)))
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on a rank."""
+        return self.micro_batch * self.sequence / self.context
 
     @property
     def forwards(self) -> float:
@@ -87,9 +93,7 @@ class Configuration:
     @property
     def shards(self) -> int:
         """Ranks that share optimizer states out."""
-        if self.sharding == "none":
-            return 1
-        return min(self.shard_group or self.data * self.context, self.data * self.context)
+        return 1 if self.sharding == "none" else min(self.shard_group or self.ranks, self.ranks)
 
     def text(self) -> str:
         """Return it in one line."""
@@ -98,6 +102,6 @@ class Configuration:
         degrees += f" CP{self.context}" if self.context > 1 else ""
         degrees += f" EP{self.expert}" if self.expert > 1 else ""
         words = [f"{degrees} DP{self.data}", f"micro-batch {self.micro_batch}"]
-        words += [f"recompute {self.recompute}", f"{self.precision}"]
+        words += [f"recompute {self.recompute}", self.precision]
         words += [self.sharding] if self.sharding != "none" else []
         return ", ".join(words)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -111,11 +111,6 @@ class LayerTable:
         """Device kinds with times."""
         return tuple(sorted({kind for kind, _, _ in self.times}))
 
-    @property
-    def micro_batches(self) -> tuple[int, ...]:
-        """Micro-batch sizes with times."""
-        return tuple(sorted({size for _, size, _ in self.times}))
-
     def form(self, name: str) -> LayerTable:
         """Return the table of a way to split layers, "" for this one.
 
@@ -202,12 +197,14 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
     """
     folder = Path(folder)
     profiles = _model(folder / "layer_times.json", model)
-    times = {}
-    for kind in profiles.data:
-        times.update(_by_batch(kind, profiles.body(kind)))
+    times = {
+        key: value
+        for kind in profiles.data
+        for key, value in _by_batch(kind, profiles.body(kind)).items()
+    }
     exact = folder / "layer_times_opt350_gh200.json"
     if model == "OPT-350" and exact.is_file():
-        times.update(_by_batch("GH-96", Body(read_json(exact), f"file '{exact}'")))
+        times |= _by_batch("GH-96", Body(read_json(exact), f"file '{exact}'"))
     sizes = _model(folder / "layer_sizes.json", model)
     if "1" not in sizes.data:
         raise InputError(
@@ -263,10 +260,7 @@ def _degree(key: str, body: Body) -> tuple[int, str]:
 
 def _column(rows: Body, key: str, default: float | None = None) -> Floats:
     """Return a number of every layer."""
-    layers = [rows.body(str(i)) for i in range(len(rows.data))]
-    return np.array(
-        [row.number(key) if default is None else row.number(key, default) for row in layers]
-    )
+    return np.array([rows.body(str(i)).number(key, default) for i in range(len(rows.data))])
 
 
 def _model(path: Path, model: str) -> Body:
@@ -297,9 +291,9 @@ class TabledStepCosts:
 
     table: LayerTable
     network: Network
-    closing_apart: bool = field(default=False, init=False)
-    splits_backward: bool = field(default=False, init=False)
-    shards_states: bool = field(default=False, init=False)
+    closing_apart: ClassVar[bool] = False
+    splits_backward: ClassVar[bool] = False
+    shards_states: ClassVar[bool] = False
 
     @property
     def num_layers(self) -> int:

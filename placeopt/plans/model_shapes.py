@@ -80,15 +80,25 @@ class ModelShape:
         return self.heads * self.head_dim
 
     @property
+    def key_width(self) -> int:
+        """Size of the keys and values of a token."""
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
     def attention_parameters(self) -> float:
         """Of a layer."""
-        keys = 2 * self.kv_heads * self.head_dim
-        return float(self.hidden * (2 * self.attention_width + keys))
+        return float(self.hidden * (2 * self.attention_width + self.key_width))
 
     @property
     def sparse_layers(self) -> int:
         """Layers with experts."""
         return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def inner_width(self) -> float:
+        """Width of the feed-forward parts that a token meets, on average over the layers."""
+        sparse = self.sparse_layers / self.layers
+        return (1 - sparse) * self.ffn + sparse * (self.shared_ffn + self.active * self.expert_ffn)
 
     @property
     def embedding_parameters(self) -> float:
@@ -104,10 +114,9 @@ class ModelShape:
     @property
     def extra_parameters(self) -> float:
         """What the published counts have beyond the shape, met by every token."""
-        more = max(0.0, self.published_active - self._active_counted)
         if self.published and not self.published_active:
-            more = max(0.0, self.published - self._counted)
-        return more
+            return max(0.0, self.published - self._counted)
+        return max(0.0, self.published_active - self._active_counted)
 
     @property
     def _dense_counted(self) -> float:
@@ -189,12 +198,10 @@ def shape_of(
     layers: int,
     hidden: int,
     heads: int = 0,
-    *,
-    usual_vocab: int = 51200,
     **rest: Any,
 ) -> ModelShape:
     """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64, a vocabulary
-    of `usual_vocab`.
+    of 51200.
 
     `rest` holds fields of ModelShape, and params_b and active_b, published counts in 1e9.
     """
@@ -205,7 +212,7 @@ def shape_of(
         "head_dim": max(1, hidden // heads),
         "ffn": int(8 * hidden / 3) if gated else 4 * hidden,
         "gated": gated,
-        "vocab": usual_vocab,
+        "vocab": 51200,
         "published": rest.pop("params_b", 0.0) * 1e9,
         "published_active": rest.pop("active_b", 0.0) * 1e9,
     }
@@ -213,11 +220,9 @@ def shape_of(
     return ModelShape(name, layers, hidden, heads, **usual | given)
 
 
-def counted_shape(params: float, name: str = "", aspect: int = 110) -> ModelShape:
-    """Return a GPT-like shape with about so many parameters.
-
-    `aspect`: hidden size by layer: GPT-3's sizes from 6.7B to 175B have 128, those below 85.
-    """
+def counted_shape(params: float, name: str) -> ModelShape:
+    """Return a GPT-like shape with about so many parameters."""
+    aspect = 110  # hidden size by layer: GPT-3's sizes from 6.7B to 175B have 128, those below 85
     layers = max(2, round((params / 12 / aspect**2) ** (1 / 3)))
     hidden = max(64, round((params / 12 / layers) ** 0.5 / 64) * 64)
     return replace(shape_of(name or f"{params / 1e9:.3g}B", layers, hidden), tied=True)

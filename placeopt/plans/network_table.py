@@ -66,8 +66,8 @@ class FittedNetwork:
     """
 
     fits: Fits
-    source: str = "fitted to measurements: network.json"
-    raw: bool = False
+    source: str
+    raw: bool
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second; see the module.
@@ -77,9 +77,9 @@ class FittedNetwork:
         InputError
             If the pair was not measured.
         """
-        *coefficients, largest = self._fit(sender, receiver)
+        c0, c1, c2, largest = self._fit(sender, receiver)
         level = math.log2(max(size, 1.0) / 1e6)
-        rate = 1e9 * (coefficients[0] * level * level + coefficients[1] * level + coefficients[2])
+        rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else min(max(rate, _slowest(largest)), largest)
 
     def bandwidths(
@@ -109,11 +109,11 @@ class FittedNetwork:
         return fit
 
 
-def _slowest(largest: float, part: float = 1e-3) -> float:
-    """Return the bandwidth that a fit is trusted down to, `part` of the largest measured one:
+def _slowest(largest: float) -> float:
+    """Return the bandwidth that a fit is trusted down to, a part of the largest measured one:
     outside the sizes measured it may be negative.
     """
-    return part * largest
+    return 1e-3 * largest
 
 
 @dataclass(frozen=True)

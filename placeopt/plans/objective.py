@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.model.objective import JudgedObjective
 from placeopt.plans.judge import judge_sample_plan, judge_step_plan, judged_step
 from placeopt.plans.plan import TrainingPlan
-from placeopt.plans.sample_problem import sample_prices
+from placeopt.plans.sample_problem import sample_ticks
 from placeopt.plans.step_bounds import area_bound
 from placeopt.plans.step_price import step_price
 
@@ -48,7 +48,7 @@ class SampleTime(PlanObjective):
 
     def measured(self, problem: SamplePlanProblem, plan: TrainingPlan) -> int:
         """Ticks per sample of the slowest stage."""
-        return max(price.ticks for price in sample_prices(problem, plan))
+        return sample_ticks(problem, plan)
 
     def prove(
         self, problem: SamplePlanProblem, seconds: float, methods: Sequence[str], upper: int | None

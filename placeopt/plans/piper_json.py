@@ -15,8 +15,7 @@ NeurIPS 2021.
 from __future__ import annotations
 
 import math
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
+from copy import copy
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,8 +106,8 @@ class _Node:
         """Return a copy with another id that follows `previous` as this one does `before`, and
         sends to no one yet.
         """
-        made = object.__new__(_Node)
-        made.id, made.name, made.choices = number, f"{self.name} copy of {self.id}", self.choices
+        made = copy(self)
+        made.id, made.name = number, f"{self.name} copy of {self.id}"
         made.syncs = {t: (dict(fw), {}) for t, (fw, _) in self.syncs.items()}
         made.follow(before, previous)
         return made
@@ -188,23 +187,18 @@ def _lengthened(
 
 def _topological(nodes: list[_Node], edges: list[Edge]) -> list[int]:
     """Return the ids of the layers along a topological order, smallest id first."""
-    before: dict[int, list[int]] = {node.id: [] for node in nodes}
+    import networkx as nx
+
+    layers = nx.DiGraph()
+    layers.add_nodes_from(node.id for node in nodes)
     for u, v, _ in edges:
-        if u not in before or v not in before:
+        if u not in layers or v not in layers:
             raise InputError(f"edge {u} -> {v}: expected ids of nodes")
-        before[v].append(u)
-    sorter, order = TopologicalSorter(before), []
-    ready: list[int] = []
+        layers.add_edge(u, v)
     try:
-        sorter.prepare()
-    except CycleError:
+        return list(nx.lexicographical_topological_sort(layers))
+    except nx.NetworkXUnfeasible:
         raise InputError("the layers form a circle: expected edges without one") from None
-    while sorter.is_active():
-        for node in sorter.get_ready():
-            heappush(ready, node)
-        order.append(heappop(ready))
-        sorter.done(order[-1])
-    return order
 
 
 def _problem(
@@ -226,7 +220,8 @@ def _problem(
     sent, received = 2 * _transfers(by_id, edges, degrees) / bandwidth
     largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
     largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
-    digits = _digits(largest * devices)
+    # the most decimal places of a tick for which so many seconds stay below 2^56 ticks
+    digits = math.floor(math.log10(2.0**56 / (largest * devices)))
     scale = 10.0**digits
     return SamplePlanProblem(
         layers=tuple(node.name or str(node.id) for node in layers),
@@ -248,20 +243,13 @@ def _problem(
     )
 
 
-def _digits(seconds: float, bits: int = 56) -> int:
-    """Return the decimal places of a tick: the most for which so many seconds stay below 2^`bits`
-    ticks.
-    """
-    return math.floor(math.log10(2.0**bits / seconds))
-
-
 def _layer_arrays(
-    layers: list[_Node], degrees: tuple[int, ...], weight_copies: int = 4
+    layers: list[_Node], degrees: tuple[int, ...]
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return the work, bytes sent to sum gradients, and memory per micro-batch and once, of every
     choice that the layers have, -1 for work where there is none.
 
-    `weight_copies`: bytes sent per byte of weights by a gradient sum, in the published formula.
+    In the published formula a gradient sum sends four bytes per byte of weights.
     """
     shape = len(degrees), 2, len(layers)
     work, kept, fixed = np.full(shape, -1.0), np.zeros(shape), np.zeros(shape)
@@ -269,7 +257,7 @@ def _layer_arrays(
     for (k, t), (i, node) in product(enumerate(degrees), enumerate(layers)):
         for r, choice in enumerate(node.choices.get(t, ())):
             work[k, r, i] = choice["timePerSample"]
-            sync[k, i] = weight_copies * choice["parameterSize"]
+            sync[k, i] = 4 * choice["parameterSize"]
             kept[k, r, i], fixed[k, r, i] = choice["memoryUsageA"], choice["memoryUsageB"]
     return work, sync, kept, fixed
 

@@ -76,11 +76,6 @@ class PlanStage:
         """Data degree: the number of replicas."""
         return sum(group.count for group in self.replicas)
 
-    @property
-    def num_devices(self) -> int:
-        """Devices of all replicas."""
-        return sum(group.count * group.tensor for group in self.replicas)
-
     def each_replica(self) -> list[ReplicaGroup]:
         """Return the group of every replica, in order."""
         return [group for group in self.replicas for _ in range(group.count)]

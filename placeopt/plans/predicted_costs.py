@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
-    splits_backward: bool = field(default=True, init=False)
-    shards_states: bool = field(default=True, init=False)
+    splits_backward: ClassVar[bool] = True
+    shards_states: ClassVar[bool] = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -259,18 +259,18 @@ class PredictedStepCosts(TabledStepCosts):
         parameters = float(self._parameters(group)[load.first : load.last].sum())
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
-    def _bytes_per_parameter(self, load: Load, moment_bytes: float = 8.0) -> float:
-        """Bytes that are left of a parameter where replicas share out `moment_bytes`, the states of
-        the optimizer: two 32-bit moments.
+    def _bytes_per_parameter(self, load: Load) -> float:
+        """Bytes that are left of a parameter where replicas share out the states of the optimizer:
+        two 32-bit moments.
         """
-        return self.constants.state_bytes - moment_bytes * (1 - 1 / load.shards)
+        return self.constants.state_bytes - 8.0 * (1 - 1 / load.shards)
 
 
-def profiled_parameters(sizes: Floats, blocks: int = 2) -> float:
+def profiled_parameters(sizes: Floats) -> float:
     """Return the parameters of the model whose optimizer step was measured: the first and the last
-    layer, and `blocks` like the second; of all layers where these have none.
+    layer, and two like the second; of all layers where these have none.
     """
-    some = float(sizes[0] + sizes[-1] + blocks * sizes[min(1, len(sizes) - 1)])
+    some = float(sizes[0] + sizes[-1] + 2 * sizes[min(1, len(sizes) - 1)])
     return some or float(sizes.sum())
 
 

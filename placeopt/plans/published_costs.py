@@ -17,7 +17,7 @@ geo-distributed clusters", SOSP 2025.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -32,23 +32,20 @@ if TYPE_CHECKING:
     from placeopt.plans.plan import ReplicaGroup
 
 
-@dataclass(frozen=True)
-class Formula:
-    """Numbers of the published formula.
+BUCKET_BYTES = 5e8
+"""Bytes of gradients that are summed at a time."""
 
-    Attributes
-    ----------
-    bucket_bytes : of gradients that are summed at a time. state_bytes : per parameter: weights,
-    gradients, two Adam moments and two copies. beside_bytes : beside the model without and with
-    tensor parallelism. largest_share : gradients are shared by at most so many devices of a
-    replica. few_stages : with more stages than this the first one sends twice.
-    """
+STATE_BYTES = 24
+"""Bytes of a parameter: weights, gradients, two Adam moments and two copies."""
 
-    bucket_bytes: float = 5e8
-    state_bytes: int = 24
-    beside_bytes: tuple[int, int] = (2_000_000_000, 3_000_000_000)
-    largest_share: int = 4
-    few_stages: int = 3
+BESIDE_BYTES = (2_000_000_000, 3_000_000_000)
+"""Bytes beside the model without and with tensor parallelism."""
+
+LARGEST_SHARE = 4
+"""Gradients are shared by at most so many devices of a replica."""
+
+FEW_STAGES = 3
+"""With more stages than this the first one sends twice."""
 
 
 def ticks(seconds: float) -> int:
@@ -61,8 +58,7 @@ class PublishedStepCosts(TabledStepCosts):
     """See the module."""
 
     name: str = "published step time"
-    closing_apart: bool = field(default=True, init=False)
-    formula: ClassVar[Formula] = Formula()
+    closing_apart: ClassVar[bool] = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -107,7 +103,7 @@ class PublishedStepCosts(TabledStepCosts):
         self, forward: int, backward: int, first: bool, last: bool, stages: int
     ) -> LinkShares:
         """See the module."""
-        before = 2 * forward if first and stages > self.formula.few_stages else forward
+        before = 2 * forward if first and stages > FEW_STAGES else forward
         behind = 2 * backward if last else backward
         return LinkShares(before, before, behind, behind)
 
@@ -120,7 +116,7 @@ class PublishedStepCosts(TabledStepCosts):
         count = sum(group.count for group in groups)
         if count == 1:
             return 0
-        share = min(self.formula.largest_share, *(group.tensor for group in groups))
+        share = min(LARGEST_SHARE, *(group.tensor for group in groups))
         size = (
             float(self.table.parameters[1][load.first : load.last].sum())
             * self.table.float_bytes
@@ -136,51 +132,48 @@ class PublishedStepCosts(TabledStepCosts):
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `SpanCosts`."""
         count = sum(group.count for group in groups)
-        share = min(self.formula.largest_share, *(group.tensor for group in groups))
+        share = min(LARGEST_SHARE, *(group.tensor for group in groups))
         left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
-        total = np.zeros((1, *left.shape))
-        bucket = self.formula.bucket_bytes
-        if count > 1:
-            pairs = _neighbours(groups)
-            total = np.zeros((len(pairs), *left.shape))
-            while (left > 0).any():
-                part = np.clip(left, 0.0, bucket) / count
-                for row, (a, b) in zip(total, sorted(pairs), strict=True):
-                    row += 2 * (count - 1) * part / self.network.bandwidths((a, 1), (b, 1), part)
-                left = left - bucket
-        return total.max(axis=0)
+        pairs = sorted(_neighbours(groups))
+        total = np.zeros((len(pairs), *left.shape))
+        while (left > 0).any():
+            part = np.clip(left, 0.0, BUCKET_BYTES) / count
+            for row, (a, b) in zip(total, pairs, strict=True):
+                row += 2 * (count - 1) * part / self.network.bandwidths((a, 1), (b, 1), part)
+            left = left - BUCKET_BYTES
+        return total.max(axis=0, initial=0.0)
 
     def _ring(self, size: float, count: int, sender: str, receiver: str) -> float:
-        seconds, bucket = 0.0, self.formula.bucket_bytes
+        seconds = 0.0
         while size > 0:
-            part = min(size, bucket) / count
+            part = min(size, BUCKET_BYTES) / count
             seconds += (
                 2 * (count - 1) * part / self.network.bandwidth((sender, 1), (receiver, 1), part)
             )
-            size -= bucket
+            size -= BUCKET_BYTES
         return seconds
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """See the module."""
-        inside, formula = slice(load.first, load.last), self.formula
-        state = float(self.table.parameters[group.tensor][inside].sum()) * formula.state_bytes
+        inside = slice(load.first, load.last)
+        state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
         kept = (
             float(self.table.activations[group.tensor][inside].sum())
             * load.micro_batch
             * self.table.float_bytes
         )
-        beside = formula.beside_bytes[group.tensor > 1]
+        beside = BESIDE_BYTES[group.tensor > 1]
         return load.chunks * int(state + kept * load.flight) + beside
 
     def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
         """See `SpanCosts`."""
-        state = span_sums(self.table.parameters[group.tensor]) * self.formula.state_bytes
+        state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
         kept = (
             span_sums(self.table.activations[group.tensor])
             * load.micro_batch
             * self.table.float_bytes
         )
-        beside = self.formula.beside_bytes[group.tensor > 1]
+        beside = BESIDE_BYTES[group.tensor > 1]
         return load.chunks * state + beside, load.chunks * kept
 
 

@@ -23,7 +23,7 @@ launch times the ratio of their roofline to that of one sample.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -54,61 +54,45 @@ ROOFLINE = Constants(
 )
 
 
-@dataclass(frozen=True)
-class Passes:
-    """What the passes of a layer and its optimizer step take, as the module says.
+DEGREES = (1, 2, 4, 8)
+"""Tensor degrees that are priced."""
 
-    Attributes
-    ----------
-    backward_ratio : of a backward pass to its forward pass. sums : of a layer's output over the
-    devices that share it, per pass. optimizer_bytes : that an optimizer step moves per 32-bit
-    parameter: weights, gradients and two moments, all but the gradients read and written.
-    """
+BACKWARD_RATIO = 2.0
+"""Time of a backward pass over that of its forward pass."""
 
-    backward_ratio: float = 2.0
-    sums: int = 2
-    optimizer_bytes: int = 28
+SUMS = 2
+"""Sums of a layer's output over the devices that share it, per pass."""
+
+OPTIMIZER_BYTES = 28
+"""Bytes that an optimizer step moves per 32-bit parameter: weights, gradients and two moments, all
+but the gradients read and written."""
 
 
-def chain_of_layers(graph: OpGraph, most_layers: int = 128) -> Ints:
-    """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,).
+def chain_of_layers(graph: OpGraph) -> Ints:
+    """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,)."""
+    import networkx as nx
 
-    `most_layers`: where the graph names none.
-    """
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
+    most_layers = 128  # where the graph names none
     paths = [_layer_path(path) for path in graph.layer or [""] * graph.num_ops]
     rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
         return rank * min(most_layers, graph.num_ops) // graph.num_ops
-    number = {path: i for i, path in enumerate(dict.fromkeys(paths))}
-    layer = np.array([number[path] for path in paths])
-    source, target = graph.producer[graph.edge_tensor], graph.consumer
-    edges = csr_matrix(
-        (np.ones(len(source)), (layer[source], layer[target])), shape=(len(number),) * 2
+    named = nx.DiGraph()
+    named.add_nodes_from(paths)
+    sources = graph.producer[graph.edge_tensor].tolist()
+    named.add_edges_from(
+        (paths[u], paths[v]) for u, v in zip(sources, graph.consumer.tolist(), strict=True)
     )
-    count, joined = connected_components(edges, directed=True, connection="strong")
-    layer = joined[layer]
-    first = np.full(count, graph.num_ops)
-    np.minimum.at(first, layer, rank)
-    return _places(first, layer[source], layer[target])[layer]
-
-
-def _places(first: Ints, source: Ints, target: Ints) -> Ints:
-    """Return the place of every layer: the next one is the earliest, by `first`, of those whose
-    predecessors are all placed.
-    """
-    before: list[set[int]] = [set() for _ in first]
-    for u, v in zip(source.tolist(), target.tolist(), strict=True):
-        if u != v:
-            before[v].add(u)
-    place: dict[int, int] = {}
-    while len(place) < len(first):
-        ready = [v for v in range(len(first)) if v not in place and before[v] <= place.keys()]
-        place[min(ready, key=lambda v: int(first[v]))] = len(place)
-    return np.array([place[v] for v in range(len(first))], np.int64)
+    chain = nx.condensation(named)
+    joined = [chain.graph["mapping"][path] for path in paths]
+    first: dict[int, int] = {}  # where a layer comes first among the ops, by number
+    for op in graph.topological_order.tolist():
+        first.setdefault(joined[op], len(first))
+    # next comes the earliest of the layers whose predecessors are all placed
+    order = nx.lexicographical_topological_sort(chain, key=first.__getitem__)
+    place = {layer: i for i, layer in enumerate(order)}
+    return np.array([place[layer] for layer in joined], np.int64)
 
 
 def _layer_path(path: str) -> str:
@@ -122,7 +106,6 @@ def roofline_costs(
     graph: OpGraph,
     cluster: Cluster,
     micro_batches: tuple[int, ...],
-    degrees: tuple[int, ...] = (1, 2, 4, 8),
     known_times: str = "",
     precision: str = "bf16",
 ) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
@@ -147,14 +130,14 @@ def roofline_costs(
     }
     cases = [
         (pool.kind, size, tensor)
-        for pool, tensor, size in product(pools, degrees, micro_batches)
+        for pool, tensor, size in product(pools, DEGREES, micro_batches)
         if tensor <= pool.per_host
     ]
     table = LayerTable(
         graph.name,
         {(kind, size, t): work.times(devices[kind], size, t, inside) for kind, size, t in cases},
-        _shares(work.parameters, degrees),
-        _shares(work.activations, degrees),
+        _shares(work.parameters, DEGREES),
+        _shares(work.activations, DEGREES),
         work.outputs,
         size_of,
         known_times or f"roofline of '{graph.name}' on '{cluster.name}', {precision}",
@@ -201,8 +184,6 @@ class _Work:
     `size` bytes.
     """
 
-    passes = Passes()
-
     def __init__(
         self, graph: OpGraph, layer: Ints, count: int, size: int, *, measured: bool
     ) -> None:
@@ -223,7 +204,7 @@ class _Work:
         own = np.bincount(layer, self.flops * (graph.resident > 0), count)
         # the gradients of inputs and of weights take as many flops as the forward pass each
         forward = np.maximum(np.bincount(layer, self.flops, count), 1.0)
-        self.weight_part = own / forward / self.passes.backward_ratio
+        self.weight_part = own / forward / BACKWARD_RATIO
         self._count_experts(graph, own_size)
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
@@ -312,18 +293,17 @@ class _Work:
         """Forward, backward and optimizer seconds of each layer."""
         passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * self.size * micro_batch / inside
-        forward = np.bincount(self.layer, passes, self.count) + self.passes.sums * ring
+        forward = np.bincount(self.layer, passes, self.count) + SUMS * ring
         return self._with_update(device, forward, self.parameters / tensor)
 
     def _with_update(self, device: Device, forward: Floats, own: Floats) -> Floats:
         """Add the backward pass, and the optimizer step of the parameters that a device has."""
-        update = own * self.passes.optimizer_bytes / device.memory_bandwidth
+        update = own * OPTIMIZER_BYTES / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled
         # layers
         profiled = profiled_parameters(own)
         whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
-        backward = self.passes.backward_ratio * forward
-        return np.stack([forward, backward, np.full(self.count, whole)], axis=1)
+        return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
 
 
 def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:

@@ -158,52 +158,21 @@ class SamplePlanProblem(ArrayHolder):
         return replace(self, **changes)
 
 
-@dataclass(frozen=True)
-class SampleStagePrice:
-    """One stage.
-
-    Attributes
-    ----------
-    ticks : time per sample, rounded up. work, communication, sync : its parts before they are
-    shared by the replicas.
-    memory : units used on a device. in_flight : micro-batches kept there.
-    """
-
-    ticks: int
-    work: int
-    communication: int
-    sync: int
-    memory: int
-    in_flight: int
+def sample_ticks(problem: SamplePlanProblem, plan: TrainingPlan) -> int:
+    """Return the ticks per sample of the slowest stage of a plan whose stages are well formed."""
+    return max(_stage_ticks(problem, stage) for stage in plan.stages)
 
 
-def sample_prices(problem: SamplePlanProblem, plan: TrainingPlan) -> tuple[SampleStagePrice, ...]:
-    """Return the price of every stage of a plan whose stages are well formed."""
-    after, prices = 0, []
-    for stage in reversed(plan.stages):
-        after += stage.data
-        prices.append(_stage_price(problem, stage, -(-after // stage.data)))
-    return tuple(reversed(prices))
-
-
-def _stage_price(problem: SamplePlanProblem, stage: PlanStage, in_flight: int) -> SampleStagePrice:
+def _stage_ticks(problem: SamplePlanProblem, stage: PlanStage) -> int:
+    """Return the time per sample, rounded up."""
     degree = problem.tensor_degrees.index(stage.replicas[0].tensor)
     layers = np.array(stage.layers, np.int64)
     choice = np.where(np.isin(layers, stage.recompute), RECOMPUTE, PLAIN)
     inside = np.zeros(problem.num_layers, np.bool_)
     inside[layers] = True
-    out, into = (
-        inside[problem.source] & ~inside[problem.target],
-        ~inside[problem.source] & inside[problem.target],
-    )
+    out = inside[problem.source] & ~inside[problem.target]
+    into = ~inside[problem.source] & inside[problem.target]
     work = int(problem.work[degree, choice, layers].sum())
     traffic = int(problem.sent[degree, out].sum() + problem.received[degree, into].sum())
     sync = (stage.data - 1) * int(problem.sync[degree, layers].sum())
-    kept, fixed = (
-        problem.kept[degree, choice, layers].sum(),
-        problem.fixed[degree, choice, layers].sum(),
-    )
-    ticks = -(-(work + traffic + sync) // stage.data)
-    return SampleStagePrice(
-        ticks, work, traffic, sync, int(kept) * in_flight + int(fixed), in_flight
-    )
+    return -(-(work + traffic + sync) // stage.data)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.plans.step_schedules import parse_schedule
+from placeopt.plans.step_schedules import NEVER, parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,21 +34,19 @@ if TYPE_CHECKING:
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.plans.step_schedules import StepSchedule
 
-NEVER = 2**62
-
 
 class BatchWork(NamedTuple):
     """Work of one micro-batch.
 
     Attributes
     ----------
-    fastest : least ticks of each layer, NEVER: impossible; shape (L,).
+    possible : whether there are times of every layer.
     priced : per choice of prices, the least priced device-ticks of all layers and the priced
     devices.
     least_pass : least fill of all layers by the weight parts of the schedules there are.
     """
 
-    fastest: Ints
+    possible: bool
     priced: tuple[tuple[int, int], ...]
     least_pass: dict[int, int]
 
@@ -57,31 +55,29 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     """Return the work of a micro-batch."""
     layers = problem.costs.num_layers
     device_ticks = np.full((len(problem.pools), layers), NEVER, np.int64)
-    fastest = np.full(layers, NEVER, np.int64)
     parts = {parse_schedule(name).weight_parts for name in problem.schedules}
-    passing = {part: fastest.copy() for part in parts}
-    for k, tensor, form in _ways(problem):
+    passing = {part: np.full(layers, NEVER, np.int64) for part in parts}
+    for k, tensor, form in replica_ways(problem):
         kind = problem.pools[k].kind
         ticks = problem.costs.layer_ticks(kind, tensor, micro_batch, False, form)
         if ticks is None:
             continue
         device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
-        fastest = np.minimum(fastest, ticks)
         weights = (
             problem.costs.weight_ticks(kind, tensor, micro_batch, form) if any(parts) else None
         )
         for part in parts:
             left = ticks if weights is None else ticks - part * weights
             passing[part] = np.minimum(passing[part], left)
-    known = (fastest < NEVER).all()
+    possible = bool((device_ticks.min(axis=0) < NEVER).all())
     return BatchWork(
-        fastest,
+        possible,
         tuple(_priced(problem, device_ticks)),
-        {part: max(0, int(row.sum())) if known else 0 for part, row in passing.items()},
+        {part: max(0, int(row.sum())) if possible else 0 for part, row in passing.items()},
     )
 
 
-def _ways(problem: StepPlanProblem) -> Iterator[tuple[int, int, str]]:
+def replica_ways(problem: StepPlanProblem) -> Iterator[tuple[int, int, str]]:
     """Yield the number of a pool, degree and form of every replica that its devices suffice for."""
     for k, pool in enumerate(problem.pools):
         for tensor in problem.degrees(pool):
@@ -101,29 +97,20 @@ def _priced(problem: StepPlanProblem, device_ticks: Ints) -> Iterator[tuple[int,
             yield int(least.sum()), supply
 
 
-def least_period(work: BatchWork, data: int) -> int:
-    """Return a lower bound on the longest period of any plan with a data degree, NEVER if there is
-    none.
-    """
-    if (work.fastest >= NEVER).any():
-        return NEVER
-    return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
-
-
-def _prices(kinds: int, steps: int = 16) -> list[Ints]:
-    """Return whole prices per kind: equal ones, and mixtures; those of two kinds sum to `steps`."""
-    mixtures = price_mixtures(kinds, steps)
+def _prices(kinds: int) -> list[Ints]:
+    """Return whole prices per kind: equal ones, and mixtures; those of two kinds sum to 16."""
+    mixtures = price_mixtures(kinds, 16)
     return [
         np.ones(kinds, np.int64),
         *mixtures[mixtures.min(axis=1) > 0 if kinds == 2 else slice(None)],
     ]
 
 
-def price_mixtures(kinds: int, steps: int, few_steps: int = 4) -> Ints:
-    """Return all whole prices of kinds that sum to `steps`, or to `few_steps` where there are more
-    than two kinds, shape (mixtures, kinds); for one kind its price is one.
+def price_mixtures(kinds: int, steps: int) -> Ints:
+    """Return all whole prices of kinds that sum to `steps`, or to 4 where there are more than two
+    kinds, shape (mixtures, kinds); for one kind its price is one.
     """
-    total = {1: 1, 2: steps}.get(kinds, few_steps)
+    total = {1: 1, 2: steps}.get(kinds, 4)
     return np.array(_summing(kinds, total), np.int64)
 
 
@@ -135,25 +122,13 @@ def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:
     ]
 
 
-def area_of(
-    problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int, schedule: StepSchedule
-) -> int:
-    """Return the area bound of one micro-batch, data degree and schedule."""
-    period, rest = period_and_fill(work, data, schedule)
-    return (
-        NEVER
-        if period >= NEVER
-        else (problem.rounds(micro_batch, data) * schedule.chunks - 1) * period + rest
-    )
-
-
 def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple[int, int]:
     """Return bounds on the longest period of a stage, NEVER if there is no plan, and on the
     fill.
     """
-    period = least_period(work, data)
-    if period >= NEVER:
+    if not work.possible:
         return NEVER, 0
+    period = max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
     passing = work.least_pass[schedule.weight_parts]
     if schedule.chunks == 1 and not schedule.weight_parts:
         return period, max(period, passing)
@@ -166,5 +141,9 @@ def area_bound(problem: StepPlanProblem) -> int:
     for size in problem.micro_batches:
         work = batch_work(problem, size)
         for name, data in product(problem.schedules, problem.data_degrees):
-            best = min(best, area_of(problem, work, size, data, parse_schedule(name)))
+            schedule = parse_schedule(name)
+            period, rest = period_and_fill(work, data, schedule)
+            if period < NEVER:
+                slots = problem.rounds(size, data) * schedule.chunks
+                best = min(best, (slots - 1) * period + rest)
     return 0 if best >= NEVER else best

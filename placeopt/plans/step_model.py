@@ -88,13 +88,14 @@ class StepParts:
 
     def to_json(self) -> dict[str, float]:
         """Return the parts with the factor applied; they add up to the step."""
-        names = ("compute", "tensor", "experts", "transfers", "bubble", "gradients", "optimizer")
-        return {name: self.factor * getattr(self, name) for name in (*names, "fixed")}
+        return {
+            name: self.factor * seconds for name, seconds in vars(self).items() if name != "factor"
+        }
 
 
-def longer(*times: float, exponent: float = 4.0) -> float:
-    """Return the largest time, rounded off: the norm of times with this `exponent`."""
-    total: float = sum(time**exponent for time in times) ** (1 / exponent)
+def longer(*times: float) -> float:
+    """Return the largest time, rounded off: the norm of times with the exponent 4."""
+    total: float = sum(time**4.0 for time in times) ** 0.25
     return total
 
 
@@ -120,10 +121,9 @@ class StepModel:
         """Return the parts of a step."""
         c, rounds = self.constants, conf.rounds
         layers = math.ceil(self.shape.layers / (conf.pipeline * conf.chunks)) * conf.chunks
-        layers_mean = self.shape.layers / conf.pipeline
         compute, tensor, experts = self._layer(conf)
         head = self._head(conf)
-        middle = layers_mean * (compute + tensor + experts)
+        middle = self.shape.layers / conf.pipeline * (compute + tensor + experts)
         slowest = layers * compute + head
         if len(set(stage_layers(self.shape.layers, conf.pipeline * conf.chunks))) > 1:
             # the last stage has a layer less, beside the head
@@ -176,7 +176,7 @@ class StepModel:
         return c["gemm_launch"] + flops + groups * moved / gpu.bandwidth
 
     def _thrice(
-        self, m: float, n: float, k: float, conf: Configuration, forward: float, groups: float = 1.0
+        self, m: float, n: float, k: float, conf: Configuration, groups: float = 1.0
     ) -> float:
         """Forward passes and the gradients of inputs and weights.
 
@@ -184,12 +184,12 @@ class StepModel:
         in two layouts, the second for the gradient of the weights.
         """
         c, gpu = self.constants, self.gpu
-        found = forward * self.product(m, n, k, conf.precision, groups)
+        found = conf.forwards * self.product(m, n, k, conf.precision, groups)
         found += self.product(m, k, n, conf.precision, groups)
         used = gpu.peak(conf.precision)[1]
         if used in ("fp8", "fp4"):
             each = groups * m * (2 + 2 * BYTES[used])
-            found += c["convert"] * each * (forward * k + n) / gpu.bandwidth
+            found += c["convert"] * each * (conf.forwards * k + n) / gpu.bandwidth
         if conf.adapters:
             return found
         return found + self.product(k, n, m, conf.precision, groups)
@@ -199,34 +199,32 @@ class StepModel:
         layer for one micro-batch, forward and backward.
         """
         shape, t, c, gpu = self.shape, conf.tensor, self.constants, self.gpu
-        tokens = conf.micro_batch * conf.sequence / conf.context
-        forward = conf.forwards
+        tokens, forward = conf.tokens, conf.forwards
         sparse = shape.sparse_layers / shape.layers
         attending = shape.with_attention / shape.layers
-        keys = 2 * shape.kv_heads * shape.head_dim
         width = shape.attention_width
         hidden = shape.hidden
-        work = attending * self._thrice(tokens, (width + keys) / t, hidden, conf, forward)
-        work += attending * self._thrice(tokens, hidden, width / t, conf, forward)
+        work = attending * self._thrice(tokens, (width + shape.key_width) / t, hidden, conf)
+        work += attending * self._thrice(tokens, hidden, width / t, conf)
         if shape.extra_parameters:
             extra = shape.extra_parameters / shape.layers / hidden
-            work += self._thrice(tokens, extra / t, hidden, conf, forward)
+            work += self._thrice(tokens, extra / t, hidden, conf)
             scans = (1 - attending) * (forward + 2) * 16 * tokens * extra / t
             work += c["scan"] * scans / gpu.bandwidth
         gates = 2 if shape.gated else 1
         for part, middle in ((1 - sparse, shape.ffn), (sparse, shape.shared_ffn)):
             if part and middle:
-                work += part * self._thrice(tokens, gates * middle / t, hidden, conf, forward)
-                work += part * self._thrice(tokens, hidden, middle / t, conf, forward)
+                work += part * self._thrice(tokens, gates * middle / t, hidden, conf)
+                work += part * self._thrice(tokens, hidden, middle / t, conf)
         if sparse:
             local = max(1.0, shape.experts / conf.expert)
             each = tokens / t * shape.active * conf.expert / shape.experts
             inside = shape.expert_width
-            pair = self._thrice(each, gates * shape.expert_ffn, inside, conf, forward, local)
-            pair += self._thrice(each, inside, shape.expert_ffn, conf, forward, local)
+            pair = self._thrice(each, gates * shape.expert_ffn, inside, conf, local)
+            pair += self._thrice(each, inside, shape.expert_ffn, conf, local)
             pair += 2 * (forward + 2) * c["each_expert"] * local
             work += sparse * pair * c["expert_products"]
-        work += attending * self._attention(conf, tokens, forward)
+        work += attending * self._attention(conf)
         passes = forward + 2
         between = tokens * hidden / (t if conf.sequence_parallel else 1)
         inner = tokens * (sparse * (shape.active * shape.expert_ffn + shape.shared_ffn) / t)
@@ -239,23 +237,23 @@ class StepModel:
         launch = c["launch"] if conf.flash else c["launch_unfused"]
         launch = launch + sparse * c["launch_experts"]
         launches = passes * launch * (1 + c["ranks"] * math.log2(t))
-        sums = self._tensor(conf, tokens, forward)
-        sums += attending * self._context(conf, tokens, forward)
+        sums = self._tensor(conf)
+        sums += attending * self._context(conf)
         alone = longer(work, launches)
         return (
             alone,
             longer(work + sums, launches) - alone,
-            sparse * self._exchange(conf, tokens, forward),
+            sparse * self._exchange(conf),
         )
 
-    def _attention(self, conf: Configuration, tokens: float, forward: float) -> float:
+    def _attention(self, conf: Configuration) -> float:
         """Scores, softmax and values; fused kernels keep nothing of the scores, others write them.
 
         The backward pass of fused kernels computes the scores again: 5 products for 2.
         """
         shape, c, gpu = self.shape, self.constants, self.gpu
         peak, used = gpu.peak("fp16" if conf.precision == "fp16" else "bf16")
-        once = 4 * tokens * conf.sequence * shape.attention_width / conf.tensor
+        once = 4 * conf.tokens * conf.sequence * shape.attention_width / conf.tensor
         if conf.flash:
             once *= shape.seen_keys(conf.sequence)
             slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
@@ -264,9 +262,9 @@ class StepModel:
             if conf.framework == "fsdp" and shape.causal:
                 # PyTorch's ranks have consecutive tokens: the last sees all, the mean one half
                 once *= 2 - 1 / conf.context
-            return once * (forward + 2.5) / (peak * gpu.share(used))
-        again = forward + (1 if conf.recompute == "selective" else 0)
-        scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
+            return once * (conf.forwards + 2.5) / (peak * gpu.share(used))
+        again = conf.forwards + (1 if conf.recompute == "selective" else 0)
+        scores = conf.tokens * conf.sequence * shape.heads / conf.tensor * 2
         return (again + 2) * (
             c["attention"] * once / (peak * gpu.share(used))
             + c["scores"] * 8 * scores / gpu.bandwidth
@@ -274,8 +272,7 @@ class StepModel:
 
     def _head(self, conf: Configuration) -> float:
         """Logits and loss of the last stage, never recomputed."""
-        tokens = conf.micro_batch * conf.sequence / conf.context
-        vocab = self.shape.vocab / conf.tensor
+        tokens, vocab = conf.tokens, self.shape.vocab / conf.tensor
         plain = "bf16" if conf.precision in ("fp8", "fp4") else conf.precision
         work = 3 * self.product(tokens, vocab, self.shape.hidden, plain)
         return work + self.constants["logits"] * 20 * tokens * vocab / self.gpu.bandwidth
@@ -299,24 +296,24 @@ class StepModel:
         rate, latency = self.rate(stride, group, per_host)
         return 2 * (group - 1) / group * size / rate + latency * math.log2(2 * group)
 
-    def _tensor(self, conf: Configuration, tokens: float, forward: float) -> float:
+    def _tensor(self, conf: Configuration) -> float:
         """Two sums per pass, of what lies between the parts of a layer."""
-        size = 2 * tokens * self.shape.hidden
-        sums = 2 * (forward + 1)
+        size = 2 * conf.tokens * self.shape.hidden
+        sums = 2 * (conf.forwards + 1)
         once = self._ring(size, 1, conf.tensor, conf.per_host)
         c = self.constants
         overlaps = conf.framework == "megatron" and conf.flash
         seen = c["tensor_seen"] if overlaps else c["async_seen"] if conf.async_tensor else 1.0
         return c["tensor"] * seen * sums * once
 
-    def _context(self, conf: Configuration, tokens: float, forward: float) -> float:
+    def _context(self, conf: Configuration) -> float:
         if conf.context == 1:
             return 0.0
-        size = 2 * tokens * conf.context * 2 * self.shape.kv_heads * self.shape.head_dim
+        size = 2 * conf.tokens * conf.context * 2 * self.shape.kv_heads * self.shape.head_dim
         ring = self._ring(size / conf.tensor, conf.tensor, conf.context, conf.per_host)
-        return self.constants["context"] * (forward + 2) * ring / 2
+        return self.constants["context"] * (conf.forwards + 2) * ring / 2
 
-    def _exchange(self, conf: Configuration, tokens: float, forward: float) -> float:
+    def _exchange(self, conf: Configuration) -> float:
         """All-to-all before and behind the experts, each pass."""
         if conf.expert == 1:
             return 0.0
@@ -325,10 +322,10 @@ class StepModel:
         hosts = max(1, conf.expert * conf.tensor // domain)
         # other hosts that a token's experts are expected on; it is sent once to each
         spread = (hosts - 1) * (1 - (1 - 1 / hosts) ** shape.active)
-        size = 2 * tokens / conf.tensor * shape.expert_width
+        size = 2 * conf.tokens / conf.tensor * shape.expert_width
         near = size * shape.active * (conf.expert - 1) / conf.expert / gpu.link
         far = size * spread / gpu.fabric
-        return self.constants["exchange"] * 2 * (forward + 1) * longer(near, far)
+        return self.constants["exchange"] * 2 * (conf.forwards + 1) * longer(near, far)
 
     def _transfer(self, conf: Configuration) -> float:
         """One activation to the next stage."""
@@ -342,8 +339,8 @@ class StepModel:
 
     def _gradients(self, conf: Configuration, busy: float) -> float:
         """What is seen of gradient sums, and of gathered weights, beside the compute."""
-        c, ranks = self.constants, conf.data * conf.context
-        if ranks == 1 or (conf.adapters and conf.sharding != "zero3"):
+        c = self.constants
+        if conf.ranks == 1 or (conf.adapters and conf.sharding != "zero3"):
             return 0.0
         if conf.sharding == "zero3":
             return self._gathered(conf, busy)
@@ -353,9 +350,8 @@ class StepModel:
         times = conf.rounds if conf.sharding == "zero2" else 1
         size = float(conf.main_gradients * times)
         size = (size + 2) / 2 if conf.shards > 1 else size
-        stride = conf.tensor
-        ring = self._ring(size * dense, stride, ranks, conf.per_host)
-        outer = max(1, ranks * conf.tensor // (conf.expert * conf.tensor))
+        ring = self._ring(size * dense, conf.tensor, conf.ranks, conf.per_host)
+        outer = max(1, conf.ranks // conf.expert)
         ring += self._ring(size * experts, conf.expert, outer, conf.per_host)
         ring *= c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
         if conf.framework == "fsdp":
@@ -366,16 +362,16 @@ class StepModel:
     def _gathered(self, conf: Configuration, busy: float) -> float:
         """What is seen of sharded weights, gathered for each pass, and of their gradients."""
         c, group, held = self.constants, conf.shards, self.held(conf)
-        experts, outside = self._experts_held(conf), conf.data * conf.context // group
+        experts = self._experts_held(conf)
         gathered = 4  # 2 bytes, for the forward and for the backward pass
         once = 0.5 * self._ring(held - experts, conf.tensor, group, conf.per_host)
         once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
         each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
         # with stages, weights stay gathered and gradients are summed at the end of the step
         times = conf.rounds if conf.pipeline == 1 else 1
-        if group < conf.data * conf.context and not conf.adapters:
-            outer = self._ring(2 * held / group, conf.per_host, outside, conf.per_host)
-            each += outer / times
+        if group < conf.ranks and not conf.adapters:
+            outside = conf.ranks // group
+            each += self._ring(2 * held / group, conf.per_host, outside, conf.per_host) / times
         hops = (2 if conf.adapters else 3) * times * self._hops(conf, group)
         return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
 
@@ -412,7 +408,7 @@ class MemoryParts:
 
     def to_json(self) -> dict[str, float]:
         """Return the parts by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return dict(vars(self))
 
 
 def memory_parts(
@@ -427,13 +423,14 @@ def memory_parts(
     `offloaded`: states and what recomputation starts from are in the host's memory; the device
     holds what a layer works with.
     """
+    known = MEMORY_CONSTANTS | (constants or {})
     if conf.pipeline == 1:
-        return _stage_parts(shape, conf, held, constants or {}, offloaded=offloaded)
+        return _stage_parts(shape, conf, held, known, offloaded=offloaded)
     p, v = conf.pipeline, conf.chunks
     waiting = min(conf.rounds, p) + ((p - 1) / v if v > 1 else 0.0)
-    first = _stage_parts(shape, conf, held, constants or {}, waiting, logits=False)
+    first = _stage_parts(shape, conf, held, known, waiting, logits=False)
     # 1F1B's last stage keeps one micro-batch, an interleaved one the chunks before its last
-    last = _stage_parts(shape, conf, held, constants or {}, ((v - 1) * min(conf.rounds, p) + 1) / v)
+    last = _stage_parts(shape, conf, held, known, ((v - 1) * min(conf.rounds, p) + 1) / v)
     return max(first, last, key=lambda parts: parts.total)
 
 
@@ -448,7 +445,6 @@ def _stage_parts(
     offloaded: bool = False,
 ) -> MemoryParts:
     """Return the parts of a stage on which `waiting` micro-batches have not gone back yet."""
-    known = MEMORY_CONSTANTS | constants
     size = 4 if conf.precision in ("fp32", "tf32") else 2
     trained = 0.01 if conf.adapters else 1.0
     layers = math.ceil(shape.layers / conf.pipeline)
@@ -458,8 +454,8 @@ def _stage_parts(
     activations = kept + max(loss, _working(shape, conf, size))
     # of two units the weights, of one the gradients, which are summed from another copy
     units = (3 * size + max(size, conf.main_gradients)) * one_layer
-    base = known.get(f"base {conf.framework}", known["base"])
-    more = (known["fragmentation"] - 1) * activations
+    base = constants.get(f"base {conf.framework}", constants["base"])
+    more = (constants["fragmentation"] - 1) * activations
     if offloaded:
         return MemoryParts(0.0, 0.0, 0.0, activations, units, base, more)
     level, own = SHARDING.index(conf.sharding), held / conf.shards
@@ -475,14 +471,14 @@ def _stage_parts(
     )
 
 
-def _gradient_bytes(conf: Configuration, size: int, step_bytes: int = 4) -> int:
+def _gradient_bytes(conf: Configuration, size: int) -> int:
     """Bytes of the gradient of a parameter of `size` bytes.
 
-    `step_bytes`: a copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps.
+    Beside is a copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps.
     With ZeRO 1 it is whole: measured peaks of one model on 8 devices grow by 9 bytes per parameter
     of a stage.
     """
-    copied = step_bytes if conf.framework == "megatron-deepspeed" and size == 2 else 0
+    copied = 4 if conf.framework == "megatron-deepspeed" and size == 2 else 0
     return max(size, conf.main_gradients) + copied
 
 
@@ -497,16 +493,13 @@ def _gathered(conf: Configuration, units: float, whole: float) -> float:
 
 def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> float:
     """Bytes that a layer keeps of a micro-batch without recomputation."""
-    t = conf.tensor
-    tokens = conf.micro_batch * conf.sequence / conf.context
+    t, tokens = conf.tensor, conf.tokens
     low = 1 if conf.precision in ("fp8", "fp4") else size  # what enters a product is kept as it is
     between = 2.0 * tokens * shape.hidden * (size + low) / (t if conf.sequence_parallel else 1)
-    keys = 2 * shape.kv_heads * shape.head_dim
-    attention = tokens * (shape.attention_width * (size + low) + keys * size) / t
-    sparse = shape.sparse_layers / shape.layers
-    width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
-    inner = tokens * width * (low + (2 if shape.gated else 1) * size) / t
+    attention = tokens * (shape.attention_width * (size + low) + shape.key_width * size) / t
+    inner = tokens * shape.inner_width * (low + (2 if shape.gated else 1) * size) / t
     attention *= shape.with_attention / shape.layers
+    sparse = shape.sparse_layers / shape.layers
     routed = sparse * tokens * shape.active * shape.hidden * (size + low) / t
     kept = 0.0 if conf.recompute != "none" else _scores(shape, conf)
     return between + attention + inner + routed + kept
@@ -518,25 +511,13 @@ def _scores(shape: ModelShape, conf: Configuration) -> float:
     """
     if conf.flash:
         return 0.0
-    tokens = conf.micro_batch * conf.sequence / conf.context
-    return 5 * tokens * conf.sequence * shape.heads / conf.tensor
+    return 5 * conf.tokens * conf.sequence * shape.heads / conf.tensor
 
 
-def _kept(
-    shape: ModelShape,
-    conf: Configuration,
-    waiting: float,
-    layers: int,
-    size: int,
-    start_bytes: int = 2,
-) -> float:
-    """Bytes that wait for the backward pass: of `waiting` micro-batches in so many layers.
-
-    `start_bytes`: of a value that recomputation starts from.
-    """
+def _kept(shape: ModelShape, conf: Configuration, waiting: float, layers: int, size: int) -> float:
+    """Bytes that wait for the backward pass: of `waiting` micro-batches in so many layers."""
     found = waiting * layers * layer_activations(shape, conf, size)
-    tokens = conf.micro_batch * conf.sequence / conf.context
-    start = tokens * shape.hidden * start_bytes
+    start = conf.tokens * shape.hidden * 2  # recomputation starts from 16-bit values
     start /= conf.tensor if conf.sequence_parallel else 1
     if conf.recompute == "full":
         found = conf.share * waiting * layers * start + (1 - conf.share) * found
@@ -545,23 +526,17 @@ def _kept(
     return found
 
 
-def _loss(
-    shape: ModelShape, conf: Configuration, usual_bytes: int = 6, shared_bytes: int = 16
-) -> float:
+def _loss(shape: ModelShape, conf: Configuration) -> float:
     """Bytes of logits and their gradients.
 
-    Parameters
-    ----------
-    usual_bytes : of a logit in 16 bits and its gradient in 32, where `LOGIT_BYTES` has no others.
-    shared_bytes : of PyTorch's loss of logits that tensor ranks share: its backward pass
-    (torch/distributed/tensor/parallel/loss.py) holds the logarithms, a gradient, their exponentials
-    and the sum of both, each in 32 bits.
+    A logit takes 16 bits and its gradient 32, where `LOGIT_BYTES` has no others. The backward pass
+    of PyTorch's loss of logits that tensor ranks share (torch/distributed/tensor/parallel/loss.py)
+    holds the logarithms, a gradient, their exponentials and the sum of both, each in 32 bits.
     """
-    each = LOGIT_BYTES.get(conf.framework, usual_bytes)
+    each = LOGIT_BYTES.get(conf.framework, 6)
     if conf.framework == "fsdp" and conf.tensor > 1:
-        each = shared_bytes
-    tokens = conf.micro_batch * conf.sequence / conf.context
-    return each * tokens * shape.vocab / conf.tensor
+        each = 16
+    return each * conf.tokens * shape.vocab / conf.tensor
 
 
 def _working(shape: ModelShape, conf: Configuration, size: int) -> float:
@@ -571,12 +546,9 @@ def _working(shape: ModelShape, conf: Configuration, size: int) -> float:
     even where ranks share out what lies between (Korthikanti et al., section 4.2.2); and the
     gradients of the feed-forward part's inner values, or of scores before and behind the softmax.
     """
-    tokens = conf.micro_batch * conf.sequence / conf.context
-    sparse = shape.sparse_layers / shape.layers
-    width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
-    inner = tokens * width * (3 if shape.gated else 2) * size / conf.tensor
+    inner = conf.tokens * shape.inner_width * (3 if shape.gated else 2) * size / conf.tensor
     scores = _scores(shape, conf)
     again = scores if conf.recompute != "none" else 0.0
     if conf.recompute == "full":
         again += conf.share * layer_activations(shape, conf, size)
-    return again + 2 * tokens * shape.hidden * size + max(inner, 4 / 5 * scores)
+    return again + 2 * conf.tokens * shape.hidden * size + max(inner, 4 / 5 * scores)

@@ -53,7 +53,6 @@ class StepPrice:
     pace : ticks between two passes, the longest period or that of a repetend. first : ticks of the
     first micro-batch.
     links : ticks that it takes over each cut, there and back.
-    bottleneck : index of the stage with the longest period.
     """
 
     step: int
@@ -63,16 +62,6 @@ class StepPrice:
     first: int
     links: tuple[int, ...]
     stages: tuple[StagePrice, ...]
-
-    @property
-    def bottleneck(self) -> int:
-        """Index of the stage with the longest period."""
-        return max(range(len(self.stages)), key=lambda i: self.stages[i].period)
-
-    @property
-    def closing(self) -> int:
-        """Ticks behind the last micro-batch, of the stage that takes longest."""
-        return max(stage.sync + stage.optimizer for stage in self.stages)
 
 
 def plan_load(plan: TrainingPlan, position: int, rounds: int) -> Load:

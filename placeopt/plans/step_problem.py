@@ -260,11 +260,11 @@ class StepPlanProblem(Shown):
         return replace(self, **changes)
 
 
-def shared_counts(data: int, shares: int = 4) -> list[int]:
-    """Return how many of `data` replicas of a stage may be of the first of two unlike kinds: all
-    but none and all of its `shares`, by default quarters, to the nearest replica.
+def shared_counts(data: int) -> list[int]:
+    """Return how many of `data` replicas of a stage may be of the first of two unlike kinds: one to
+    three quarters, to the nearest replica.
     """
-    return sorted({round(data * part / shares) for part in range(1, shares)})
+    return sorted({round(data * part / 4) for part in range(1, 4)})
 
 
 def parse_pools(text: str) -> tuple[DevicePool, ...]:
@@ -285,7 +285,7 @@ def _pool(part: str, whole: str) -> DevicePool:
             f"devices '{whole}': expected COUNTxKIND, joined by '+', received '{part}'"
         )
     kind, options = found[2], {}
-    for pair in (found[3] or "").split("&") if found[3] else ():
+    for pair in found[3].split("&") if found[3] else ():
         key, _, value = pair.partition("=")
         if key not in OPTIONS:
             raise InputError(

@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from placeopt.model.errors import InputError, did_you_mean
@@ -124,20 +125,6 @@ class StepSchedule:
             stages > 1 and rounds >= self._warm_up(stages, 0)
             if self.splits_backward
             else stages > 0
-        )
-
-    def needs(self) -> str:
-        """Say which numbers of stages and micro-batches it takes."""
-        if self.chunks > 1:
-            return (
-                f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches "
-                "a "
-                "multiple of these"
-            )
-        return (
-            "at least 2 stages and "
-            + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1")
-            + " micro-batches"
         )
 
     def flight(self, stages: int, position: int, rounds: int, kept: tuple[int, ...] = ()) -> int:
@@ -231,10 +218,8 @@ def _interleaved_flight(devices: int, chunks: int, position: int, rounds: int) -
 
 def behind_stages(passes: Sequence[int], links: Sequence[int]) -> list[int]:
     """Return all passes and links behind every stage, b; `links` has one less."""
-    found = [0]
-    for ticks, link in zip(passes[:0:-1], reversed(links), strict=True):
-        found.append(found[-1] + ticks + link)
-    return found[::-1]
+    pairs = zip(passes[:0:-1], reversed(links), strict=True)
+    return list(accumulate((ticks + link for ticks, link in pairs), initial=0))[::-1]
 
 
 def least_pace(periods: Sequence[int], behind: Sequence[int], kept: Sequence[int]) -> int:
@@ -267,11 +252,10 @@ def kept_at(periods: Sequence[int], behind: Sequence[int], pace: int) -> list[in
     forwards.
     """
     found: list[int] = []
-    wait = 0
-    for i in range(len(periods) - 1, -1, -1):
-        if found:
-            wait += behind[i] - behind[i + 1]
-        between = max(0, -(-(wait + periods[i]) // pace) - 1)
-        wait = max(wait, between * pace)
+    wait = last = 0
+    for period, rest in zip(reversed(periods), reversed(behind), strict=True):
+        wait += rest - last
+        between = max(0, -(-(wait + period) // pace) - 1)
+        wait, last = max(wait, between * pace), rest
         found.append(between + 1)
     return found[::-1]

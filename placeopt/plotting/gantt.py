@@ -75,18 +75,19 @@ def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
     ----------
     runs : pairs (title, execution).
     """
-    problem = runs[0][1].problem
-    longest = max(run.makespan for _, run in runs)
+    executions = [run for _, run in runs]
+    problem = executions[0].problem
+    longest = max(run.makespan for run in executions)
     unit, scale = time_unit(longest, problem.tick_seconds)
     figure = new_figure(14, min(30.0, 1.2 + len(runs) * (0.7 + 0.95 * problem.num_devices)))
-    colours = colour_of_types([run for _, run in runs])
+    colours = colour_of_types(executions)
     for row, (title, run) in enumerate(runs, start=1):
         axes = figure.add_subplot(len(runs), 1, row)
         _draw(axes, run, scale, colours, longest / scale)
         axes.axvline(run.makespan / scale, color="#444444", linewidth=0.8)
         axes.set_title(f"{title}: {run.makespan / scale:.4g} {unit}", fontsize=10)
     axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
-    _add_legend(figure, [run for _, run in runs], colours)
+    _add_legend(figure, executions, colours)
     return figure
 
 

@@ -18,30 +18,25 @@ if TYPE_CHECKING:
 
 def levels(graph: OpGraph) -> Ints:
     """Return the number of edges on the longest path from a source to each op, shape (num_ops,)."""
-    level = np.zeros(graph.num_ops, np.int64)
-    edges = graph.edges
-    by_source = np.argsort(edges[:, 0], kind="stable")
-    pointer = np.searchsorted(edges[by_source, 0], np.arange(graph.num_ops + 1)).tolist()
-    targets = edges[by_source, 1].tolist()
-    depth = level.tolist()
-    for u in graph.topological_order.tolist():
-        for v in targets[pointer[u] : pointer[u + 1]]:
-            depth[v] = max(depth[v], depth[u] + 1)
-    return np.array(depth, np.int64)
+    rank = np.argsort(graph.topological_order)
+    level = [0] * graph.num_ops
+    for u, v in graph.edges[np.argsort(rank[graph.edges[:, 0]])].tolist():
+        level[v] = max(level[v], level[u] + 1)
+    return np.array(level, np.int64)
 
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:
     """Return ops, tensors, edges, depth, width, parameters, flops, unshaped ops and the count of
     each op type.
     """
-    level = levels(graph)
+    count = np.bincount(levels(graph))
     return {
         "name": graph.name,
         "ops": graph.num_ops,
         "tensors": graph.num_tensors,
         "edges": graph.num_edges,
-        "depth": int(level.max()) + 1,
-        "width": int(np.bincount(level).max()),
+        "depth": len(count),
+        "width": int(count.max()),
         "parameters": int(graph.parameters.sum()),
         "flops": int(graph.flops.sum()),
         "bytes": int(graph.tensor_bytes.sum()),
@@ -61,12 +56,11 @@ def graph_figure(graph: OpGraph) -> Any:
     max_drawn = 150
     if graph.num_ops > max_drawn:
         return _profile(graph, level)
-    figure = new_figure(
-        min(24.0, 2.5 + 0.55 * (int(level.max()) + 1)), 2.0 + 0.42 * int(np.bincount(level).max())
-    )
+    count = np.bincount(level)
+    figure = new_figure(min(24.0, 2.5 + 0.55 * len(count)), 2.0 + 0.42 * int(count.max()))
     axes = figure.add_subplot()
     place: Floats = np.zeros((graph.num_ops, 2))
-    for at in range(int(level.max()) + 1):
+    for at in range(len(count)):
         ops = np.flatnonzero(level == at)
         place[ops, 0] = at
         place[ops, 1] = np.arange(len(ops)) - (len(ops) - 1) / 2

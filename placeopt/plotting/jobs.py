@@ -30,7 +30,7 @@ def occupancy(episode: Episode, bins: int = 250) -> tuple[Floats, Floats]:
     return edges * problem.tick_seconds, share
 
 
-def plot_occupancy(episode: Episode, title: str = "") -> Any:
+def plot_occupancy(episode: Episode) -> Any:
     """Return a figure: occupancy by model over time, and the blocked jobs by cause below.
 
     Raises
@@ -53,9 +53,7 @@ def plot_occupancy(episode: Episode, title: str = "") -> Any:
         bottom = top
     upper.set_ylim(0, 1)
     upper.set_ylabel("servers held")
-    figure.suptitle(
-        title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked"
-    )
+    figure.suptitle(f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked")
     figure.legend(loc="outside lower center", fontsize="small", ncols=len(models))
     for cause in range(1, len(CAUSES)):
         jobs = np.flatnonzero(episode.cause == cause)
@@ -114,10 +112,9 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
                     }
                 )
         if episode.cause[job] != COMPLETED:
-            label = f"{name}: {CAUSES[episode.cause[job]]}"
             events.append(
                 {
-                    "name": label,
+                    "name": f"{name}: {CAUSES[episode.cause[job]]}",
                     "ph": "i",
                     "s": "p",
                     "pid": 2,

@@ -43,13 +43,7 @@ BAND = 0.92
 """Height of a device's lanes together; devices are 1 apart."""
 
 
-def draw_pipeline(
-    schedule: PipelineSchedule,
-    path: str | os.PathLike[str] | None = None,
-    *,
-    memory: bool = True,
-    until: int | None = None,
-) -> Any:
+def draw_pipeline(schedule: PipelineSchedule, path: str | os.PathLike[str] | None = None) -> Any:
     """Draw a schedule; return the matplotlib figure and write it to `path`, if given.
 
     A row per device with a lane for forward, backward and weight passes, the micro-batch number in
@@ -57,21 +51,15 @@ def draw_pipeline(
     the ground of the steady state coloured. Below: memory that the micro-batches hold on each
     device over time, scaled to its values.
 
-    Parameters
-    ----------
-    memory : whether to draw the memory panel.
-    until : last tick to show, all by default.
-
     Raises
     ------
     MissingExtraError
         If matplotlib is not installed.
     """
     problem = schedule.problem
-    end = min(schedule.makespan, until) if until else schedule.makespan
     rows, lanes = problem.num_devices, _lanes(schedule)
-    width = _inches(schedule, end)
-    panels = 2 if memory and (problem.memory != 0).any() else 1
+    width = _inches(schedule)
+    panels = 2 if (problem.memory != 0).any() else 1
     heights = [max(1.2, 0.22 * len(lanes) * rows + 0.1 * rows), 1.8][:panels]
     figure = new_figure(width, sum(heights) + 1.5)
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -80,9 +68,9 @@ def draw_pipeline(
     if steady is not None:
         for axis in axes:
             axis.axvspan(*steady, facecolor=STEADY, edgecolor=STEADY_EDGE, zorder=0, gid="steady")
-    _draw_cells(schedule, gantt, end, lanes, width / max(1, end))
+    _draw_cells(schedule, gantt, lanes, width / schedule.makespan)
     gantt.set_ylim(rows - 0.5, -0.5)
-    gantt.set_xlim(0, end)
+    gantt.set_xlim(0, schedule.makespan)
     _name_rows(schedule, gantt, lanes)
     _add_legend(schedule, gantt, framed, steady=steady is not None)
     unit, size = _unit(schedule)
@@ -96,7 +84,7 @@ def draw_pipeline(
         pad=24,
     )
     if panels == 2:
-        _draw_memory(schedule, axes[1], end)
+        _draw_memory(schedule, axes[1])
     axes[-1].xaxis.set_major_formatter(lambda ticks, _: f"{ticks / size:g}")
     axes[-1].set_xlabel(f"time ({unit})")
     if path is not None:
@@ -111,26 +99,20 @@ def _unit(schedule: PipelineSchedule) -> tuple[str, float]:
     return time_unit(schedule.makespan, schedule.problem.tick_seconds)
 
 
-def _timed(schedule: PipelineSchedule, least_seconds: float = 1e-6) -> bool:
-    """Whether ticks are times: shorter schedules are of shapes and block tables, whose ticks and
-    memory have units of their own.
+def _timed(schedule: PipelineSchedule) -> bool:
+    """Whether ticks are times: schedules of less than a microsecond are of shapes and block tables,
+    whose ticks and memory have units of their own.
     """
-    return schedule.makespan * schedule.problem.tick_seconds >= least_seconds
+    return schedule.makespan * schedule.problem.tick_seconds >= 1e-6
 
 
-def _inches(
-    schedule: PipelineSchedule,
-    end: int,
-    *,
-    cell: float = 0.24,
-    period: float = 0.55,
-    limits: tuple[float, float] = (8.0, 34.0),
-) -> float:
+def _inches(schedule: PipelineSchedule) -> float:
     """Return a width that leaves room for the numbers of the micro-batches: so many inches for
     every cell of a device, and for every micro-batch, within limits.
     """
     cells = max(map(len, schedule.problem.on_device))
-    return float(np.clip(end / float(schedule.period) * max(period, cell * cells), *limits))
+    period = max(0.55, 0.24 * cells)
+    return float(np.clip(schedule.makespan / float(schedule.period) * period, 8.0, 34.0))
 
 
 def _lanes(schedule: PipelineSchedule) -> list[tuple[str, ...]]:
@@ -140,15 +122,9 @@ def _lanes(schedule: PipelineSchedule) -> list[tuple[str, ...]]:
 
 
 def _draw_cells(
-    schedule: PipelineSchedule,
-    axis: Any,
-    end: int,
-    lanes: list[tuple[str, ...]],
-    inches_per_tick: float,
+    schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]], inches_per_tick: float
 ) -> None:
-    """Draw a cell for every block that starts before `end`, with the number of its micro-batch
-    where there is room.
-    """
+    """Draw a cell for every block, with the number of its micro-batch where there is room."""
     from matplotlib.patches import Rectangle
 
     problem = schedule.problem
@@ -156,9 +132,9 @@ def _draw_cells(
     height = BAND / len(lanes)
     for i in range(problem.num_blocks):
         kind, span = problem.kind[i], int(problem.span[i])
-        begun = np.flatnonzero(schedule.start[:, i] < end).tolist()
-        for j, d in itertools.product(begun, problem.devices_of(i).tolist()):
-            start, top = int(schedule.start[j, i]), d - BAND / 2 + lane_of[kind] * height
+        cells = itertools.product(enumerate(schedule.start[:, i].tolist()), problem.devices_of(i))
+        for (j, start), d in cells:
+            top = int(d) - BAND / 2 + lane_of[kind] * height
             axis.add_patch(
                 Rectangle(
                     (start, top),
@@ -185,19 +161,12 @@ def _draw_cells(
                 )
 
 
-def _font(
-    digits: int,
-    inches: float,
-    *,
-    sizes: tuple[float, ...] = (6.5, 5.0),
-    per_digit_and_point: float = 0.0088,
-    margin: float = 0.02,
-) -> float | None:
+def _font(digits: int, inches: float) -> float | None:
     """Return the first size in points in which a number fits into a cell so wide, None if none
-    does; a digit is so many inches wide per point.
+    does.
     """
-    room, width = inches - margin, per_digit_and_point * digits
-    return next((size for size in sizes if room >= width * size), None)
+    room, width = inches - 0.02, 0.0088 * digits  # a digit is so many inches wide per point
+    return next((size for size in (6.5, 5.0) if room >= width * size), None)
 
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
@@ -217,16 +186,14 @@ def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...
     right.tick_params(length=0)
 
 
-def _row_text(
-    schedule: PipelineSchedule, device: int, *, most_devices: int = 16, most_letters: int = 14
-) -> str:
+def _row_text(schedule: PipelineSchedule, device: int) -> str:
     """Return the name of a device and, where so many fit, of the stages that it holds."""
     problem = schedule.problem
     name = problem.device_names[device]
     forward = [i for i in problem.on_device[device] if problem.kind[i] == "F"]
     stages = ", ".join(problem.block_names[i].removeprefix("F") for i in forward)
     several = "s" if len(forward) > 1 else ""
-    room = forward and problem.num_devices <= most_devices and len(stages) <= most_letters
+    room = forward and problem.num_devices <= 16 and len(stages) <= 14
     return f"{name}\nstage{several} {stages}" if room else name
 
 
@@ -242,11 +209,8 @@ def _add_legend(schedule: PipelineSchedule, axis: Any, framed: int, *, steady: b
     if framed and schedule.repetend is not None:
         size = schedule.repetend.size
         words = f"one repetition of {size} micro-batch{'es' if size > 1 else ''}"
-        words += (
-            ""
-            if framed == sum(map(bool, problem.on_device))
-            else ", where the schedule is not denser"
-        )
+        if framed < sum(map(bool, problem.on_device)):
+            words += ", where the schedule is not denser"
         handles.append(Patch(fill=False, edgecolor=FRAME, linewidth=1.8, label=words))
     if steady:
         handles.append(Patch(facecolor=STEADY, edgecolor=STEADY_EDGE, label="steady state"))
@@ -277,8 +241,7 @@ def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> int:
     framed = 0
     for d in range(schedule.problem.num_devices):
         for turn in sorted(whole, key=lambda turn: (abs(turn - middle), turn)):
-            found = _repetition(schedule, turn, d)
-            if found is not None:
+            if found := _repetition(schedule, turn, d):
                 left, right = found
                 axis.add_patch(
                     Rectangle(
@@ -343,7 +306,7 @@ def _extent(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, in
     return int(start.min()), int((start + schedule.problem.span[here]).max())
 
 
-def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
+def _draw_memory(schedule: PipelineSchedule, axis: Any) -> None:
     """Draw what micro-batches hold on every device; the panel ends a little above the most that is
     held.
     """
@@ -354,7 +317,7 @@ def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
         profile = schedule.memory_profile(d)
         if not len(profile):
             continue
-        times = np.concatenate(([0], profile[:, 0], [end]))
+        times = np.concatenate(([0], profile[:, 0], [schedule.makespan]))
         held = np.concatenate(([0], profile[:, 1], profile[-1:, 1])) / size
         axis.step(times, held, where="post", linewidth=1.2, label=f"{name}: {held.max():.3g}")
     limits = sorted({int(c) for c in problem.capacity if c < UNLIMITED})
@@ -364,7 +327,7 @@ def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
     near = [limit for limit in limits if limit <= near_capacity * most]
     for limit in near:
         axis.axhline(limit / size, color=FRAME, linestyle="--", linewidth=0.9)
-    far = _far_text(schedule, [x for x in limits if x not in near])
+    far = _far_text(schedule, limits[len(near) :])
     axis.set_ylim(0, 1.12 * max([most, *near]) / size or 1)
     axis.set_ylabel(f"held by micro-\nbatches{unit}{far}", fontsize=8)
     if problem.num_devices <= 8:
@@ -386,13 +349,11 @@ def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
     return f"\n(room for {limits[0] / size:.3g}{unit.replace(',', '')})"
 
 
-def _memory_unit(
-    schedule: PipelineSchedule, most: int, least_bytes: int = 4096
-) -> tuple[str, float]:
+def _memory_unit(schedule: PipelineSchedule, most: int) -> tuple[str, float]:
     """Return the unit of memory, with a comma before it, and its bytes; none for block tables and
     shapes, and where less is held.
     """
-    if not _timed(schedule) or most < least_bytes:
+    if not _timed(schedule) or most < 4096:
         return "", 1.0
     return next(
         (f", {name}", float(size))

@@ -52,7 +52,7 @@ def convergence_figure(result: Result[Any]) -> Any:
     """
     if not result.trace:
         raise InputError(f"the result of '{result.solver}' has no trace to draw")
-    points = [*result.trace]
+    points = result.trace
     unit, scale = time_unit(
         float(max(p.incumbent or p.lower_bound for p in points)), result.tick_seconds
     )

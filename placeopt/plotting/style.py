@@ -37,8 +37,8 @@ ATTENTION = "#FF8800"
 """Orange, which no other type of ops gets."""
 
 
-def pyplot() -> Any:
-    """Return matplotlib.figure (no global state, no display needed).
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of the given size in inches (no global state, no display needed).
 
     Raises
     ------
@@ -46,18 +46,11 @@ def pyplot() -> Any:
         If matplotlib is not installed.
     """
     try:
-        import matplotlib
-
         # figures choose what draws them by the suffix: no backend is set, no display needed
-        import matplotlib.figure
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing pictures") from error
-    return matplotlib
-
-
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of the given size in inches."""
-    return pyplot().figure.Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:

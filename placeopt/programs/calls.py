@@ -81,24 +81,20 @@ def homes(program: Program, placed: Mapping[str, int]) -> Ints:
         If an op of the placement is no call of the model (those of the backward pass excepted,
         which run where their forward op does), or none of them is.
     """
-    index = {call.name: i for i, call in enumerate(program.calls)}
-    device = np.full(program.num_calls, -1, np.int64)
-    strange = []
-    for name, where in placed.items():
-        if name in index:
-            device[index[name]] = where
-        elif name.rpartition("/")[0] not in placed:
-            strange.append(name)
-    if strange or (device < 0).all():
+    device = {call.name: placed.get(call.name, -1) for call in program.calls}
+    strange = [
+        name for name in placed if name not in device and name.rpartition("/")[0] not in placed
+    ]
+    if strange or max(device.values(), default=-1) < 0:
         name = strange[0] if strange else next(iter(placed), "")
-        near = nearest(name, index)
+        near = nearest(name, device)
         hint = (
             f"did you mean '{near}'?"
             if near
             else "is it a placement of this model, read with the same options?"
         )
         raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
-    return spread(program, device)
+    return _spread(program, device)
 
 
 def constants(program: Program, placed: Collection[str]) -> set[int]:
@@ -116,15 +112,15 @@ def constants(program: Program, placed: Collection[str]) -> set[int]:
     return found
 
 
-def spread(program: Program, device: Ints) -> Ints:
+def _spread(program: Program, device: Mapping[str, int]) -> Ints:
     """Give every call without a device (-1) that of its first input, else that of its first reader,
     else device 0.
     """
-    found: list[int] = device.tolist()
+    found = [device[call.name] for call in program.calls]
     for i, call in enumerate(program.calls):
         if found[i] < 0:
             found[i] = next((found[j] for j in call.inputs if found[j] >= 0), -1)
-    for i in range(program.num_calls - 1, -1, -1):
+    for i in reversed(range(program.num_calls)):
         if found[i] < 0:
             found[i] = next((found[j] for j in program.readers[i] if found[j] >= 0), -1)
     return np.array([max(where, 0) for where in found], np.int64)

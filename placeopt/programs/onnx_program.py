@@ -14,11 +14,13 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import locate
-from placeopt.instances.readers.onnx_file import load_model, scope_of
+from placeopt.instances.readers.model_ir import in_order
+from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, write_text
 from placeopt.programs import onnx_runner
@@ -152,7 +154,7 @@ def onnx_program(source: str | Path) -> OnnxProgram:
         from onnx import inliner, shape_inference
     except ImportError:
         raise MissingExtraError("onnx", "onnx", "running ONNX models") from None
-    path, entry = locate(source, None, {})
+    path, entry = locate(source)
     try:
         load_model(path, max_bytes=entry.max_bytes)  # refuses nonsense within bounded memory
         proto = onnx.load(path)
@@ -214,15 +216,12 @@ def reads(node: Any) -> list[str]:
 
 
 def _captured(node: Any) -> Iterator[str]:
-    for attribute in node.attribute:
-        for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            inside = {value.name for value in body.input} | {
-                tensor.name for tensor in body.initializer
-            }
-            for inner in body.node:
-                yield from (name for name in reads(inner) if name not in inside)
-                inside.update(inner.output)
-            yield from (value.name for value in body.output if value.name not in inside)
+    for body in nested_graphs(node):
+        inside = {value.name for value in (*body.input, *body.initializer)}
+        for inner in body.node:
+            yield from (name for name in reads(inner) if name not in inside)
+            inside.update(inner.output)
+        yield from (value.name for value in body.output if value.name not in inside)
 
 
 def _makers(nodes: Sequence[Any]) -> dict[str, int]:
@@ -233,25 +232,8 @@ def _makers(nodes: Sequence[Any]) -> dict[str, int]:
 def _sorted(graph: Any) -> list[Any]:
     """Return the nodes in an order in which every one finds its inputs."""
     made = _makers(graph.node)
-    order: list[int] = []
-    state = [0] * len(graph.node)
-    for root in range(len(graph.node)):
-        stack = [root]
-        while stack:
-            i = stack[-1]
-            if state[i] == 0:
-                state[i] = 1
-                stack += [
-                    made[name]
-                    for name in reads(graph.node[i])
-                    if name in made and state[made[name]] == 0
-                ]
-                continue
-            stack.pop()
-            if state[i] == 1:
-                state[i] = 2
-                order.append(i)
-    return [graph.node[i] for i in order]
+    before = [{made[name] for name in reads(node) if name in made} for node in graph.node]
+    return [graph.node[i] for i in in_order(before, [node.name for node in graph.node])]
 
 
 def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
@@ -298,15 +280,13 @@ def parts_of(
     groups: Sequence[Sequence[int]],
     home: Sequence[int],
     devices: Sequence[str],
-) -> tuple[dict[str, Any], dict[str, Callable[[Path], None]]]:
+) -> tuple[dict[str, Any], dict[str, Callable[[Path], object]]]:
     """Return the manifest and the files of a model cut into groups of calls, in order."""
     parts = program.cut(groups)
     # Two devices may have one name in the framework (two threads of one CPU): the manifest keeps
     # them apart.
-    titles = [
-        f"{name}#{d}" if devices.count(name) > 1 else name for d, name in enumerate(tuple(devices))
-    ]
-    files: dict[str, Callable[[Path], None]] = {}
+    titles = [f"{name}#{d}" if devices.count(name) > 1 else name for d, name in enumerate(devices)]
+    files: dict[str, Callable[[Path], object]] = {}
     rows = []
     for i, (part, d) in enumerate(zip(parts, home, strict=True)):
         file = f"part{i:03d}.onnx"
@@ -318,7 +298,7 @@ def parts_of(
                 "outputs": list(part.outputs),
             }
         )
-        files[file] = _writer(part)
+        files[file] = partial(_save, part)
     manifest = {
         "model": program.program.name,
         "devices": {title: providers(name) for title, name in zip(titles, devices, strict=True)},
@@ -328,8 +308,8 @@ def parts_of(
     }
     text = json.dumps(manifest, indent=1) + "\n"
     runner = Path(onnx_runner.__file__).read_text(encoding="utf-8")
-    files["manifest.json"] = lambda path: _write(path, text)
-    files["runner.py"] = lambda path: _write(path, runner)
+    files["manifest.json"] = partial(write_text, text=text)
+    files["runner.py"] = partial(write_text, text=runner)
     return manifest, files
 
 
@@ -365,20 +345,13 @@ def open_runner(folder: Path, threads: int = 0) -> onnx_runner.Runner:
         ) from error
 
 
-def _writer(part: Part) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        import onnx
+def _save(part: Part, path: Path) -> None:
+    import onnx
 
-        large = part.proto.ByteSize() > EXTERNAL
-        onnx.save(
-            part.proto,
-            path,
-            save_as_external_data=large,
-            location=f"{path.name}.data" if large else None,
-        )
-
-    return write
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
+    large = part.proto.ByteSize() > EXTERNAL
+    onnx.save(
+        part.proto,
+        path,
+        save_as_external_data=large,
+        location=f"{path.name}.data" if large else None,
+    )

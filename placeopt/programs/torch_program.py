@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, region_of
+from placeopt.instances.readers.torch_ops import (
+    OPS,
+    base_name,
+    flat,
+    inner_name,
+    innermost,
+    region_of,
+)
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
@@ -52,11 +59,14 @@ class TorchProgram:
     exported: Any
 
 
+def is_archive(source: Any) -> bool:
+    """Whether a source is an archive of torch.export."""
+    return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
+
+
 def is_torch_program(source: Any) -> bool:
     """Whether a source is a torch module, the name of one, or an archive of torch.export."""
-    if is_torch_source(source):
-        return True
-    return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
+    return is_torch_source(source) or is_archive(source)
 
 
 def torch_program(
@@ -168,9 +178,7 @@ def _inline_regions(module: Any) -> None:
     still do.
     """
     graph = module.graph
-    while regions := [
-        (node, found) for node in graph.nodes if (found := region_of(node)) is not None
-    ]:
+    while regions := [(node, found) for node in graph.nodes if (found := region_of(node))]:
         for node, (nested, given, grad) in regions:
             results = _inline(module, node, nested, given)
             if not grad:
@@ -261,15 +269,6 @@ def attribute(module: Any, path: str) -> Any:
     return operator.attrgetter(path)(module)
 
 
-def flat(value: Any) -> list[Any]:
-    """Return what is nested in lists, tuples and dicts, in order."""
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in flat(item)]
-    return (
-        [x for item in value.values() for x in flat(item)] if isinstance(value, dict) else [value]
-    )
-
-
 def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
     if module is not None:
         return tuple(name for name, _ in module.named_modules())
@@ -288,14 +287,7 @@ def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
 
 def module_of(node: Any) -> str:
     """Return the path of the module that makes a node, "" for the outermost."""
-    entries = [
-        entry[0]
-        for entry in (node.meta.get("nn_module_stack") or {}).values()
-        if isinstance(entry, tuple)
-    ]
-    if not entries:
-        return ""
-    path = str(entries[-1]).removeprefix("L__self__").removeprefix("L['self']").strip(".")
+    path = innermost(node).removeprefix("L__self__").removeprefix("L['self']").strip(".")
     return _TURN.sub("", path.replace("['", ".").replace("']", "").strip("."))
 
 
@@ -330,7 +322,7 @@ def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> l
     for i, call in enumerate(program.calls):
         if found[i] < 0:
             found[i] = max((found[j] for j in call.inputs), default=-1)
-    for i in range(program.num_calls - 1, -1, -1):
+    for i in reversed(range(program.num_calls)):
         if found[i] < 0:
             found[i] = min((found[j] for j in program.readers[i]), default=count - 1)
     _refuse_backward(program, found)

@@ -208,9 +208,8 @@ def learn(
     measured: Iterable[tuple[OpGraph, Sequence[Measurement]]], nominal: Cluster
 ) -> Calibration:
     """Return the calibration that runs of graphs tell, whatever placements they were."""
-    samples = _Samples()
+    samples, pairs = _Samples(), list(measured)
     op_seconds: dict[str, Floats] = {}
-    pairs = [(graph, runs) for graph, runs in measured]
     for graph, runs in pairs:
         op_seconds[graph.name] = op_times(graph, runs)
         samples.add(graph, op_seconds[graph.name], runs)
@@ -218,7 +217,7 @@ def learn(
 
 
 def fit_overhead(
-    start: Calibration, measured: Sequence[tuple[OpGraph, Sequence[Measurement]]], steps: int = 14
+    start: Calibration, measured: Sequence[tuple[OpGraph, Sequence[Measurement]]]
 ) -> Calibration:
     """Return the calibration with the overhead at which simulated and measured makespans agree on
     average.
@@ -229,23 +228,16 @@ def fit_overhead(
         return start
 
     def excess(found: Calibration) -> float:
-        problems = [(found.problem(graph), runs) for graph, runs in measured]
-        return float(
-            np.mean(
-                [
-                    np.log(
-                        evaluate(problem, run.placement, "priority", check=False).makespan
-                        * problem.tick_seconds
-                        / run.makespan
-                    )
-                    for problem, runs in problems
-                    for run in runs
-                ]
-            )
-        )
+        logs = []
+        for graph, runs in measured:
+            problem = found.problem(graph)
+            for run in runs:
+                ticks = evaluate(problem, run.placement, "priority", check=False).makespan
+                logs.append(np.log(ticks * problem.tick_seconds / run.makespan))
+        return float(np.mean(logs))
 
     low, high = 0.0, 4 * start.overhead + 1e-6
-    for _ in range(steps):
+    for _ in range(14):
         middle = (low + high) / 2
         low, high = (middle, high) if excess(start.with_overhead(middle)) < 0 else (low, middle)
     return start.with_overhead((low + high) / 2)
@@ -280,12 +272,12 @@ def _signature(graph: OpGraph, op: int, step: Step) -> Any:
     return step.kernel, graph.op_types[op], sizes, step.result, work
 
 
-def trimmed_mean(values: Floats, share: float = 0.1) -> float:
+def trimmed_mean(values: Floats) -> float:
     """Mean without the smallest and the largest tenth: robust, and right for sums, which a median
     is not.
     """
     ordered = np.sort(values)
-    cut = int(share * len(ordered))
+    cut = len(ordered) // 10
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
@@ -362,7 +354,7 @@ def transfer_times(
     A transfer begins, for the model, when its tensor exists and the one before it between the same
     two devices has arrived.
     """
-    tensor, destination = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
+    tensor, destination = rows[:, 1:3].astype(np.int64).T
     source = device[graph.producer[tensor]]
     seconds = np.empty(len(rows))
     last: dict[tuple[int, int], float] = {}

@@ -21,13 +21,11 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.runtime import dask_worker
-from placeopt.runtime.execution_plan import make_plan, readers_of
+from placeopt.runtime.execution_plan import first_ranks, make_plan, readers_of
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Floats, Ints
@@ -117,12 +115,7 @@ class DaskRuntime:
         self._connect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -182,16 +175,13 @@ class DaskRuntime:
     def _workers(self) -> tuple[str, ...]:
         """Return the addresses of the workers by device, as the scheduler knows them now."""
         found = self._connect().run_on_scheduler(_worker_table)
-        threads = {address: count for address, _, count in found}
-        addresses = tuple(
-            address for address, _, _ in sorted(found, key=lambda row: (len(row[1]), row[1]))
-        )
-        if self.address is not None and any(count != 1 for count in threads.values()):
+        if self.address is not None and any(count != 1 for _, _, count in found):
             raise InputError(
                 "Dask runtime: a device is a worker with one thread; start them with: dask worker "
                 "--nthreads 1"
             )
-        return addresses[: self.num_devices]
+        found = sorted(found, key=lambda row: (len(row[1]), row[1]))
+        return tuple(address for address, _, _ in found[: self.num_devices])
 
     def _wait_for_workers(self, seconds: float) -> tuple[str, ...]:
         end = time.monotonic() + seconds
@@ -228,14 +218,11 @@ class DaskRuntime:
         """
         placement = check_placement(graph, placement, self.num_devices, repeat)
         self._load(graph)
-        rows: list[tuple[Floats, Floats, float]] = []
-        if (
-            not self._installed
-        ):  # the first execution of a graph pays for first touches; it is not counted
+        # the first execution of a graph pays for first touches; it is not counted
+        if not self._installed:
             self._with_retries(placement, check=False)
-        for turn in range(repeat):
-            rows.append(self._with_retries(placement, turn == 0 and check))
-        return Measurement.of_runs(graph.name, "dask", self.cluster(), placement, rows, check)
+        runs = [self._with_retries(placement, turn == 0 and check) for turn in range(repeat)]
+        return Measurement.of_runs(graph.name, "dask", self.cluster(), placement, runs, check)
 
     def _load(self, graph: OpGraph) -> None:
         if self._graph is not graph:
@@ -427,30 +414,18 @@ class _Tasks:
             inputs = [self.key_of[x] for x in step.operands if isinstance(x, int)]
             add(key, device[op], -rank[op], dask_worker.execute, token, run, op, *inputs)
             for position, tensor in enumerate(step.outputs):
-                self.key_of[tensor] = key
+                made = key
                 if len(step.outputs) > 1:
-                    self.key_of[tensor] = f"{key}out{position}"
-                    add(
-                        self.key_of[tensor],
-                        device[op],
-                        ARRIVAL_PRIORITY,
-                        dask_worker.pick,
-                        key,
-                        position,
-                    )
+                    made = f"{key}out{position}"
+                    add(made, device[op], ARRIVAL_PRIORITY, dask_worker.pick, key, position)
+                self.key_of[tensor] = made
                 readers = readers_of_tensor[tensor]
-                for home, first in _first_ranks(readers, device, rank, device[op]):
-                    arrival = f"{self.key_of[tensor]}to{home}"
-                    add(
-                        arrival,
-                        home,
-                        ARRIVAL_PRIORITY - first,
-                        dask_worker.arrive,
-                        self.key_of[tensor],
-                    )
+                for home, first in first_ranks(readers, device, rank, device[op]):
+                    arrival = f"{made}to{home}"
+                    add(arrival, home, ARRIVAL_PRIORITY - first, dask_worker.arrive, made)
                     self.wanted.append(arrival)
                 if not readers:
-                    self.wanted.append(self.key_of[tensor])
+                    self.wanted.append(made)
             if not step.outputs:
                 self.wanted.append(key)
         self.tensor_of = {key: tensor for tensor, key in self.key_of.items()}
@@ -466,11 +441,3 @@ class _Tasks:
         graph = HighLevelGraph({"placement": layer}, {"placement": set()})
         futures = client.get(graph, self.wanted, sync=False)
         return dict(zip(self.wanted, futures, strict=True))
-
-
-def _first_ranks(
-    readers: list[int], device: list[int], rank: list[int], home: int
-) -> list[tuple[int, int]]:
-    """Return the other devices that read a tensor, and the rank of the first reader on each."""
-    homes = sorted({device[reader] for reader in readers} - {home})
-    return [(d, min(rank[reader] for reader in readers if device[reader] == d)) for d in homes]

@@ -21,12 +21,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.runtime.numpy_ops import KERNELS
+from placeopt.runtime.numpy_ops import BINARY, KERNELS, UNARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,11 +42,6 @@ Shape = tuple[int, ...]
 
 MAX_BYTES = 1 << 36
 
-_UNARY = (
-    *("relu", "sigmoid", "tanh", "gelu", "silu", "sqrt", "rsqrt", "square", "neg", "abs", "pow"),
-    *("mul_constant", "copy"),
-)
-_BINARY = ("add", "sub", "mul", "div", "maximum")
 _MOVES = ("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "formation", "expand")
 _OVER = {"reduce_max": "max", "reduce_sum": "sum", "reduce_mean": "mean"}
 
@@ -73,7 +70,6 @@ class Step(NamedTuple):
 class ExecutionPlan(NamedTuple):
     """One step per op of a graph."""
 
-    name: str
     steps: tuple[Step, ...]
 
     def constants(self, op: int) -> tuple[Constant, ...]:
@@ -95,13 +91,11 @@ class ExecutionPlan(NamedTuple):
 class Op(NamedTuple):
     """What the rules see of an op."""
 
-    number: int
     name: str
     kind: str  # canonical, lower case
     inputs: tuple[int, ...]  # tensor indices, ascending
     shapes: tuple[Shape, ...]  # of the inputs
-    outputs: tuple[int, ...]
-    out: tuple[Shape, ...]
+    out: tuple[Shape, ...]  # of the outputs
     dtype: str
     weights: int  # learned and other resident values
     flops: int
@@ -139,6 +133,14 @@ def readers_of(graph: OpGraph) -> list[list[int]]:
     return [graph.consumer[a:b].tolist() for a, b in bounds]
 
 
+def first_ranks(
+    readers: list[int], device: list[int], rank: list[int], home: int
+) -> list[tuple[int, int]]:
+    """Return the other devices that read a tensor, and the rank of the first reader on each."""
+    homes = sorted({device[reader] for reader in readers} - {home})
+    return [(d, min(rank[reader] for reader in readers if device[reader] == d)) for d in homes]
+
+
 class OpTable:
     """A graph, op by op."""
 
@@ -154,7 +156,6 @@ class OpTable:
                 inputs[reader].append(tensor)
         self.inputs = [tuple(x) for x in inputs]
         self.outputs = [tuple(x) for x in outputs]
-        self._names: dict[str, list[str]] | None = None
 
     def dtype(self, tensor: int) -> str:
         """Float type of a tensor's elements; "" where its shape is unknown or does not explain its
@@ -183,28 +184,22 @@ class OpTable:
         types = {self.dtype(tensor) for tensor in tensors}
         if len(types) != 1 or "" in types:
             return None
-        dtype = types.pop()
+        dtype, kind = types.pop(), graph.op_types[index].lower()
         return Op(
-            index,
             graph.op_names[index],
-            KINDS.get(graph.op_types[index].lower(), graph.op_types[index].lower()),
+            KINDS.get(kind, kind),
             self.inputs[index],
             tuple(graph.shapes[t] for t in self.inputs[index]),
-            self.outputs[index],
             tuple(graph.shapes[t] for t in self.outputs[index]),
             dtype,
             int(graph.resident[index]) // (4 if dtype == "float32" else 8),
             int(graph.flops[index]),
         )
 
-    def siblings(self, path: str) -> list[str]:
-        """Last components of the names of all ops under a path."""
-        if self._names is None:
-            self._names = {}
-            for name in self.graph.op_names:
-                head, _, last = name.rpartition("/")
-                self._names.setdefault(head, []).append(last)
-        return self._names.get(path, [])
+    @cached_property
+    def siblings(self) -> Counter[str]:
+        """Number of ops under each path."""
+        return Counter(name.rpartition("/")[0] for name in self.graph.op_names)
 
 
 def matrix(name: str, shape: Shape, dtype: str, fan_in: int = 1) -> Constant:
@@ -212,13 +207,8 @@ def matrix(name: str, shape: Shape, dtype: str, fan_in: int = 1) -> Constant:
     return Constant(name, shape, dtype, 1.0 / math.sqrt(max(1, fan_in)))
 
 
-def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> ExecutionPlan:
+def make_plan(graph: OpGraph) -> ExecutionPlan:
     """Return the plan of a graph.
-
-    Parameters
-    ----------
-    flops_per_second : work that stands for a second of measured time, for ops that have no flops
-    and bytes.
 
     Raises
     ------
@@ -233,7 +223,7 @@ def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> ExecutionPlan:
         if op is not None:
             rule = _sharded_rule(table, op) if graph.meta[index] >= 0 else None
             rule = rule or _general_rule(op)
-        kernel, options, operands = rule or _calibrated(table, index, flops_per_second)
+        kernel, options, operands = rule or _calibrated(table, index)
         steps.append(
             Step(
                 kernel,
@@ -243,14 +233,15 @@ def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> ExecutionPlan:
                 tuple(table.result(t) for t in table.outputs[index]),
             )
         )
-    return ExecutionPlan(graph.name, tuple(steps))
+    return ExecutionPlan(tuple(steps))
 
 
-def _calibrated(table: OpTable, index: int, flops_per_second: float) -> Rule:
+def _calibrated(table: OpTable, index: int) -> Rule:
     graph = table.graph
     flops, moved = int(graph.flops[index]), int(graph.bytes_moved[index])
     if not flops and not moved:  # all that is known is a time
         known = [ticks for ticks in graph.measured[index].tolist() if ticks >= 0]
+        flops_per_second = 5e10  # work that stands for a second of it
         flops = round(max(known, default=0) * graph.tick_seconds * flops_per_second)
     max_flops = 1e14
     if flops > max_flops or moved > MAX_BYTES:
@@ -281,16 +272,20 @@ def _move(op: Op) -> Rule | None:
 
 
 def _split(op: Op) -> Rule | None:
-    whole = op.shapes[0]
-    for axis in range(len(whole)):
-        sizes = [shape[axis] for shape in op.out if len(shape) == len(whole)]
-        rest = {shape[:axis] + shape[axis + 1 :] for shape in op.out}
-        if (
-            len(sizes) == len(op.out)
-            and rest == {whole[:axis] + whole[axis + 1 :]}
-            and sum(sizes) == whole[axis]
-        ):
-            return "split", {"axis": axis, "cuts": np.cumsum(sizes)[:-1].tolist()}, op.inputs
+    axis = _joined_axis(op.out, op.shapes[0])
+    if axis is None:
+        return None
+    cuts = np.cumsum([shape[axis] for shape in op.out])[:-1].tolist()
+    return "split", {"axis": axis, "cuts": cuts}, op.inputs
+
+
+def _joined_axis(parts: tuple[Shape, ...], whole: Shape) -> int | None:
+    """Return the axis along which parts of these shapes, side by side, are the whole."""
+    if {len(shape) for shape in parts} == {len(whole)}:
+        for axis in range(len(whole)):
+            rest = {shape[:axis] + shape[axis + 1 :] for shape in (*parts, whole)}
+            if len(rest) == 1 and sum(shape[axis] for shape in parts) == whole[axis]:
+                return axis
     return None
 
 
@@ -411,18 +406,8 @@ def _conv(op: Op) -> Rule | None:
     if terms < 1 or (terms + bias) * filters != op.weights:
         return None
     for image in op.shapes or _images(out):
-        found = _window(image, out, terms)
-        if found is None:
-            continue
-        kernel, stride, padding, groups = found
-        options = {
-            "shape": out,
-            "kernel": kernel,
-            "stride": stride,
-            "padding": padding,
-            "groups": groups,
-        }
-        return "conv", options, _conv_operands(op, image, terms, bias)
+        if window := _window(image, out, terms):
+            return "conv", {"shape": out, **window}, _conv_operands(op, image, terms, bias)
     return None
 
 
@@ -439,10 +424,10 @@ def _images(out: Shape) -> list[Shape]:
     return [(out[0], c, out[2] * s, out[3] * s) for s in (2, 1, 4) for c in (3, 1)]
 
 
-def _window(
-    image: Shape, out: Shape, terms: int
-) -> tuple[tuple[int, int], int, tuple[int, int], int] | None:
-    """Return (kernel, stride, padding, groups) of a convolution with `terms` weights per filter."""
+def _window(image: Shape, out: Shape, terms: int) -> dict[str, Any] | None:
+    """Return kernel, stride, padding and groups of a convolution with `terms` weights per
+    filter.
+    """
     channels = image[1]
     if len(image) != 4 or image[0] != out[0]:
         return None
@@ -453,7 +438,7 @@ def _window(
         for kernel in _kernels(terms // (channels // groups)):
             padding = tuple(_padding(image[2 + i], out[2 + i], kernel[i], stride) for i in range(2))
             if all(0 <= p <= side for p, side in zip(padding, kernel, strict=True)):
-                return kernel, stride, padding, groups  # type: ignore[return-value]
+                return {"kernel": kernel, "stride": stride, "padding": padding, "groups": groups}
     return None
 
 
@@ -497,11 +482,8 @@ def _pool(op: Op) -> Rule | None:
 
 
 def _mask(op: Op) -> Rule | None:
-    return (
-        ("mask", {"first": 0, "factor": 1.0}, op.inputs)
-        if op.shapes == op.out and len(op.out[0]) > 1
-        else None
-    )
+    fits = op.shapes == op.out and len(op.out[0]) > 1
+    return ("mask", {"first": 0, "factor": 1.0}, op.inputs) if fits else None
 
 
 def _exp(op: Op) -> Rule | None:
@@ -518,15 +500,8 @@ def _row_wise(op: Op) -> Rule | None:
 
 
 def _concat(op: Op) -> Rule | None:
-    out = op.out[0]
-    for axis in range(len(out)):
-        rest = {shape[:axis] + shape[axis + 1 :] for shape in op.shapes if len(shape) == len(out)}
-        if (
-            rest == {out[:axis] + out[axis + 1 :]}
-            and sum(shape[axis] for shape in op.shapes) == out[axis]
-        ):
-            return "concat", {"axis": axis}, op.inputs
-    return None
+    axis = _joined_axis(op.shapes, op.out[0])
+    return None if axis is None else ("concat", {"axis": axis}, op.inputs)
 
 
 def _embedding(op: Op) -> Rule | None:
@@ -543,8 +518,9 @@ def _variable(op: Op) -> Rule | None:
 
 
 _RULES = {
-    **dict.fromkeys(_UNARY, _unary),
-    **dict.fromkeys(_BINARY, _elementwise),
+    # some of these have rules of their own below
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BINARY, _elementwise),
     **dict.fromkeys(_MOVES, _move),
     **dict.fromkeys(_OVER, _reduction),
     "scale": _learned_vector,
@@ -587,7 +563,7 @@ def _path(op: Op) -> str:
 
 def _grid_place(table: OpTable, op: Op, index: int) -> tuple[int, int]:
     """Row and column of the block that a map's op number `index` works on."""
-    count = len(table.siblings(_path(op)))
+    count = table.siblings[_path(op)]
     rows = math.isqrt(count)
     while count % rows:
         rows -= 1
@@ -652,23 +628,20 @@ def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
         "to_real",
     ):  # pairs of features are complex numbers as they lie in memory
         return "unary", {"function": "copy"}, op.inputs
-    if len(op.inputs) == 2:
-        return "binary", {"function": op.kind}, op.inputs
-    return (
-        "binary",
-        {"function": op.kind},
-        (input_block(row, column, op.out[0], op.dtype), *op.inputs),
-    )
+    operands: tuple[int | Constant, ...] = op.inputs
+    if len(operands) != 2:
+        operands = input_block(row, column, op.out[0], op.dtype), *operands
+    return "binary", {"function": op.kind}, operands
 
 
 def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Mean square or sum of exponentials of the rows of one block."""
-    function = "square" if op.kind == "rms_norm_part" else "exp"
-    if op.inputs:
-        return "over_rows", {"function": function}, op.inputs
-    height = op.out[0][0]
-    block = input_block(place[0], place[1], (height, op.flops // (2 * height)), op.dtype)
-    return "over_rows", {"function": function}, (block,)
+    operands: tuple[int | Constant, ...] = op.inputs
+    if not operands:
+        height = op.out[0][0]
+        shape = height, op.flops // (2 * height)
+        operands = (input_block(place[0], place[1], shape, op.dtype),)
+    return "over_rows", {"function": "square" if op.kind == "rms_norm_part" else "exp"}, operands
 
 
 def _normalise(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:

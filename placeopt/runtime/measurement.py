@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, frozen
+from placeopt.model.arrays import Floats, Ints, frozen, place_in
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
@@ -19,6 +19,8 @@ from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
@@ -165,9 +167,7 @@ def check_placement(
         )
     if placement.priority is not None:
         return placement
-    rank = np.empty(graph.num_ops, np.int64)
-    rank[graph.topological_order] = np.arange(graph.num_ops)
-    return Placement(placement.device, rank)
+    return Placement(placement.device, place_in(graph.topological_order))
 
 
 def compare_results(
@@ -190,16 +190,25 @@ def compare_results(
                 f"result of op '{name}': expected {right.dtype}{right.shape}, "
                 f"received {found.dtype}{found.shape}"
             )
-        size = largest(right.astype(np.float64))
-        off = largest(found.astype(np.float64) - right)
-        if not off <= tolerance * max(size, 1e-12):
-            raise ExecutionError(
-                f"result of op '{name}' differs from the serial execution by {off:.3g} "
-                f"where values reach {size:.3g}"
-            )
+        check_close(
+            found, right, tolerance, f"result of op '{name}' differs from the serial execution"
+        )
 
 
-def largest(values: Floats) -> float:
+def check_close(
+    found: NDArray[Any], right: NDArray[Any], tolerance: float, difference: str
+) -> None:
+    """Raise ExecutionError unless two arrays are equal up to a share of the largest value;
+    `difference` begins the message.
+    """
+    size = _largest(right.astype(np.float64))
+    same = found.shape == right.shape
+    off = _largest(found.astype(np.float64) - right) if same else np.inf
+    if not off <= tolerance * max(size, 1e-12):
+        raise ExecutionError(f"{difference} by {off:.3g} where values reach {size:.3g}")
+
+
+def _largest(values: Floats) -> float:
     """Return the largest absolute value, 0 of none."""
     return float(np.abs(values).max(initial=0.0))
 

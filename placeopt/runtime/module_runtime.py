@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import ExecutionError, InputError
+from placeopt.instances.readers.torch_ops import flat
+from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.threads import torch_threads
-from placeopt.programs.torch_program import attribute, check_devices, flat
-from placeopt.runtime.measurement import Measurement, check_placement
+from placeopt.programs.torch_program import attribute, check_devices
+from placeopt.runtime.measurement import Measurement, check_close, check_placement
 from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
 
@@ -88,15 +89,13 @@ class ModuleRuntime(NamedDevices):
         for node, right in zip(tasks.results, expected, strict=True):
             if node not in tasks.tensor or not isinstance(right, torch.Tensor):
                 continue
-            found = engine.values[engine.results[tasks.tensor[node]]].cpu()
-            right = right.cpu()
-            size = float(right.abs().max()) if right.numel() else 0.0
-            off = float((found.double() - right.double()).abs().max()) if right.numel() else 0.0
-            if found.shape != right.shape or not off <= tolerance * max(size, 1e-12):
-                raise ExecutionError(
-                    f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
-                    f"where values reach {size:.3g}"
-                )
+            found = engine.values[engine.results[tasks.tensor[node]]]
+            check_close(
+                found.cpu().double().numpy(),
+                right.cpu().double().numpy(),
+                tolerance,
+                f"result '{node.name}' differs from that of the unsplit module",
+            )
 
 
 class ModuleTasks:
@@ -114,7 +113,8 @@ class ModuleTasks:
     def __init__(self, program: TorchProgram, graph: OpGraph, alias: Mapping[str, str]) -> None:
         self.program, self.names = program, graph.op_names
         index = {alias.get(name, name): op for op, name in enumerate(graph.op_names)}
-        missing = [name for name in index if name not in {node.name for node in program.nodes}]
+        calls = {node.name for node in program.nodes}
+        missing = [name for name in index if name not in calls]
         if missing:
             raise InputError(
                 f"graph '{graph.name}': op '{missing[0]}' is no call of module "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -334,22 +335,13 @@ def _digest(inputs: Sequence[Array]) -> float:
     return value
 
 
-_cache: list[tuple[Array, Array, Array, Array, Array]] = []
-
-
-def _buffers(side: int = 256) -> tuple[Array, Array, Array, Array, Array]:
-    """Return what a calibrated kernel works on.
-
-    Parameters
-    ----------
-    side : of the matrices whose products it does its flops with.
-    """
-    if not _cache:
-        left = constant("left", (side, side), "float32", 1.0)
-        right = constant("right", (side, side), "float32", 1.0)
-        source = np.zeros(STREAM_BYTES, np.uint8)
-        _cache.append((left, right, np.empty_like(left), source, np.ones_like(source)))
-    return _cache[0]
+@cache
+def _buffers() -> tuple[Array, Array, Array, Array, Array]:
+    """Return what a calibrated kernel works on."""
+    side = 256  # of the matrices whose products it does its flops with
+    left, right = (constant(name, (side, side), "float32", 1.0) for name in ("left", "right"))
+    source = np.zeros(STREAM_BYTES, np.uint8)
+    return left, right, np.empty_like(left), source, np.ones_like(source)
 
 
 KERNELS: dict[str, Callable[..., Array | list[Array]]] = {

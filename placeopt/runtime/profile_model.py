@@ -70,12 +70,9 @@ def _named(program: OnnxProgram, path: Path) -> OnnxProgram:
     """Return the model with every node named as the graph names it, in a file."""
     import onnx
 
-    names = {
-        id(node): call.name for node, call in zip(program.nodes, program.program.calls, strict=True)
-    }
     kept = [(node, node.name) for node in program.nodes]
-    for node in program.nodes:
-        node.name = names[id(node)]
+    for node, call in zip(program.nodes, program.program.calls, strict=True):
+        node.name = call.name
     try:
         large = program.proto.ByteSize() > 2**30
         onnx.save(program.proto, path, save_as_external_data=large)

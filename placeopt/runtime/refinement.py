@@ -214,7 +214,7 @@ def duel(
         if i + 1 >= fewest and np.log(seconds[: i + 1, 1] / seconds[: i + 1, 0]).mean() >= 0:
             seconds = seconds[: i + 1]
             break
-    return frozen(seconds[:, 0].copy()), frozen(seconds[:, 1].copy())
+    return frozen(seconds[:, 0]), frozen(seconds[:, 1])
 
 
 def judge(

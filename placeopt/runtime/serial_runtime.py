@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
@@ -121,7 +122,7 @@ class SerialRuntime:
     """
 
     num_devices: int = 1
-    _plans: dict[int, tuple[OpGraph, ExecutionPlan]] = field(default_factory=dict, repr=False)
+    _planned: tuple[OpGraph, ExecutionPlan] | None = field(default=None, repr=False)
 
     def cluster(self) -> Cluster:
         """Return the devices that placements may name; they all are this process."""
@@ -134,27 +135,20 @@ class SerialRuntime:
         against.
         """
         placement = check_placement(graph, placement, self.num_devices, repeat)
-        if id(graph) not in self._plans:
-            self._plans = {id(graph): (graph, make_plan(graph))}
-        plan = self._plans[id(graph)][1]
+        if self._planned is None or self._planned[0] is not graph:
+            self._planned = graph, make_plan(graph)
+        plan = self._planned[1]
         assert placement.priority is not None
-        order = np.array(
-            sorted(graph.topological_order.tolist(), key=_ready_order(graph, placement.priority))
-        )
+        order = _ready_order(graph, placement.priority)
         times = [execute(graph, plan, order)[1] for _ in range(repeat)]
         runs = [(spent, np.zeros((0, 4)), spent[1].max()) for spent in times]
         return Measurement.of_runs(graph.name, "serial", self.cluster(), placement, runs, check)
 
 
-def _ready_order(graph: OpGraph, priority: Ints) -> Any:
-    """Key that sorts ops by depth, then rank: an order in which every op finds its inputs."""
+def _ready_order(graph: OpGraph, priority: Ints) -> Ints:
+    """Sort ops by depth, then rank: an order in which every op finds its inputs."""
     depth = np.zeros(graph.num_ops, np.int64)
-    for op, reader in sorted(graph.edges.tolist(), key=_position(graph)):
+    by_producer = np.argsort(place_in(graph.topological_order)[graph.edges[:, 0]])
+    for op, reader in graph.edges[by_producer].tolist():
         depth[reader] = max(depth[reader], depth[op] + 1)
-    return lambda op: (depth[op], priority[op], op)
-
-
-def _position(graph: OpGraph) -> Any:
-    place = np.empty(graph.num_ops, np.int64)
-    place[graph.topological_order] = np.arange(graph.num_ops)
-    return lambda edge: (place[edge[0]], place[edge[1]])
+    return np.lexsort((priority, depth))

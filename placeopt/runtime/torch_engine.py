@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError
 from placeopt.model.threads import call_together
-from placeopt.runtime.execution_plan import readers_of
+from placeopt.runtime.execution_plan import first_ranks, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ class Engine:
         loops = [partial(self._guard, self._compute, d) for d in range(k)]
         loops += [partial(self._guard, self._copy, *pair) for pair in self.requests]
         began = time.perf_counter()
-        call_together(loops, daemon=False)
+        call_together(loops)
         if self.error is not None:
             raise ExecutionError(
                 f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}"
@@ -138,13 +138,10 @@ class Engine:
 
     def _produce(self, d: int, tensor: int, value: Any) -> None:
         """Hand a new tensor to its readers here, and ask for its copies to the other devices."""
-        homes = sorted({self.device[reader] for reader in self.readers[tensor]} - {d})
+        homes = first_ranks(self.readers[tensor], self.device, self.rank, d)
         self.uses[d, tensor] += len(homes)
         self._deliver(d, tensor, value)
-        for home in homes:
-            first = min(
-                self.rank[reader] for reader in self.readers[tensor] if self.device[reader] == home
-            )
+        for home, first in homes:
             heapq.heappush(self.requests[d, home], (first, tensor))
 
     def _deliver(self, d: int, tensor: int, value: Any) -> None:

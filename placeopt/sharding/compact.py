@@ -22,6 +22,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
+from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
@@ -63,6 +64,11 @@ class Compact(NamedTuple):
     def num_choices(self) -> Ints:
         """Number of strategies of each node."""
         return np.diff(self.node_ptr)
+
+    @property
+    def most_usage(self) -> Ints:
+        """Largest usage of each node."""
+        return np.maximum.reduceat(self.usage, self.node_ptr[:-1])
 
 
 class Condensed(NamedTuple):
@@ -212,8 +218,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
     decided = alive & single[old_node]
     fixed[old_node[decided]] = within[decided]
     node, core = _trees_first(draft.edge, np.flatnonzero(~single), len(sizes))
-    node_ptr = np.zeros(len(node) + 1, np.int64)
-    np.cumsum(sizes[node], out=node_ptr[1:])
+    node_ptr = starts_of(sizes[node])
     new_node = np.full(len(sizes), -1, np.int64)
     new_node[node] = np.arange(len(node))
     kept = np.flatnonzero(alive & ~single[old_node])
@@ -255,6 +260,17 @@ def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
     return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
 
 
+def cost_of(compact: Compact, choice: Ints) -> int:
+    """Return what a choice costs, nodes and edges that were decided before left out."""
+    return sum(int(part.sum()) for part in costs_of(compact, choice))
+
+
+def usage_of(compact: Compact, choice: Ints) -> Ints:
+    """Return what a choice uses at every time point."""
+    amounts = compact.usage[compact.node_ptr[:-1] + choice]
+    return over_time(compact.first, compact.last, amounts, len(compact.capacity))
+
+
 def unchanged(compact: Compact) -> Condensed:
     """Return a compact problem as what remains of itself."""
     sizes = compact.num_choices
@@ -266,17 +282,7 @@ def unchanged(compact: Compact) -> Condensed:
 
 def as_draft(compact: Compact) -> Draft:
     """Return a compact problem as a draft."""
-    return Draft(
-        compact.node_ptr,
-        compact.cost,
-        compact.usage,
-        compact.first,
-        compact.last,
-        compact.edge,
-        compact.edge_ptr,
-        compact.table,
-        compact.capacity,
-    )
+    return Draft(*(getattr(compact, name) for name in Draft._fields))
 
 
 def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
@@ -348,9 +354,7 @@ def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     new = np.ones(len(pairs), np.bool_)
     new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
     edge = np.ascontiguousarray(pairs[new])
-    edge_ptr = np.zeros(len(edge) + 1, np.int64)
-    np.cumsum(sizes[edge[:, 0]] * sizes[edge[:, 1]], out=edge_ptr[1:])
-    return edge, edge_ptr
+    return edge, starts_of(sizes[edge[:, 0]] * sizes[edge[:, 1]])
 
 
 @entry
@@ -402,7 +406,7 @@ def _times(
     least = np.minimum.reduceat(usage, node_ptr[:-1]) if len(node) else usage
     usage = usage - np.repeat(least, choices)
     most = np.maximum.reduceat(usage, node_ptr[:-1]) if len(node) else usage
-    single = np.flatnonzero(np.isin(np.arange(len(draft.first)), node, invert=True))
+    single = np.setdiff1d(np.arange(len(draft.first)), node)
     taken = over_time(draft.first[single], draft.last[single], draft.usage[decided], count)
     taken += over_time(draft.first[node], draft.last[node], least, count)
     capacity = draft.capacity - taken
@@ -413,7 +417,7 @@ def _times(
     starts[first[live]] = True
     ends[last[live]] = True
     keep = _undominated(binding, starts, ends, capacity)
-    rank = np.concatenate([[0], np.cumsum(keep)])
+    rank = starts_of(keep)
     usage = np.where(np.repeat(live, choices), usage, 0)
     return usage, capacity[keep], rank[first], rank[np.maximum(first, last)], np.flatnonzero(keep)
 

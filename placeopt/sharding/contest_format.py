@@ -24,7 +24,7 @@ from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
 from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
 from placeopt.sharding.evaluate import profile_of
-from placeopt.sharding.problem import ShardingProblem
+from placeopt.sharding.problem import ShardingProblem, starts_of
 
 MAX_BYTES = 2**30
 """Largest text, after decompression; the largest known instance has 146 MB."""
@@ -62,8 +62,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_BYTES) -> ShardingProblem:
     with no_garbage_collection():
         data = parse_json(_text(path, where, max_bytes), where)
         if isinstance(data, dict) and "format" in data:
-            problem: ShardingProblem = from_dict(data, "sharding", where)
-            return problem
+            return from_dict(data, "sharding", where)
         return from_contest(data, where, default_name=Path(path).name.partition(".")[0])
 
 
@@ -85,7 +84,7 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
     stated = _stated_limit(body)
     problem = ShardingProblem(
         name=body.text("name", default_name),
-        node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+        node_ptr=starts_of(sizes),
         cost=cost,
         usage=usage,
         interval=interval,
@@ -121,12 +120,14 @@ def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
 
 def to_contest(problem: ShardingProblem) -> dict[str, Any]:
     """Return a problem in the contest's format."""
-    split = [part.tolist() for part in np.split(problem.cost, problem.node_ptr[1:-1])]
-    usages = [part.tolist() for part in np.split(problem.usage, problem.node_ptr[1:-1])]
+    costs, usages = (
+        [part.tolist() for part in np.split(values, problem.node_ptr[1:-1])]
+        for values in (problem.cost, problem.usage)
+    )
     tables = [problem.edge_table(e).ravel().tolist() for e in range(problem.num_edges)]
     body: dict[str, Any] = {
         "name": problem.name,
-        "nodes": {"intervals": problem.interval.tolist(), "costs": split, "usages": usages},
+        "nodes": {"intervals": problem.interval.tolist(), "costs": costs, "usages": usages},
         "edges": {"nodes": problem.edge.tolist(), "costs": tables},
     }
     if problem.limited:

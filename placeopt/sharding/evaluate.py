@@ -122,14 +122,3 @@ def evaluate(problem: ShardingProblem, solution: ShardingSolution) -> int:
             f"{problem.usage_limit}"
         )
     return cost
-
-
-__all__ = [
-    "UsageProfile",
-    "chosen",
-    "evaluate",
-    "exact_sum",
-    "profile_of",
-    "total_cost",
-    "usage_profile",
-]

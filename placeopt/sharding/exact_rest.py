@@ -117,16 +117,15 @@ def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> list[tu
     for e, (u, v) in enumerate(c.edge.tolist()):
         first, second = (range(*map(int, c.node_ptr[w : w + 2])) for w in (u, v))
         rows, columns = ([x for x in here if x in use] for here in (first, second))
-        of: dict[tuple[bool, int], list[Any]] = {(False, x): [] for x in rows}
-        of |= {(True, y): [] for y in columns}
+        of: dict[int, list[Any]] = {x: [] for x in (*rows, *columns)}
         for x, y in itertools.product(rows, columns):
             at = int(c.edge_ptr[e]) + (x - first.start) * len(second) + y - second.start
             if pairs[at]:
                 literal = model.new_bool_var("")
-                of[False, x].append(literal)
-                of[True, y].append(literal)
+                of[x].append(literal)
+                of[y].append(literal)
                 terms.append((literal, int(c.table[at])))
-        for (_, strategy), literals in of.items():
+        for strategy, literals in of.items():
             model.add(sum(literals) == use[strategy])
     return terms
 

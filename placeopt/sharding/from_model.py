@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,9 +36,16 @@ import numpy as np
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.cost_model import op_rates
 from placeopt.model.errors import InputError
-from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, mesh_axes, share
+from placeopt.sharding.layouts import (
+    PARTIAL,
+    REPLICATE,
+    change_seconds,
+    divides,
+    mesh_axes,
+    share,
+)
 from placeopt.sharding.op_rules import Form, Way, ways_of
-from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem
+from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +95,7 @@ class ShardingModel:
     Attributes
     ----------
     strategies : by op. weights : in the order of their nodes. layouts : by weight, its strategies.
-    reads : by op, the tensors that it reads.
+    reads, makes : by op, the tensors that it reads and makes.
     calls : what the ops are in a torch program, whose weights are ops of the graph; None for other
     sources.
     """
@@ -99,6 +107,7 @@ class ShardingModel:
     weights: tuple[Weight, ...]
     layouts: tuple[tuple[Layout, ...], ...]
     reads: tuple[tuple[int, ...], ...]
+    makes: tuple[tuple[int, ...], ...]
     training: bool
     calls: TorchCalls | None = None
 
@@ -177,14 +186,13 @@ class _Builder:
             self.made[op].append(tensor)
             for reader in self.readers[tensor]:
                 self.reads[reader].append(tensor)
-        self.place = np.empty(graph.num_ops, np.int64)
-        self.place[graph.topological_order] = np.arange(graph.num_ops)
+        self.place = np.argsort(graph.topological_order)
         self.free = np.zeros(graph.num_ops, np.bool_)
         if graph.measured.size:
             self.free |= (graph.measured == 0).any(axis=1)
         self.whole = {t for t, readers in enumerate(self.readers) if not readers}
         self.weights: list[Weight] = []
-        self.known: dict[tuple[int, Layout, Layout], float] = {}
+        self.change = cache(partial(change_seconds, axes=self.axes))
         self.tables: dict[tuple[object, ...], Floats] = {}
         if calls is not None:
             self._take_calls(calls, mesh)
@@ -206,7 +214,6 @@ class _Builder:
             memory = min(device.memory for device in self.cluster.devices)
         strategies = tuple(self._strategies(op) for op in range(self.graph.num_ops))
         layouts = tuple(self._weight_layouts(weight) for weight in self.weights)
-        reads = tuple(tuple(row) for row in self.reads)
         return ShardingModel(
             self.graph,
             self.axes,
@@ -214,7 +221,8 @@ class _Builder:
             strategies,
             tuple(self.weights),
             layouts,
-            reads,
+            tuple(map(tuple, self.reads)),
+            tuple(map(tuple, self.made)),
             self.training,
             self.calls,
         )
@@ -238,7 +246,7 @@ class _Builder:
         names = self.graph.op_names
         return ShardingProblem(
             name=f"{self.graph.name} on {shape} {self.cluster.name}",
-            node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+            node_ptr=starts_of(sizes),
             cost=_ticks(np.array(cost)),
             usage=np.array(usage, np.int64),
             interval=np.array(self._intervals(), np.int64),
@@ -302,9 +310,7 @@ class _Builder:
 
     def _allowed(self, shape: Shape, layout: Layout) -> bool:
         """Whether a tensor can have a layout: it divides the shape, in one kind of partial sum."""
-        if not shape and not layout:
-            return True
-        return self._divides(shape, layout) and len({p for p in layout if p <= PARTIAL}) < 2
+        return divides(shape, layout, self.axes) and len({p for p in layout if p <= PARTIAL}) < 2
 
     def _torch_strategies(self, op: int, calls: TorchCalls) -> list[OpStrategy]:
         """Return the strategies of a call by DTensor's rules, and the layouts of what is stored."""
@@ -329,8 +335,8 @@ class _Builder:
         """Return the ways of a stored tensor by axis: a weight is split along any dimension."""
         shape = self.graph.shapes[self.made[op][0]]
         places = range(len(shape) if self.graph.op_types[op] == "weight" else 0)
-        whole = Way("R", (), (REPLICATE,), REPLICATE, divided=False)
-        split = [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
+        whole = Way("R", (), (REPLICATE,), divided=False)
+        split = [Way(f"S{d}", (), (d,)) for d in places]
         return [[whole, *(split if axis.size > 1 else ())] for axis in self.axes]
 
     def _weight_shape(
@@ -357,17 +363,7 @@ class _Builder:
         return tuple(
             x
             for x in itertools.product(places, repeat=len(self.axes))
-            if self._divides(weight.shape, x)
-        )
-
-    def _divides(self, shape: Shape, layout: Layout) -> bool:
-        """Whether every split dimension is a multiple of the devices it is split over."""
-        parts = dict.fromkeys(layout, 1)
-        for axis, place in zip(self.axes, layout, strict=True):
-            parts[place] *= axis.size
-        return all(
-            place < 0 or (place < len(shape) and shape[place] % k == 0)
-            for place, k in parts.items()
+            if divides(weight.shape, x, self.axes)
         )
 
     # --- costs and usages
@@ -380,18 +376,13 @@ class _Builder:
             return self._weight_seconds(Weight(op, (), 0, values), strategy.outputs[0])
         if self.free[op]:
             return 0.0
-        moved = sum(
-            int(graph.tensor_bytes[t]) / share(x, self.axes)
-            for t, x in [
-                *zip(self.reads[op], strategy.inputs, strict=True),
-                *zip(self.made[op], strategy.outputs, strict=True),
-            ]
-        )
-        own = float(graph.bytes_moved[op]) / strategy.parts
-        if graph.op_types[op].lower() not in ("embedding", "gather"):
-            moved += int(graph.resident[op]) / share(strategy.weight, self.axes)
+        if graph.op_types[op].lower() in ("embedding", "gather"):
+            moved = float(graph.bytes_moved[op]) / strategy.parts
         else:
-            moved = own
+            read = zip(self.reads[op], strategy.inputs, strict=True)
+            made = zip(self.made[op], strategy.outputs, strict=True)
+            moved = sum(int(graph.tensor_bytes[t]) / share(x, self.axes) for t, x in (*read, *made))
+            moved += int(graph.resident[op]) / share(strategy.weight, self.axes)
         rounds = 3 if self.training else 1
         flops = rounds * float(graph.flops[op]) / strategy.parts
         rates = self.rates[op]
@@ -436,7 +427,7 @@ class _Builder:
         end = 2 * count if self.training else count
         found = []
         for op in range(count):
-            if self._stores(op) and op in (self.calls.names if self.calls else ()):
+            if self.calls is not None and op in self.calls.names:
                 found.append([0, end])
                 continue
             start = int(self.place[op])
@@ -495,7 +486,7 @@ class _Builder:
         ----------
         spread : by axis, whether the devices compute different things.
         """
-        seconds = self._change(size, made, needed)
+        seconds = self.change(size, made, needed)
         if not self.training:
             return seconds
         gradient = tuple(
@@ -503,13 +494,7 @@ class _Builder:
             for place, apart in zip(needed, spread, strict=True)
         )
         back = tuple(REPLICATE if place <= PARTIAL else place for place in made)
-        return seconds + self._change(size, gradient, back)
-
-    def _change(self, size: int, before: Layout, after: Layout) -> float:
-        key = size, before, after
-        if key not in self.known:
-            self.known[key] = change_seconds(size, before, after, self.axes)
-        return self.known[key]
+        return seconds + self.change(size, gradient, back)
 
 
 def _sums_something(way: Way, stored: list[bool]) -> bool:

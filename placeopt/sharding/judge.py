@@ -4,6 +4,7 @@ with the evaluator.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) ->
     if found or not problem.limited:
         return found
     usages = problem.usage.tolist()
-    changes: dict[int, int] = {}
+    changes = Counter[int]()
     for v, (start, end) in enumerate(problem.interval.tolist()):
         if start < end:
             amount = usages[first[v] + strategies[v]]
-            changes[start] = changes.get(start, 0) + amount
-            changes[end] = changes.get(end, 0) - amount
+            changes[start] += amount
+            changes[end] -= amount
     now, limit = 0, problem.usage_limit
     times = sorted(changes)
     for i, time in enumerate(times):

@@ -10,6 +10,7 @@ own dimensions: a bias is split where the result is, and what the rules do not k
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from placeopt.sharding.layouts import (
     REPLICATE,
     change_seconds,
     change_steps,
+    divides,
     partition_spec,
     share,
     torch_placements,
@@ -70,13 +72,10 @@ def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[s
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
     rows: list[dict[str, Any]] = []
-    made: dict[int, int] = {}
-    for tensor, op in enumerate(graph.producer.tolist()):
-        made.setdefault(op, tensor)
     for op in graph.topological_order.tolist():
         strategy = model.strategies[op][chosen[op]]
         layout = strategy.outputs[0] if strategy.outputs else ()
-        rank = len(graph.shapes[made[op]]) if op in made else 0
+        rank = len(graph.shapes[model.makes[op][0]]) if model.makes[op] else 0
         rows.append(
             _row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op])
         )
@@ -113,11 +112,11 @@ def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, i
     """Return how many collectives of each kind a forward pass of a choice takes, as it is priced:
     those between how a tensor is made and how each of its readers needs it.
     """
-    chosen, found = solution.strategy.tolist(), dict[str, int]()
+    chosen, found = solution.strategy.tolist(), Counter[str]()
     graph = model.graph
     made: dict[int, Layout] = {}
     pairs: list[tuple[Layout, Layout]] = []
-    for op, outputs in enumerate(_made(model)):
+    for op, outputs in enumerate(model.makes):
         made.update(zip(outputs, model.strategies[op][chosen[op]].outputs, strict=True))
     for op, tensors in enumerate(model.reads):
         needed = model.strategies[op][chosen[op]].inputs
@@ -128,7 +127,7 @@ def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, i
     for before, after in pairs:
         for step in change_steps(before, after) or ():
             if step.collective and model.axes[step.axis].size > 1:
-                found[step.collective] = found.get(step.collective, 0) + 1
+                found[step.collective] += 1
     return dict(sorted(found.items()))
 
 
@@ -147,7 +146,6 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, np.int64)
     known: dict[int, Layout] = {}
-    made = _made(model)
     for op in graph.topological_order.tolist():
         wanted = [
             tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]
@@ -157,12 +155,12 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
             chosen[op] = min(
                 range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
             )
-        known.update(zip(made[op], strategies[chosen[op]].outputs, strict=True))
+        known.update(zip(model.makes[op], strategies[chosen[op]].outputs, strict=True))
     for number, weight in enumerate(model.weights):
         needed = model.strategies[weight.op][chosen[weight.op]].weight
         chosen[graph.num_ops + number] = model.layouts[number].index(needed)
     for op in filter(model.stores, range(graph.num_ops)):
-        chosen[op] = _as_read(model, op, made[op][0], chosen)
+        chosen[op] = _as_read(model, op, model.makes[op][0], chosen)
     return ShardingSolution(chosen)
 
 
@@ -178,14 +176,6 @@ def _as_read(model: ShardingModel, op: int, tensor: int, chosen: Ints) -> int:
         for r in readers.tolist()
     )
     return next((layouts.index(x) for x in needs if x in layouts), 0)
-
-
-def _made(model: ShardingModel) -> list[list[int]]:
-    """Return the tensors that each op makes."""
-    found: list[list[int]] = [[] for _ in range(model.graph.num_ops)]
-    for tensor, op in enumerate(model.graph.producer.tolist()):
-        found[op].append(tensor)
-    return found
 
 
 def _distance(
@@ -209,17 +199,18 @@ def _distance(
     way = strategy.ways[-1]
     sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for _, b, a in given)
     split_alone = way.divided and not weighted and not any(b[-1] >= 0 for _, b, _ in given)
-    kept_whole = weighted and _keeps_whole(model, op, way, first=not given)
+    kept_whole = weighted and _keeps_whole(model, op, way, own, first=not given)
     return batch, changes, sliced + split_alone, kept_whole, not way.divided
 
 
-def _keeps_whole(model: ShardingModel, op: int, way: Way, *, first: bool) -> bool:
+def _keeps_whole(
+    model: ShardingModel, op: int, way: Way, own: Callable[[Way], int], *, first: bool
+) -> bool:
     """Whether a way keeps a weight whole that Megatron splits: an embedding, which reads nothing
     that is computed, by its vocabulary.
     """
     if first and PARTIAL in {s.ways[-1].outputs[0] for s in model.strategies[op]}:
         return way.outputs[0] != PARTIAL
-    own, _ = _own_weight(model, op)
     return not way.divided or own(way) == REPLICATE
 
 
@@ -246,11 +237,11 @@ def torch_parameter_layouts(
     """Return the layout of every stored tensor of a torch program, by each of its names."""
     assert model.calls is not None
     graph, found = model.graph, []
-    tensor = {op: t for t, op in enumerate(graph.producer.tolist())}
     for op, names in model.calls.names.items():
+        tensor = model.makes[op][0]
         layout = model.strategies[op][int(solution.strategy[op])].outputs[0]
-        size = -(-int(graph.tensor_bytes[tensor[op]]) // share(layout, model.axes))
-        shape = graph.shapes[tensor[op]]
+        size = -(-int(graph.tensor_bytes[tensor]) // share(layout, model.axes))
+        shape = graph.shapes[tensor]
         found += [ParameterLayout(name, shape, layout, size) for name in names]
     return found
 
@@ -283,7 +274,7 @@ def parameter_layouts(
             if name in found or name not in stored:
                 continue
             own = _own_layout(call.kind, weight.shape, layout, stored[name][0])
-            if own is not None and _divides(stored[name][0], own, model):
+            if own is not None and divides(stored[name][0], own, model.axes):
                 found[name] = own
     whole = (REPLICATE,) * len(model.axes)
     rows = []
@@ -302,29 +293,16 @@ def _own_layout(kind: str, seen: Shape, layout: Layout, shape: Shape) -> Layout 
     """
     if len(seen) == 1:
         return layout if shape == seen else None
-    if len(shape) == 1:
-        return _bias_layout(0 if kind.lower().startswith("conv") else 1, seen, layout, shape)
+    if len(shape) == 1:  # a bias lies along one dimension of the weight
+        along = 0 if kind.lower().startswith("conv") else 1
+        if shape[0] != seen[along]:
+            return None
+        return tuple(0 if place == along else REPLICATE for place in layout)
     if shape[:2] == seen:
         return layout
     if shape == seen[::-1]:
         return tuple(1 - place if place >= 0 else place for place in layout)
     return None
-
-
-def _bias_layout(result: int, seen: Shape, layout: Layout, shape: Shape) -> Layout | None:
-    """Return the layout of a bias, which lies along dimension `result` of the weight."""
-    if shape[0] != seen[result]:
-        return None
-    return tuple(0 if place == result else REPLICATE for place in layout)
-
-
-def _divides(shape: Shape, layout: Layout, model: ShardingModel) -> bool:
-    """Whether every split dimension is a multiple of the devices it is split over."""
-    parts = [1] * len(shape)
-    for axis, place in zip(model.axes, layout, strict=True):
-        if place >= 0:
-            parts[place] *= axis.size
-    return all(size % part == 0 for size, part in zip(shape, parts, strict=True))
 
 
 def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -335,15 +313,15 @@ def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, A
     rows : with the keys parameter (or op), torch, jax and bytes.
     most : rows at most; what is smallest is then counted in a last row.
     """
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for row in rows:
         name = str(row.get("parameter") or row.get("op"))
-        groups.setdefault((pattern(name), row["torch"], row["jax"]), []).append(row)
+        key = pattern(name), row["torch"], row["jax"]
+        groups.setdefault(key, []).append((name, int(row["bytes"])))
     found: list[dict[str, Any]] = []
     for (name, torch, jax), members in groups.items():
-        first = members[0].get("parameter") or members[0].get("op")
-        size = sum(int(row["bytes"]) for row in members)
-        shown = first if len(members) == 1 else name
+        size = sum(size for _, size in members)
+        shown = members[0][0] if len(members) == 1 else name
         found.append(
             {"name": shown, "count": len(members), "torch": torch, "jax": jax, "bytes": size}
         )

@@ -111,6 +111,16 @@ def share(layout: Layout, axes: tuple[Axis, ...]) -> int:
     return math.prod(axis.size for axis, place in zip(axes, layout, strict=True) if place >= 0)
 
 
+def divides(shape: tuple[int, ...], layout: Layout, axes: tuple[Axis, ...]) -> bool:
+    """Whether every split dimension is a multiple of the devices it is split over."""
+    parts = dict.fromkeys(layout, 1)
+    for axis, place in zip(axes, layout, strict=True):
+        parts[place] *= axis.size
+    return all(
+        place < 0 or (place < len(shape) and shape[place] % k == 0) for place, k in parts.items()
+    )
+
+
 class Step(NamedTuple):
     """One step of a change of layout: the placement before and after, on one axis."""
 
@@ -183,10 +193,8 @@ def change_seconds(size: float, before: Layout, after: Layout, axes: tuple[Axis,
 
 def torch_placements(layout: Layout) -> str:
     """Return a layout as torch.distributed.tensor writes it: [Shard(0), Replicate()]."""
-    words = {REPLICATE: "Replicate()", PARTIAL: "Partial()"}
-    words |= {
-        place: f'Partial("{kind}")' for place, kind in PARTIAL_KINDS.items() if place < PARTIAL
-    }
+    words = {place: f'Partial("{kind}")' for place, kind in PARTIAL_KINDS.items()}
+    words |= {REPLICATE: "Replicate()", PARTIAL: "Partial()"}
     return "[" + ", ".join(words.get(place, f"Shard({place})") for place in layout) + "]"
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InfeasiblePlacementError
-from placeopt.model.objective import JudgedObjective, time_text
+from placeopt.model.objective import JudgedObjective
 from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
-from placeopt.sharding.compact import costs_of
+from placeopt.sharding.compact import cost_of
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
@@ -110,13 +110,9 @@ class TotalCost(JudgedObjective):
 
     def text(self, problem: ShardingProblem, value: float | None) -> str:
         """Return a cost as a time where its unit is known, else as a number."""
-        if value is None:
-            return "-"
-        return (
-            f"{int(value)}"
-            if problem.tick_seconds == 1.0
-            else time_text(float(value) * problem.tick_seconds)
-        )
+        if value is not None and problem.tick_seconds == 1.0:
+            return f"{int(value)}"
+        return super().text(problem, value)
 
 
 def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
@@ -129,7 +125,7 @@ def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
                 break
         if upper is None:
             choice = bounding.decoded(limited=True)
-            bounding.aim(sum(int(part.sum()) for part in costs_of(bounding.compact, choice)))
+            bounding.aim(cost_of(bounding.compact, choice))
         now = time.perf_counter()
         if now - begun > PROOF_PART * pause or now + 2 * pause > end:
             bounding.certify()

@@ -16,17 +16,7 @@ from placeopt.sharding.layouts import PARTIAL, REPLICATE
 
 Shape = tuple[int, ...]
 
-WEIGHT_TYPES = {
-    "linear",
-    "addmm",
-    "gemm",
-    "dense",
-    "conv",
-    "conv2d",
-    "conv1d",
-    "convolution",
-    "matmulinteger",
-}
+_PRODUCTS = {"linear", "addmm", "gemm", "dense", "matmulinteger", "matmul", "mm"}
 _CONVOLUTIONS = {"conv", "conv1d", "conv2d", "convolution"}
 _EMBEDDINGS = {"embedding", "gather", "index_select"}
 _ATTENTION = "scaled_dot_product"
@@ -82,8 +72,8 @@ class Way(NamedTuple):
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    weight: int
-    divided: bool
+    weight: int = REPLICATE
+    divided: bool = True
 
 
 class Form(NamedTuple):
@@ -103,24 +93,22 @@ def ways_of(form: Form) -> list[Way]:
         "replicate",
         (REPLICATE,) * len(form.inputs),
         (REPLICATE,) * len(form.outputs),
-        REPLICATE,
         divided=False,
     )
     if not form.outputs or not form.outputs[0]:
         return [whole]
-    kind = form.kind.lower()
+    return [whole, *_divided(form.kind.lower(), form)]
+
+
+def _divided(kind: str, form: Form) -> list[Way]:
+    """Return the ways of an op to share its work."""
     if len(form.weight) == 2:
         if kind in _CONVOLUTIONS:
-            return [whole, *_convolution(form)]
+            return _convolution(form)
         if kind in _EMBEDDINGS:
-            return [whole, *_embedding(form)]
-        if kind in WEIGHT_TYPES or kind in ("matmul", "mm"):
-            return [whole, *_linear(form)]
-    return [whole, *_without_table(kind, form)]
-
-
-def _without_table(kind: str, form: Form) -> list[Way]:
-    """Return the ways of an op that has no weight of two dimensions of its own."""
+            return _embedding(form)
+        if kind in _PRODUCTS:
+            return _linear(form)
     count = len(form.inputs)
     if kind in ("matmul", "mm", "bmm", "baddbmm") and count == 2:
         return _product(form)
@@ -133,41 +121,32 @@ def _without_table(kind: str, form: Form) -> list[Way]:
     return _elementwise(form, frozen_last=kind in _ALONG_LAST)
 
 
+def _only(form: Form, at: int, place: int) -> tuple[int, ...]:
+    """Return placements of the inputs: one is placed so, the others are replicated."""
+    return tuple(place if i == at else REPLICATE for i in range(len(form.inputs)))
+
+
 def _linear(form: Form) -> list[Way]:
     """Y[.., n] = X[.., k] W[k, n]: rows of X, columns of W (column parallel), terms of the sum (row
     parallel).
     """
     last = len(form.outputs[0]) - 1
-    rest = len(form.inputs) - 1
+    rank = len(form.inputs[0]) if form.inputs else 0
     rows = [
-        Way(
-            f"rows {d}",
-            (d if form.inputs and len(form.inputs[0]) > d else REPLICATE,)
-            * min(1, len(form.inputs))
-            + (REPLICATE,) * max(0, rest),
-            (d,),
-            REPLICATE,
-            divided=True,
-        )
-        for d in range(last)
+        Way(f"rows {d}", _only(form, 0, d if d < rank else REPLICATE), (d,)) for d in range(last)
     ]
-    none = (REPLICATE,) * len(form.inputs)
-    columns = Way("column", none, (last,), 1, divided=True)
-    inner = (len(form.inputs[0]) - 1, *none[1:]) if form.inputs else ()
-    return [*rows, columns, Way("row", inner, (PARTIAL,), 0, divided=True)]
+    columns = Way("column", _only(form, 0, REPLICATE), (last,), 1)
+    return [*rows, columns, Way("row", _only(form, 0, rank - 1), (PARTIAL,), 0)]
 
 
 def _convolution(form: Form) -> list[Way]:
     """Batch, output channels (the weight's first dimension), input channels (its second: partial
     sums).
     """
-    count = len(form.inputs)
-    none = (REPLICATE,) * count
-    first, second = ((0, *none[1:]), (1, *none[1:])) if count else ((), ())
     return [
-        Way("rows 0", first, (0,), REPLICATE, divided=True),
-        Way("column", none, (1,), 0, divided=True),
-        Way("row", second, (PARTIAL,), 1, divided=True),
+        Way("rows 0", _only(form, 0, 0), (0,)),
+        Way("column", _only(form, 0, REPLICATE), (1,), 0),
+        Way("row", _only(form, 0, 1), (PARTIAL,), 1),
     ]
 
 
@@ -176,20 +155,11 @@ def _embedding(form: Form) -> list[Way]:
     is the table.
     """
     last = len(form.outputs[0]) - 1
-    none = (REPLICATE,) * len(form.inputs)
     tables = len(form.outputs) - 1
 
     def way(name: str, place: int, weight: int) -> Way:
-        given = tuple(
-            place if 0 <= place < len(s) and place < last else REPLICATE for s in form.inputs
-        )
-        return Way(
-            name,
-            given if weight == REPLICATE else none,
-            (place,) + (weight,) * tables,
-            weight,
-            divided=True,
-        )
+        given = tuple(place if 0 <= place < min(len(s), last) else REPLICATE for s in form.inputs)
+        return Way(name, given, (place,) + (weight,) * tables, weight)
 
     rows = [way(f"rows {d}", d, REPLICATE) for d in range(last)]
     return [*rows, way("column", last, 1), way("vocabulary", PARTIAL, 0)]
@@ -216,7 +186,7 @@ def _product(form: Form) -> list[Way]:
 
         def way(name: str, place_a: int, place_b: int, place: int, swap: bool = first == 1) -> Way:
             inputs = (place_b, place_a) if swap else (place_a, place_b)
-            return Way(name, inputs, (place,), REPLICATE, divided=True)
+            return Way(name, inputs, (place,))
 
         found = [
             way(f"rows {d}", d, d if len(b) == rank else REPLICATE, d) for d in range(rank - 2)
@@ -231,14 +201,11 @@ def _attention(form: Form) -> list[Way]:
     rank = len(form.outputs[0])
     rest = (REPLICATE,) * (len(form.inputs) - 3)
     others = (REPLICATE,) * (len(form.outputs) - 1)
-    found = [
-        Way(f"rows {d}", (d, d, d, *rest), (d, *others), REPLICATE, divided=True)
-        for d in range(rank - 2)
-    ]
+    found = [Way(f"rows {d}", (d, d, d, *rest), (d, *others)) for d in range(rank - 2)]
     queries = [i for i, s in enumerate(form.inputs[:3]) if s == form.outputs[0]]
     if queries:
-        inputs = tuple(rank - 2 if i == queries[0] else REPLICATE for i in range(len(form.inputs)))
-        found.append(Way(f"rows {rank - 2}", inputs, (rank - 2, *others), REPLICATE, divided=True))
+        inputs = _only(form, queries[0], rank - 2)
+        found.append(Way(f"rows {rank - 2}", inputs, (rank - 2, *others)))
     return found
 
 
@@ -250,9 +217,9 @@ def _reduction(form: Form, *, sums: bool) -> list[Way]:
     found = []
     for d, (size, left) in enumerate(zip(given, out, strict=True)):
         if size == left:
-            found.append(Way(f"rows {d}", (d,), (d,), REPLICATE, divided=True))
+            found.append(Way(f"rows {d}", (d,), (d,)))
         elif sums:
-            found.append(Way("row", (d,), (PARTIAL,), REPLICATE, divided=True))
+            found.append(Way("row", (d,), (PARTIAL,)))
     return found
 
 
@@ -263,7 +230,7 @@ def _move(form: Form) -> list[Way]:
         outputs = tuple(
             target if len(s) == len(form.outputs[0]) else REPLICATE for s in form.outputs
         )
-        found.append(Way(f"split {d}", (d,), outputs, REPLICATE, divided=True))
+        found.append(Way(f"split {d}", (d,), outputs))
     return found
 
 
@@ -302,12 +269,8 @@ def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
         outputs = tuple(
             d if len(s) == len(out) and s[d] == out[d] else REPLICATE for s in form.outputs
         )
-        weight = (
-            0
-            if len(form.weight) == 1 and form.weight[0] == out[d] and d == len(out) - 1
-            else REPLICATE
-        )
-        found.append(Way(f"split {d}", inputs, outputs, weight, divided=True))
+        weight = 0 if d == len(out) - 1 and form.weight == out[d:] else REPLICATE
+        found.append(Way(f"split {d}", inputs, outputs, weight))
     return found
 
 

@@ -29,10 +29,15 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 MAX_NUMBER = 2**62
 """Costs and usages are below this, so that two of them can be added in 64 bits."""
+
+
+def starts_of(sizes: ArrayLike) -> Ints:
+    """Return where parts of these sizes begin, one behind the other, and where the last ends."""
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,8 +141,7 @@ class ShardingProblem(ArrayHolder):
                 "add its costs to those of the node"
             )
         sizes = np.diff(self.node_ptr)
-        pointer = np.zeros(m + 1, np.int64)
-        np.cumsum(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]], out=pointer[1:])
+        pointer = starts_of(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]])
         object.__setattr__(self, "edge_ptr", int_array(pointer, (m + 1,), "edge_ptr"))
         object.__setattr__(
             self, "edge_cost", int_array(self.edge_cost, (int(pointer[-1]),), f"{where}: edge_cost")

@@ -34,6 +34,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
+from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,7 +321,7 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
         if sizes[root[v]] > MOST_GROWTH * sizes[v]:
             root[v], leader[v], link[v] = v, -1, -1
     # some follower is left: the first in order follows a node that follows nobody
-    map_ptr = np.concatenate([[0], np.cumsum(sizes[root])]).astype(np.int64)
+    map_ptr = starts_of(sizes[root])
     following = Following(leader, link, root, map_ptr, np.zeros(int(map_ptr[-1]), np.int64))
     _fill_maps(compact, order, following, most)
     is_link = np.zeros(len(compact.edge), np.bool_)
@@ -331,7 +332,7 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     edge[is_link] = np.stack([root[follower[is_link]], follower[is_link]], axis=1)
     kept = edge[:, 0] != edge[:, 1]
     lengths = np.where(kept, sizes[edge[:, 0]] * sizes[edge[:, 1]], 0)
-    edge_ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    edge_ptr = starts_of(lengths)
     cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), np.int64)
     _move_tables(compact, edge, edge_ptr, follower, following, most, cost, table)
     pointers = np.concatenate([edge_ptr[:-1][kept], edge_ptr[-1:]])

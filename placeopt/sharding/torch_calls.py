@@ -119,6 +119,7 @@ class _Walk:
         self.names: dict[int, tuple[str, ...]] = {}
         self.parameters: list[int] = []
         self.known: dict[Any, Traced] = {}
+        self.kind_of = {call.name: call.kind for call in program.program.calls}
 
     def calls(self) -> TorchCalls:
         """Return what was found."""
@@ -228,20 +229,12 @@ class _Walk:
             ) from error
         made = tensors_of(result)
         if made:
-            kind = self.program_kinds[node.name]
-            op = self._op(node.name, kind, made)
+            op = self._op(node.name, self.kind_of[node.name], made)
             self.traced[op] = found
             self.reads[op] = tuple(self.tensor_of[id(x)] for x in inputs)
             for tensor in self.reads[op]:
                 self.triples[tensor][2].append(op)
         return result
-
-    @property
-    def program_kinds(self) -> dict[str, str]:
-        """Kind of every call by name."""
-        if not hasattr(self, "_kinds"):
-            self._kinds = {call.name: call.kind for call in self.program.program.calls}
-        return self._kinds
 
     def _folded(self) -> list[int]:
         known = set(self.cost.op_names)
@@ -458,13 +451,13 @@ class TorchRules:
         inputs cost no less and whose results are the same are left out.
         """
         count, made = len(call.inputs), len(call.outputs)
-        whole = Way("R", (REPLICATE,) * count, (REPLICATE,) * made, REPLICATE, divided=False)
+        whole = Way("R", (REPLICATE,) * count, (REPLICATE,) * made, divided=False)
         found = {whole.inputs: whole}
         if size > 1 and call.inputs and call.outputs:
             for inputs, outputs in self._found(call, size):
                 places = (*inputs, *outputs)
                 name = f"{_words(inputs)} -> {_words(outputs)}"
-                way = Way(name, inputs, outputs, REPLICATE, divided=any(p >= 0 for p in places))
+                way = Way(name, inputs, outputs, divided=any(p >= 0 for p in places))
                 found.setdefault(inputs, way)
         rows = list(found.values())
         kept = [
@@ -483,8 +476,7 @@ class TorchRules:
             id(x): tuple(map(placement, layout))
             for x, layout in zip(call.inputs, inputs, strict=True)
         }
-        for number in range(len(call.inner)):
-            step = call.inner[number]
+        for number, step in enumerate(call.inner):
             read = tuple(placed.get(id(x)) for x in tensors_of((step.args, step.kwargs)))
             made = self._step(call, number, tuple(p or self._whole for p in read), self.sizes)
             if made is None:

@@ -170,13 +170,8 @@ def merged_tables(problem: ShardingProblem) -> Tables:
     rows are u's strategies.
     """
     tables: Tables = {}
-    sizes = problem.num_choices
-    for (u, v), start in zip(problem.edge.tolist(), problem.edge_ptr[:-1].tolist(), strict=True):
-        table = (
-            problem.edge_cost[start : start + sizes[u] * sizes[v]]
-            .astype(object)
-            .reshape(sizes[u], sizes[v])
-        )
+    for e, (u, v) in enumerate(problem.edge.tolist()):
+        table = problem.edge_table(e).astype(object)
         key, table = ((u, v), table) if u < v else ((v, u), table.T)
         tables[key] = tables[key] + table if key in tables else table
     return tables

@@ -152,21 +152,16 @@ def kernels_of(objective: Any, solvers: Iterable[Any] = (), *, bounds: bool = Fa
 def ensure(
     names: Iterable[str],
     *,
-    say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
-    worker_seconds: float = 3.0,
 ) -> None:
-    """Compile what is not compiled yet and load it, before the time of a search begins.
+    """Compile what is not compiled yet and load it, before the time of a search begins; lines on
+    the standard error stream say that kernels are compiled and how long that took.
 
     Parameters
     ----------
-    names : groups of kernels. say : told, in words, that kernels are compiled and how long that
-    took; by default a
-        line on the standard error stream.
+    names : groups of kernels.
     meanwhile : called while other processes compile, with kernels interpreted; not at all where
     nothing has to be compiled.
-    worker_seconds : compiling that takes less is done here: another process would take that long to
-    start.
 
     Raises
     ------
@@ -175,8 +170,10 @@ def ensure(
     """
     wanted = _wanted(names)
     cold = _cold(wanted)
+    # Compiling that takes less is done here: another process would take that long to start
+    worker_seconds = 3.0
     if sum(group.seconds for group in cold) >= worker_seconds:
-        with _compiling(cold, cold, say or _say_on_stderr, meanwhile):
+        with _compiling(cold, cold, meanwhile):
             pass
     for group in wanted:
         run_first(group)
@@ -187,16 +184,15 @@ def early_start(
     names: Iterable[str],
     needed: Iterable[str],
     *,
-    say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
-    worth_seconds: float = 20.0,
 ) -> Iterator[None]:
-    """Do in a block what `ensure` would do before it, where that takes more than `worth_seconds`:
-    begin with the groups `needed`.
+    """Do in a block what `ensure` would do before it, where that takes more than 20 seconds: begin
+    with the groups `needed`.
 
     In the block kernels of the others are interpreted until they are compiled, at low priority
     (`ready` tells). At its end the compiling ends, too.
     """
+    worth_seconds = 20.0
     wanted, at_once = _wanted(names), set(needed)
     cold = _cold(wanted)
     first = [group for group in cold if group.name in at_once]
@@ -204,18 +200,17 @@ def early_start(
         len(first) == len(cold)
         or sum(group.seconds for group in cold) / _num_workers(cold) < worth_seconds
     ):
-        ensure(names, say=say, meanwhile=meanwhile)
+        ensure(names, meanwhile=meanwhile)
         yield
         return
     order = sorted(cold, key=lambda group: group.name not in at_once)
-    tell = say or _say_on_stderr
-    with _compiling(order, first, tell, meanwhile):
+    with _compiling(order, first, meanwhile):
         for group in wanted:
             if ready([group.name]):
                 run_first(group)
         left = [group.name for group in order if not ready([group.name])]
         if left:
-            tell(f"not compiled yet: {', '.join(left)}; what needs them is interpreted or left out")
+            _say(f"not compiled yet: {', '.join(left)}; what needs them is interpreted or left out")
         yield
 
 
@@ -238,14 +233,13 @@ def _cold(groups: list[KernelGroup]) -> list[KernelGroup]:
 def _compiling(
     groups: list[KernelGroup],
     needed: list[KernelGroup],
-    tell: Callable[[str], object],
     meanwhile: Callable[[], object] | None,
 ) -> Iterator[None]:
     """Begin to compile groups in other processes, and go on when those that are needed are
     compiled, and loaded.
     """
     workers = _num_workers(groups)
-    tell(
+    _say(
         "compiling kernels, once after an installation: about "
         f"{sum(g.seconds for g in needed) / workers:.0f} s on "
         f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)"
@@ -260,7 +254,7 @@ def _compiling(
                 meanwhile()
             compiling.wait(needed)
             _stop_interpreting(needed)  # what no worker could compile is compiled here
-            tell(f"compiled in {time.perf_counter() - started:.1f} s (not counted in --seconds)")
+            _say(f"compiled in {time.perf_counter() - started:.1f} s (not counted in --seconds)")
             compiling.step_back()
             yield
     finally:
@@ -367,7 +361,7 @@ def _interpreted() -> bool:
     return bool(config.DISABLE_JIT)
 
 
-def _say_on_stderr(words: str) -> None:
+def _say(words: str) -> None:
     print(f"placeopt: {words}", file=sys.stderr, flush=True)
 
 
@@ -417,10 +411,9 @@ class _Workers:
                 left = [other for other in left or () if other is not group]
             time.sleep(0.05)
 
-    def step_back(self, priority: int = 19) -> None:
-        """Leave the processor to this process as far as it has work for it: 0 is usual, 19 the
-        least.
-        """
+    def step_back(self) -> None:
+        """Leave the processor to this process as far as it has work for it."""
+        priority = 19  # 0 is usual, 19 the least
         for process in self._processes:
             with contextlib.suppress(OSError, AttributeError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, priority)

@@ -27,39 +27,24 @@ def is_large(problem: Any, least: int = LARGE) -> bool:
     return bool(getattr(problem, "num_ops", 0) * getattr(problem, "num_devices", 0) >= least)
 
 
-def reserve(
-    problem: Any,
-    seconds: float | None,
-    *,
-    judging: float = 1.6e-6,
-    hashing: float = 3e-9,
-    most: float = 0.4,
-) -> float:
-    """Return the seconds of a limit that are kept for judging what was found.
-
-    Parameters
-    ----------
-    judging, hashing : seconds that valuing and judging an answer takes per op and edge, and the
-    problem's hash per op and device, about.
-    most : share of the time that is kept at most.
-    """
+def reserve(problem: Any, seconds: float | None) -> float:
+    """Return the seconds of a limit that are kept for judging what was found."""
     if seconds is None or not is_large(problem):
         return 0.0
+    # Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per
+    # op and device, about; and the share of the time that is kept at most
+    judging, hashing, most = 1.6e-6, 3e-9, 0.4
     needed = judging * (problem.num_ops + getattr(problem, "num_edges", 0))
     return min(most * seconds, needed + hashing * problem.num_ops * problem.num_devices)
 
 
-def search_within(
-    search: Callable[[], object], tracker: Any, least: int = LARGE, *, patience: float = 0.5
-) -> None:
+def search_within(search: Callable[[], object], tracker: Any, least: int) -> None:
     """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker
     is over.
 
     Parameters
     ----------
     least : ops times devices from which the search is watched.
-    patience : seconds for which an interrupted search is waited for: it hands over what it has
-    found.
     """
     if tracker.budget.seconds is None or not is_large(tracker.problem, least):
         search()
@@ -71,7 +56,7 @@ def search_within(
             pass
     except KeyboardInterrupt:
         tracker.interrupt()
-        call.ended(patience)
+        call.ended(0.5)  # it hands over what it has found
         raise
     finally:
         if not call.ended():
@@ -82,10 +67,11 @@ def search_within(
         call.result()
 
 
-def wait_for_left_behind(most_seconds: float = 30.0) -> None:
+def wait_for_left_behind() -> None:
     """Wait for searches left behind, which are inside compiled code: the interpreter's end would
     take it away under them.
     """
+    most_seconds = 30.0
     end = time.monotonic() + most_seconds
     while left_behind() and time.monotonic() < end:
         time.sleep(0.05)

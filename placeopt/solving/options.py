@@ -55,13 +55,10 @@ class Option:
         """Whether a value of the right type is allowed."""
         if self.choices is not None:
             return value in self.choices
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return not number or self._in_range(value)
-
-    def _in_range(self, value: float) -> bool:
-        """Whether a number keeps the limits, which not-a-number never does."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return True
         return (
-            not math.isnan(value)
+            not math.isnan(value)  # which keeps no limits
             and (self.above is None or value > self.above)
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)

@@ -221,7 +221,7 @@ class PluginTracker(Generic[SolutionT]):
             raise SolverError(f"solver '{whole.solver}' found a solution that is not valid: {why}")
         claimed = _number(value)
         if claimed is not None and claimed < finished.value:
-            self.__claim(
+            whole.claim(
                 "value", f"claims a value of {claimed} ticks for a solution of {finished.value}"
             )
         return own, finished
@@ -245,13 +245,14 @@ class PluginTracker(Generic[SolutionT]):
         if claimed is None or claimed <= self.__claimed or claimed <= self.__whole.lower_bound:
             return False
         self.__claimed = claimed
-        self.__claim("bound", f"claims a bound of {claimed} ticks{_by(method)}, not proved here")
+        words = f"claims a bound of {claimed} ticks{_by(method)}, not proved here"
+        self.__whole.claim("bound", words)
         return True
 
     def infeasible(self, reason: Any) -> None:
         """Record as a claim that there is no solution, and end the search."""
         self.reason, self.stopped = _words(reason), True
-        self.__claim(
+        self.__whole.claim(
             "infeasible", f"claims that there is no solution ('{self.reason}'), not proved here"
         )
 
@@ -263,7 +264,7 @@ class PluginTracker(Generic[SolutionT]):
     @message.setter
     def message(self, text: Any) -> None:
         self.__message = _words(text)
-        self.__claim("message", f"says '{self.__message}'" if self.__message else "")
+        self.__whole.claim("message", f"says '{self.__message}'" if self.__message else "")
 
     def interrupt(self) -> None:
         """End the search as Ctrl-C does."""
@@ -277,9 +278,6 @@ class PluginTracker(Generic[SolutionT]):
         own: Tracker[Any] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
         return own
-
-    def __claim(self, kind: str, words: str) -> None:
-        self.__whole.claim(kind, words)
 
 
 def adopt(face: PluginTracker[Any], result: Any) -> None:
@@ -380,7 +378,8 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
 def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
     """The same of an array, a collection, or an object of another kind."""
     if isinstance(value, np.ndarray):
-        return _lent_array(value)
+        keep = value.flags.writeable or value.dtype.hasobject
+        return value.copy() if keep else frozen_copy(value)
     if isinstance(value, tuple):
         parts = [_lent(part, known) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -392,11 +391,6 @@ def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
         return copy.deepcopy(value)
     except Exception:  # a lock, say: no copy can be made, and nothing that is solved holds one
         return value
-
-
-def _lent_array(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    keep = value.flags.writeable or value.dtype.hasobject
-    return value.copy() if keep else frozen_copy(value)
 
 
 def restated(solution: Any, problem: Any, objective: Any) -> Any:

@@ -91,7 +91,7 @@ calls every kernel of a group."""
 ENTRY_POINT_GROUP = "placeopt.solvers"
 """A package registers its own solvers by entry points in this group: name = "module:Class"."""
 
-_registered: dict[tuple[str, str], SolverSpec] = {}
+_registered: dict[str, SolverSpec] = {}
 
 
 def register(
@@ -125,14 +125,14 @@ def register(
                 f"solver '{name}': {target} is a class of placeopt; derive one from it"
             )
         words = summary or _summary_of(cls)
-        _registered[kind, name] = SolverSpec(name, target, kind, objectives, words)
-        _classes[kind, name] = cls
+        _registered[name] = SolverSpec(name, target, kind, objectives, words)
+        _classes[name] = cls
         return cls
 
     return decorate
 
 
-_classes: dict[tuple[str, str], type] = {}
+_classes: dict[str, type] = {}
 
 
 def _summary_of(cls: type) -> str:
@@ -153,8 +153,7 @@ def _known() -> dict[str, SolverSpec]:
     """Return the solvers of placeopt and those registered in this process; no entry point is looked
     up.
     """
-    found = {spec.name: spec for spec in _own_specs()}
-    return {**found, **{name: spec for (_, name), spec in _registered.items()}}
+    return {spec.name: spec for spec in _own_specs()} | _registered
 
 
 @functools.cache
@@ -241,20 +240,16 @@ def solver_class(name: str, kind: str = "placement") -> type:
     """
     spec = _known().get(name)
     if spec is None or spec.kind != kind:
-        table = specs(
-            kind
-        )  # now with the entry points of other packages, which take longer to find
-        spec = table.get(name) or next(
-            (s for s in specs().values() if s.name == name and s.broken), None
-        )
-        if spec is None:
+        # now with the entry points of other packages, which take longer to find
+        spec = specs().get(name)
+        if spec is None or not (spec.kind == kind or spec.broken):
             raise InputError(
                 f"solver '{name}' is not known for {kind} problems; "
-                f"{did_you_mean(name, sorted(table))}"
+                f"{did_you_mean(name, sorted(specs(kind)))}"
             )
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
-    return _classes.get((kind, name)) or _attribute(spec.target)
+    return _classes.get(name) or _attribute(spec.target)
 
 
 def _attribute(target: str) -> Any:

@@ -25,14 +25,14 @@ from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.deadline import search_within
 from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled
 from placeopt.solving.registry import accepted_objectives, is_ours
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Progress, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
-    from placeopt.solving.tracker import OnProgress, Progress
+    from placeopt.solving.tracker import OnProgress
 
 
 _running: list[Tracker[Any]] = []
@@ -104,42 +104,38 @@ def _run(
         kernels_of(objective, [known], bounds=bound is True)
     )  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(known.name, problem, budget, seed=seed, on_progress=on_progress)
-    # bounds hold for the model, not for the caller's clock
-    measured = tracker.measured = _measures(solver)
+    tracker.measured = _measures(solver)
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
-        _offer_initial(tracker, objective, initial, measured)
+        _offer_initial(tracker, objective, initial)
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
         with _under_way(tracker), tracker:
-            if _may_have_solutions(tracker, objective, bound, measured):
+            if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
                 search_within(
-                    lambda: _search(solver, tracker, objective, initial, measured),
+                    lambda: _search(solver, tracker, objective, initial),
                     tracker,
                     known.watched_from,
                 )
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more
-        return _conclude(tracker, objective, measured)
+        return _conclude(tracker, objective)
 
 
 def _may_have_solutions(
-    tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool, measured: bool
+    tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool
 ) -> bool:
     """Whether nothing proves that there is no solution; the bound is known afterwards."""
     reason = objective.impossible(tracker.problem)
-    if not reason and bound is not False and not measured:
-        report = (
-            objective.bounds(tracker.problem, 0.0, upper=_ticks(tracker.value))
-            if bound is True
-            else bound
-        )
-        reason = report.infeasible
-        if reason:
-            tracker.infeasible(reason)
-        tracker.raise_bound(report.value, report.method)
-    elif reason:
+    # bounds hold for the model, not for the caller's clock
+    if not reason and bound is not False and not tracker.measured:
+        if bound is True:
+            upper = None if tracker.value is None else int(tracker.value)
+            bound = objective.bounds(tracker.problem, 0.0, upper=upper)
+        reason = bound.infeasible
+        tracker.raise_bound(bound.value, bound.method)
+    if reason:
         tracker.infeasible(reason)
     return not reason
 
@@ -204,41 +200,26 @@ def run_part(
             f"solver '{solver.name}' measures its values, which are none of the problem: run it "
             "with adopt=False"
         )
-    if whole is tracker:
-        return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
-    objective = objective_of(whole.problem)
-    start = restated(initial, whole.problem, objective)
-    result = _run_part(whole, solver, seconds, evaluations, start, target, adopt)
-    return lent(result)  # type: ignore[no-any-return]
-
-
-def _run_part(
-    tracker: Tracker[Any],
-    solver: Any,
-    seconds: float | None,
-    evaluations: int | None,
-    initial: Any,
-    target: int | None,
-    adopt: bool,
-) -> Result[Any] | None:
-    if seconds is None and tracker.budget.seconds is not None:
-        seconds = tracker.seconds_left
-    if evaluations is None and tracker.budget.evaluations is not None:
-        evaluations = max(1, tracker.evaluations_left)
-    part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
-    before = tracker.elapsed, tracker.evaluations
+    if whole is not tracker:
+        initial = restated(initial, whole.problem, objective_of(whole.problem))
+    if seconds is None and whole.budget.seconds is not None:
+        seconds = whole.seconds_left
+    if evaluations is None and whole.budget.evaluations is not None:
+        evaluations = max(1, whole.evaluations_left)
+    part = Budget(seconds, evaluations, whole.budget.target if target is None else target)
+    before = whole.elapsed, whole.evaluations
+    part_of = whole if adopt else None
     try:
-        whole = tracker if adopt else None
         result = _run(
-            tracker.problem, solver, part, tracker.seed, initial, _forward(tracker), part_of=whole
+            whole.problem, solver, part, whole.seed, initial, _forward(whole), part_of=part_of
         )
     except Refused:
         return None
     if adopt:
-        _adopt(tracker, result, *before)
+        _adopt(whole, result, *before)
     if result.stop_reason == "interrupted":
-        tracker.interrupt()
-    return result
+        whole.interrupt()
+    return result if whole is tracker else lent(result)
 
 
 def _adopt(tracker: Tracker[Any], result: Result[Any], seconds: float, evaluations: int) -> None:
@@ -294,7 +275,7 @@ def best_so_far() -> Result[Any] | None:
     for tracker in trackers:
         copy.adopt_claims(tracker)
     try:
-        result = _conclude(copy, objective_of(outer.problem), measured=False)
+        result = _conclude(copy, objective_of(outer.problem))
         return lent(result)  # type: ignore[no-any-return]
     except SolverError:
         return None
@@ -322,10 +303,8 @@ def check_accepts(solver: Any, problem: Any) -> None:
         )
 
 
-def _offer_initial(
-    tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
-) -> None:
-    if measured:
+def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any) -> None:
+    if tracker.measured:
         violations = objective.judge(tracker.problem, initial)
         if violations:
             raise InputError(f"the initial solution is not valid: {violations[0]}")
@@ -338,9 +317,7 @@ def _offer_initial(
     tracker.offer(value, initial)
 
 
-def _search(
-    solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
-) -> None:
+def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any) -> None:
     """Call the search of one of our solvers, or whatever a solver of another package has, which
     meets a face only.
 
@@ -355,7 +332,7 @@ def _search(
     except (KeyboardInterrupt, InputError):
         raise
     except SolverError as error:
-        partial = _partial(tracker, objective, measured)
+        partial = _partial(tracker, objective)
         if not ours:
             raise SolverError(brief(str(error)), partial) from error
         error.partial = partial or _partial_of(error, tracker.problem)
@@ -366,7 +343,7 @@ def _search(
         if ours and not isinstance(error, Exception | SystemExit):
             raise
         words = one_line(f"{type(error).__name__}: {error}", 160)
-        partial = _partial(tracker, objective, measured)
+        partial = _partial(tracker, objective)
         raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
 
 
@@ -386,37 +363,33 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
     protocol only; that there is no solution is a claim where it is raised, too.
     """
     try:
-        _call_outside(solver, face, initial)
+        if hasattr(solver, "search"):
+            solver.search(face.problem, face)
+        else:
+            found = solver.solve(
+                face.problem,
+                face.budget,
+                seed=face.seed,
+                initial=lent(initial),
+                on_progress=lambda progress: face.count(0),
+            )
+            adopt(face, found)
     except InfeasibleProblemError as error:
         face.infeasible(str(error))
 
 
-def _call_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
-    if hasattr(solver, "search"):
-        solver.search(face.problem, face)
-    else:
-        found = solver.solve(
-            face.problem,
-            face.budget,
-            seed=face.seed,
-            initial=lent(initial),
-            on_progress=lambda progress: face.count(0),
-        )
-        adopt(face, found)
-
-
-def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
+def _partial(tracker: Tracker[Any], objective: Objective) -> Result[Any] | None:
     """Return what a search had found before it failed, judged; None if that is nothing that
     holds.
     """
     tracker.stop_reason = "interrupted"
     try:
-        return None if tracker.value is None else _conclude(tracker, objective, measured)
+        return None if tracker.value is None else _conclude(tracker, objective)
     except SolverError:
         return None
 
 
-def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any]:
+def _conclude(tracker: Tracker[Any], objective: Objective) -> Result[Any]:
     """Value and judge the incumbent and build the Result."""
     solution = tracker.solution
     if tracker.reason:
@@ -428,11 +401,11 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return tracker.result(status="infeasible", message=tracker.reason)
     if solution is None or tracker.value is None:
         return _without_solution(tracker)
-    finished = _finish(tracker, objective, solution, measured)
+    finished = _finish(tracker, objective, solution)
     start, first = tracker.initial or (None, None)
-    if _exceeds(finished.value, start):
+    if start is not None and finished.value is not None and finished.value > start:
         solution = first  # a solver that is wrong about its values is still never worse
-        finished = _finish(tracker, objective, solution, measured)
+        finished = _finish(tracker, objective, solution)
     value = _checked(tracker, finished)
     tracker.offer(value, solution)
     tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= value]
@@ -440,13 +413,8 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         queue=finished.queue,
         solution=solution,
         objective=value,
-        objective_name="measured" if measured else objective.name,
+        objective_name="measured" if tracker.measured else objective.name,
     )
-
-
-def _exceeds(value: Any, other: Any) -> bool:
-    """Whether both values are known and the first is above the second."""
-    return value is not None and other is not None and value > other
 
 
 def _without_solution(tracker: Tracker[Any]) -> Result[Any]:
@@ -475,10 +443,10 @@ def _checked(tracker: Tracker[Any], finished: Finished) -> Any:
     return finished.value
 
 
-def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured: bool) -> Finished:
+def _finish(tracker: Tracker[Any], objective: Objective, solution: Any) -> Finished:
     """Value and judge a solution; what cannot even be looked at is the solver's fault."""
     try:
-        if measured:
+        if tracker.measured:
             return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
         known, verdict = tracker.verdict or (None, None)
         if verdict is not None and known is solution:
@@ -491,10 +459,6 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
         ) from error
 
 
-def _ticks(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def _forward(tracker: Tracker[Any]) -> OnProgress | None:
     """Return a callback that adds what `tracker` knows to the progress of a part."""
     if tracker.on_progress is None:
@@ -504,11 +468,8 @@ def _forward(tracker: Tracker[Any]) -> OnProgress | None:
     def report(progress: Progress) -> None:
         known = [x for x in (progress.incumbent, tracker.value) if x is not None]
         bound = max(progress.lower_bound, tracker.lower_bound)
-        tell(
-            type(progress)(
-                tracker.elapsed, before + progress.evaluations, min(known) if known else None, bound
-            )
-        )
+        evaluations = before + progress.evaluations
+        tell(Progress(tracker.elapsed, evaluations, min(known, default=None), bound))
 
     return report
 

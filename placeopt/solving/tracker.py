@@ -22,7 +22,6 @@ from placeopt.solving.deadline import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from placeopt.model.objective import Finished
     from placeopt.model.result import Budget, TacticUse
@@ -85,7 +84,6 @@ class Tracker(Generic[SolutionT]):
         *,
         seed: int = 0,
         on_progress: OnProgress | None = None,
-        progress_interval: float = 0.1,
     ) -> None:
         self.solver, self.problem, self.budget, self.seed = solver, problem, budget, seed
         self.started = time.perf_counter()
@@ -111,18 +109,12 @@ class Tracker(Generic[SolutionT]):
         self.gained: tuple[float, ...] = (0.0, 0.0)
         self.closed = False
         self._reserve = reserve(problem, budget.seconds)
-        self._interval = progress_interval
         self._last_report = -1e9
 
     def __enter__(self) -> Tracker[SolutionT]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
         """Let Ctrl-C end the block and keep the incumbent."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.interrupt()
@@ -363,8 +355,8 @@ class Tracker(Generic[SolutionT]):
     def _report(self, force: bool = False) -> None:
         if self.on_progress is None:
             return
-        now = self.elapsed
-        if force or now - self._last_report >= self._interval:
+        now, interval = self.elapsed, 0.1
+        if force or now - self._last_report >= interval:
             self._last_report = now
             self.on_progress(
                 Progress(now, self.evaluations, self.value, self.lower_bound, self.at_work)
@@ -437,10 +429,11 @@ class Exchange:
         finally:
             self._stops.remove(stop)
 
-    def end(self, thread: threading.Thread, patience: float = 0.3) -> None:
-        """End a side that helps, and wait so many seconds for its end; one that takes longer ends
-        by itself, at the latest with the process.
+    def end(self, thread: threading.Thread) -> None:
+        """End a side that helps, and wait a moment for its end; one that takes longer ends by
+        itself, at the latest with the process.
         """
+        patience = 0.3  # seconds
         until = time.perf_counter() + patience
         while thread.is_alive() and time.perf_counter() < until:
             for stop in list(self._stops):

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.io.body import plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
@@ -197,11 +198,7 @@ def holds_split(source: Any) -> bool:
 def _encode_problem(problem: SplitProblem) -> dict[str, Any]:
     return {
         "name": problem.name,
-        "max_replicas": problem.max_replicas,
-        "groups": problem.groups,
-        "overlap": problem.overlap,
-        "sync": problem.sync.tolist(),
-        "uplink": problem.uplink.tolist(),
+        **plain(problem, "max_replicas", "groups", "overlap", "sync", "uplink"),
         "placement": to_dict(problem.placement),
     }
 

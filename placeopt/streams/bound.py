@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -67,13 +67,10 @@ class OfflineBound(Shown):
         return self.blocked / self.num_jobs
 
 
-@dataclass(frozen=True, eq=False)
-class Options:
+class Options(NamedTuple):
     """Every (job, degree) that could complete: one column of the program."""
 
     job: Ints
-    degree: Ints  # index
-    length: Ints  # ticks
     width: Ints  # servers
     last: Ints  # arrivals job .. last - 1 see it running
 
@@ -102,9 +99,6 @@ def offline_bound(
     options = completing_options(problem)
     if len(options.job) == 0:
         return OfflineBound(problem.num_jobs, problem.num_jobs, method, True)
-    if method == "lp":
-        completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
-        return OfflineBound(problem.num_jobs - completed, problem.num_jobs, "lp", False)
     max_exact_jobs = 200
     if method == "exact" and (
         problem.num_jobs > max_exact_jobs or problem.jobs.config.rule != "uniform"
@@ -113,15 +107,15 @@ def offline_bound(
             f"offline bound: 'exact' takes at most {max_exact_jobs} jobs under the uniform rule, "
             f"received {problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
-    completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
-    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is
-    # the linear program's
-    completed = min(
-        completed, completed_at_prices(problem, options, _prices(problem, options, seconds))
-    )
-    return OfflineBound(
-        problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact"
-    )
+    completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
+    attained = False
+    if method != "lp":
+        blocks = method == "exact"
+        found, proved = _integer(problem, options, blocks, seconds, num_workers, seed)
+        # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so
+        # is the linear program's
+        completed, attained = min(completed, found), proved and blocks
+    return OfflineBound(problem.num_jobs - completed, problem.num_jobs, method, attained)
 
 
 def hopeless_jobs(problem: JobStreamProblem) -> int:
@@ -142,10 +136,9 @@ def completing_options(problem: JobStreamProblem) -> Options:
     """Return every (job, degree) that could complete."""
     arrays = problem.jobs.arrays
     job, degree = np.nonzero(_completes(problem))
-    ticks = arrays.jct[problem.model[job], degree]
-    last = np.searchsorted(problem.arrival, problem.arrival[job] + ticks, side="left")
-    width = arrays.width[problem.model[job], degree]
-    return Options(job, degree, ticks, width, np.maximum(last, job + 1))
+    kind = problem.model[job]
+    last = np.searchsorted(problem.arrival, problem.arrival[job] + arrays.jct[kind, degree])
+    return Options(job, arrays.width[kind, degree], np.maximum(last, job + 1))
 
 
 def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floats:
@@ -168,20 +161,16 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floa
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
 
-def completed_at_prices(
-    problem: JobStreamProblem, options: Options, prices: Floats, *, shift: int = 40
-) -> int:
+def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Floats) -> int:
     """Return the upper bound on the completed jobs that prices prove, in integers, rounded down.
 
     Parameters
     ----------
     prices : of a server at every arrival; any will do, those outside 0..1 are taken for 0 or 1.
-    shift : prices are rounded down to multiples of 2^-shift, a coarser grid where sums could pass
-    62 bits.
     """
     size, servers = problem.num_jobs, problem.num_servers
-    shift = min(shift, 61 - (size * servers).bit_length())
-    one = 1 << shift
+    # Prices are rounded down to multiples of 2^-40, a coarser grid where sums could pass 62 bits
+    one = 1 << min(40, 61 - (size * servers).bit_length())
     price = np.floor(np.clip(np.nan_to_num(prices), 0.0, 1.0) * one).astype(np.int64)
     paid = np.concatenate([[0], np.cumsum(price)])
     # a job is worth what is left of 1 after paying for its servers

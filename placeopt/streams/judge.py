@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from functools import cached_property
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
@@ -159,14 +158,10 @@ class _Layout:
         self.table = table
         grid = table.topology
         self.grid = (grid.groups, grid.racks, grid.servers)
-        self.blocks: dict[int, list[int]] = {}
-        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.fresh: dict[tuple[int, int], tuple[int, ...]] = {}
-
-    @cached_property
-    def uniform(self) -> bool:
-        """Whether a job takes one block."""
-        return self.table.config.rule == "uniform"
+        self.uniform = table.config.rule == "uniform"  # whether a job takes one block
+        self.masks = functools.cache(self._masks)
+        self.split = functools.cache(self._split)
+        self.fresh_sizes = functools.cache(self._fresh_sizes)
 
     def check(self, model: int, degree: int, servers: list[int], idle: int) -> list[str]:
         """Say why a job split with `degree` cannot hold these servers while those of `idle` are
@@ -224,32 +219,27 @@ class _Layout:
         """Yield the blocks of a size that lie among the idle servers, in the order of first fit."""
         return (block for block in self.masks(size) if block & idle == block)
 
-    def split(self, model: int, degree: int) -> tuple[int, ...]:
+    def _split(self, model: int, degree: int) -> tuple[int, ...]:
         """Return how many ways each op of a job is split."""
-        if (model, degree) not in self.splits:
-            config, forward = self.table.config, self.table.profiles[model].forward * 1e3
-            self.splits[model, degree] = split_counts(forward, degree, config.rule, config.quantum)
-        return self.splits[model, degree]
+        config, forward = self.table.config, self.table.profiles[model].forward * 1e3
+        return split_counts(forward, degree, config.rule, config.quantum)
 
-    def fresh_sizes(self, model: int, degree: int) -> tuple[int, ...]:
+    def _fresh_sizes(self, model: int, degree: int) -> tuple[int, ...]:
         """Return the sizes of the blocks that a job needs beside the servers its ops take over from
         parents.
         """
-        if (model, degree) not in self.fresh:
-            profile, splits = self.table.profiles[model], self.split(model, degree)
-            alone = (
-                op
+        profile, splits = self.table.profiles[model], self.split(model, degree)
+        return tuple(
+            dict.fromkeys(
+                splits[op]
                 for op in profile.order
                 if all(splits[parent] != splits[op] for parent in profile.parents[op])
             )
-            self.fresh[model, degree] = tuple(dict.fromkeys(splits[op] for op in alone))
-        return self.fresh[model, degree]
+        )
 
-    def masks(self, size: int) -> list[int]:
+    def _masks(self, size: int) -> list[int]:
         """Return the blocks of a size in the order of first fit."""
-        if size not in self.blocks:
-            self.blocks[size] = list(dict.fromkeys(self._boxes(size)))
-        return self.blocks[size]
+        return list(dict.fromkeys(self._boxes(size)))
 
     def _boxes(self, size: int) -> Iterator[int]:
         _, racks, positions = self.grid
@@ -275,6 +265,3 @@ class _Layout:
                 yield from ((a, 1, b), (a, b, 1)) if b <= racks else ((a, 1, b),)
         if size <= groups:
             yield (size, 1, 1)
-
-
-__all__ = ["blocked_jobs", "held_servers", "judge_episode"]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Floats, Ints, csr, int_array, to_ticks
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.streams.episode_loop import JobArrays, StreamArrays
@@ -133,11 +133,10 @@ class JobTable:
                 parents.append([position[parent] for parent in profile.parents[op]])
             op_ptr[m + 1] = len(splits)
             width[m] = degrees if self.config.rule == "uniform" else [max(row) for row in counts]
-            alone = float(profile.sequential) * self.config.time_scale * self.steps
-            # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can
-            # be met
-            one = degrees.index(1)
-            sequential[m] = jct[m, one] if jct[m, one] > 0 else to_ticks(alone, self.tick_seconds)
+            alone = profile.sequential * self.config.time_scale * self.steps
+            # equal to the completion time unsplit (the first degree is 1) to the last tick, so that
+            # a deadline of 1.0 can be met
+            sequential[m] = jct[m, 0] if jct[m, 0] > 0 else to_ticks(alone, self.tick_seconds)
         parent_ptr, parent = csr(parents)
         blocks = self.topology.blocks
         return JobArrays(
@@ -160,19 +159,23 @@ class JobTable:
 
     def _completion_times(self) -> Ints:
         """Return jct[M, D] in ticks."""
-        if self.contention == "none":
-            table = np.array(
-                [
-                    [step_time(p, u, self.topology, self.config).seconds for u in self.degrees]
-                    for p in self.profiles
-                ]
-            )
-        else:
-            table = completion_table(self.profiles, self.topology, self.config, self.contention)
+        table = np.array([[self._step_time(p, u) for u in self.degrees] for p in self.profiles])
         ticks = np.full(table.shape, -1, np.int64)
         fits = np.isfinite(table)
         ticks[fits] = to_ticks(table[fits] * self.steps, self.tick_seconds, "job completion time")
         return ticks
+
+    def _step_time(self, profile: JobProfile, degree: int) -> float:
+        """Return the length of one training step in time units; infinity where a job does not fit.
+
+        Every pair of servers is connected alike, so that a step takes the same time on all blocks
+        of the same size: one evaluation, on an empty cluster, serves them all.
+        """
+        if self.contention == "none":
+            return step_time(profile, degree, self.topology, self.config).seconds
+        return contended_step_time(
+            profile, degree, self.topology, self.config, contention=self.contention
+        )
 
 
 class StreamDistribution(Protocol):
@@ -327,8 +330,8 @@ def split_job_problem(
     job: SplitJob,
     topology: RampTopology,
     config: LookaheadConfig,
-    contention: str = "source",
-    name: str = "split job",
+    contention: str,
+    name: str,
 ) -> tuple[PlacementProblem, Placement]:
     """Return the split job as a placement problem on its servers, and the placement it was given.
 
@@ -350,15 +353,14 @@ def split_job_problem(
     n = len(cost)
     sinks = np.flatnonzero(job.sync)
     consumer = job.target.copy()
-    consumer[sinks] = n + np.arange(
-        len(sinks)
-    )  # arrival of a synchronised gradient: waited for by nobody
+    # arrival of a synchronised gradient: waited for by nobody
+    consumer[sinks] = n + np.arange(len(sinks))
     devices = np.concatenate([device, device[job.target[sinks]]])
-    times = np.concatenate([cost, np.zeros(len(sinks), np.int64)])
+    times = np.pad(cost, (0, len(sinks)))
     channel = np.full((k, k), -1, np.int64)
     off = ~np.eye(k, dtype=bool)
     if contention == "source":
-        channel[off] = np.broadcast_to(np.arange(k)[:, None], (k, k))[off]
+        channel[off] = np.repeat(np.arange(k), k - 1)
     elif contention == "pair":
         channel[off] = np.arange(k * (k - 1))
     problem = PlacementProblem.from_arrays(
@@ -366,15 +368,14 @@ def split_job_problem(
         producer=job.source,
         consumer_ptr=np.arange(len(consumer) + 1),
         consumer=consumer,
-        transfer=ticks[:, None],
-        link_class=np.zeros((k, k), np.int64),
+        transfer=ticks,
         channel=channel,
         name=name,
         tick_seconds=TICK,
     )
     rank = np.empty(len(times), np.int64)
     waiting = np.arange(len(times)) >= n  # gradients let the transfers go first that ops wait for
-    rank[np.lexsort((np.arange(len(times)), times, waiting))] = np.arange(len(times))
+    rank[np.lexsort((times, waiting))] = np.arange(len(times))
     return problem, Placement(devices, rank)
 
 
@@ -422,21 +423,3 @@ def contended_step_time(
         job, topology, config, contention, f"{profile.name} x{degree}"
     )
     return evaluate(problem, placement, queue="priority").makespan * TICK
-
-
-def completion_table(
-    profiles: Sequence[JobProfile], topology: RampTopology, config: LookaheadConfig, contention: str
-) -> Floats:
-    """Return step times (models, degrees) in time units; infinity where a job does not fit.
-
-    Every pair of servers is connected alike, so that a step takes the same time on all blocks of
-    the same size: one evaluation, on an empty cluster, serves them all.
-    """
-    rows = [
-        [
-            contended_step_time(profile, degree, topology, config, contention=contention)
-            for degree in topology.degrees
-        ]
-        for profile in profiles
-    ]
-    return np.array(rows)

@@ -265,38 +265,31 @@ def load_profiles(
     InputError
         If the folder or a model does not exist, or a file cannot be read.
     """
-    from placeopt.instances.readers.pipedream import read_pipedream
-
     root = None if folder is None else Path(folder)
     if root is not None and not root.is_dir():
         raise InputError(
             f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by "
             "--profiles"
         )
-    found = []
-    for model in models:
-        if not model.startswith(("gen:", "onnx:")):
-            if root is None:
-                raise InputError(
-                    "a job stream needs measured profiles: give their folder by --profiles DIR"
-                )
-            path = root / f"{model}.txt"
-            if path.is_file():
-                profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
-                found.append(profile.without_input() if zero_input else profile)
-                continue
-        found.append(_graph_profile(root, model, device, backward_ratio))
-    return tuple(found)
+    return tuple(_profile(root, model, zero_input, device, backward_ratio) for model in models)
 
 
-def _graph_profile(
-    folder: Path | None, model: str, device: str | None, backward_ratio: float
+def _profile(
+    folder: Path | None, model: str, zero_input: bool, device: str | None, backward_ratio: float
 ) -> JobProfile:
-    """Return the job type of a graph that is not a PipeDream profile."""
-    from placeopt.instances.sources import load_graph
-
+    """Return one job type; see `load_profiles`."""
     source = model
-    if folder is not None and not model.startswith(("gen:", "onnx:")):
+    if not model.startswith(("gen:", "onnx:")):
+        if folder is None:
+            raise InputError(
+                "a job stream needs measured profiles: give their folder by --profiles DIR"
+            )
+        path = folder / f"{model}.txt"
+        if path.is_file():
+            from placeopt.instances.readers.pipedream import read_pipedream
+
+            profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
+            return profile.without_input() if zero_input else profile
         if not (folder / model).is_file():
             known = sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower())
             raise InputError(
@@ -304,6 +297,8 @@ def _graph_profile(
                 f"{', '.join(known) or 'none'}"
             )
         source = str(folder / model)
+    from placeopt.instances.sources import load_graph
+
     graph, _ = load_graph(source)
     kind = None
     if device is not None:

@@ -20,12 +20,18 @@ import numpy as np
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.threads import map_threads
-from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_loop import (
     CAUSES,
     COMPLETED,
+    CONSTANT,
+    FEASIBLE_FIRST,
     LOOKS_AHEAD,
+    MAX_DEGREE,
+    MIN_DEGREE,
     PACKED_AHEAD,
+    RANDOM,
+    ROLLOUT,
+    VALUE,
     Outcome,
     PolicyArrays,
     make_scratch,
@@ -41,15 +47,14 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 POLICY_KINDS = {
-    "max-degree": loop.MAX_DEGREE,
-    "min-degree": loop.MIN_DEGREE,
-    "constant-degree": loop.CONSTANT,
-    "random-degree": loop.RANDOM,
-    "feasible-first": loop.FEASIBLE_FIRST,
-    "rollout": loop.ROLLOUT,
-    "policy-degree": loop.VALUE,
+    "max-degree": MAX_DEGREE,
+    "min-degree": MIN_DEGREE,
+    "constant-degree": CONSTANT,
+    "random-degree": RANDOM,
+    "feasible-first": FEASIBLE_FIRST,
+    "rollout": ROLLOUT,
+    "policy-degree": VALUE,
 }
-
 
 NEEDS = {
     "feasible-first": ("order", "an order of degrees per model"),
@@ -135,12 +140,11 @@ class DegreePolicy:
             size = len(gaps)
             pool = other.model[:size], other.deadline[:size], gaps
             terminal = self.terminal / float(table.arrays.sequential[problem.model].mean())
+        # arrays are writable, all of them: kernels are compiled per type, and read-only is a type
         return PolicyArrays(
             POLICY_KINDS[self.name],
             constant,
-            np.array(
-                order
-            ),  # writable, all of them: kernels are compiled per type, and read-only is a type
+            np.array(order),
             _complete(order),
             float(self.fragmentation),
             self.samples,
@@ -324,15 +328,17 @@ def simulate_each(
     (None: all cores).
     """
     jobs = [(problem, seed + i) for i, problem in enumerate(problems)]
-    for problem, s in jobs[:1]:
-        yield simulate(problem, policy, seed=s)  # compiles before the threads start
+
+    def run(job: tuple[JobStreamProblem, int]) -> Episode:
+        return simulate(job[0], policy, seed=job[1])
+
+    yield from map(run, jobs[:1])  # compiles before the threads start
     threads = threads or os.cpu_count() or 1
     if threads == 1 or len(jobs) < 3:
-        yield from (simulate(problem, policy, seed=s) for problem, s in jobs[1:])
+        yield from map(run, jobs[1:])
         return
-    yield from map_threads(
-        lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:], threads, "episodes"
-    )  # an interrupt waits for the episodes that have begun, not for all
+    # an interrupt waits for the episodes that have begun, not for all
+    yield from map_threads(run, jobs[1:], threads, "episodes")
 
 
 def simulate_many(
@@ -374,23 +380,14 @@ class Summary:
         """Summarise episodes of one policy."""
         rates = np.array([episode.blocking_rate for episode in episodes])
         jobs = sum(episode.problem.num_jobs for episode in episodes)
-        low, high = confidence_interval(rates)
-
-        def mean(key: str) -> float:
-            return float(np.mean([getattr(episode, key) for episode in episodes]))
-
-        causes = {name: sum(e.causes[name] for e in episodes) / jobs for name in episodes[0].causes}
+        keys = ("mean_jct", "mean_speedup", "throughput", "mean_degree", "utilisation")
         return cls(
-            name,
-            len(episodes),
-            float(rates.mean()),
-            (low, high),
-            mean("mean_jct"),
-            mean("mean_speedup"),
-            mean("throughput"),
-            mean("mean_degree"),
-            mean("utilisation"),
-            causes,
+            policy=name,
+            episodes=len(episodes),
+            blocking_rate=float(rates.mean()),
+            ci95=confidence_interval(rates),
+            causes={key: sum(e.causes[key] for e in episodes) / jobs for key in episodes[0].causes},
+            **{key: float(np.mean([getattr(e, key) for e in episodes])) for key in keys},
         )
 
 
@@ -408,7 +405,7 @@ def confidence_interval(values: Floats) -> tuple[float, float]:
 
 
 def record_episode(
-    problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
+    problem: JobStreamProblem, policy: DegreePolicy, seed: int
 ) -> tuple[Episode, Floats]:
     """Run one episode; return it and the features of the cluster that each job leaves behind,
     (jobs, features).

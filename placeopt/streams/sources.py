@@ -17,7 +17,7 @@ import csv
 import json
 import math
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -241,26 +241,21 @@ def _read_description(path: Path) -> dict[str, Any]:
     return options
 
 
-_FLAT: dict[str, str] = {
-    **{f.name: "spec" for f in fields(StreamSpec)},
-    **{f.name: "config" for f in fields(LookaheadConfig)},
-    **{f.name: "topology" for f in fields(RampTopology)},
-    **dict.fromkeys(("steps", "contention"), "table"),
-    **dict.fromkeys(("zero_input", "device", "backward_ratio"), "profiles"),
-    **dict.fromkeys(("seed", "profiles", "trace"), "other"),
+_OPTIONS: dict[str, tuple[str, str]] = {
+    field.name: (part, str(field.type).removesuffix(" | None"))
+    for part, cls in (("spec", StreamSpec), ("config", LookaheadConfig), ("topology", RampTopology))
+    for field in fields(cls)
+} | {
+    "steps": ("table", "int"),
+    "contention": ("table", "str"),
+    "zero_input": ("profiles", "bool"),
+    "device": ("profiles", "str"),
+    "backward_ratio": ("profiles", "float"),
+    "seed": ("other", "int"),
+    "profiles": ("other", "str"),
+    "trace": ("other", "str"),
 }
-_INTS = ("jobs", "groups", "racks", "servers", "memory", "max_degree", "steps", "seed")
-_FLOATS = (
-    "interval",
-    "horizon",
-    "bandwidth",
-    "propagation",
-    "io_latency",
-    "memory_frequency",
-    "peak_flops",
-    "quantum",
-    "backward_ratio",
-)
+"""What each option describes, and its type."""
 
 
 def _flag(key: str, value: Any) -> bool:
@@ -283,15 +278,16 @@ def _text(key: str, value: Any) -> str:
 
 
 def _number(key: str, value: Any) -> float:
+    real = _OPTIONS[key][1] == "float"
     try:
         number = float(value)
-        if key in _FLOATS:
+        if real:
             return number
         if isinstance(value, bool) or number != int(number):
             raise ValueError
         return int(number)
     except (TypeError, ValueError, OverflowError):
-        raise _expected(key, "a whole number" if key in _INTS else "a number", value) from None
+        raise _expected(key, "a number" if real else "a whole number", value) from None
 
 
 def _expected(key: str, kind: str, value: Any) -> InputError:
@@ -299,11 +295,13 @@ def _expected(key: str, kind: str, value: Any) -> InputError:
 
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys((*_INTS, *_FLOATS), _number),
-    **dict.fromkeys(("zero_input", "redraw"), _flag),
-    "models": _names,
+    "str": _text,
+    "int": _number,
+    "float": _number,
+    "bool": _flag,
+    "tuple[str, ...]": _names,
 }
-"""How an option is read that is not a text."""
+"""How an option of each type is read."""
 
 
 def _build(
@@ -333,18 +331,18 @@ def _build(
 
 def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the options by what they describe; those of a file may be nested."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in _FLAT.values()}
+    parts: dict[str, dict[str, Any]] = {part: {} for part, _ in _OPTIONS.values()}
     flat: dict[str, Any] = {}
     for key, value in options.items():
         nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
         flat.update(value if nested else {key: value})
     for key, value in flat.items():
-        if key not in _FLAT:
+        if key not in _OPTIONS:
             raise InputError(
-                f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
+                f"stream option '{key}' is not known; known: {', '.join(sorted(_OPTIONS))}"
             )
-        read: Callable[[str, Any], Any] = _READ.get(key, _text)
-        parts[_FLAT[key]][key] = read(key, value)
+        part, kind = _OPTIONS[key]
+        parts[part][key] = _READ[kind](key, value)
     return parts
 
 
@@ -353,7 +351,7 @@ class _Row:
     arrival: float
     model: str
     deadline: float
-    relative: bool = field(default=False)  # the deadline is a fraction of the sequential time
+    relative: bool  # the deadline is a fraction of the sequential time
 
 
 def _read_trace(path: Path) -> list[_Row]:

@@ -26,8 +26,6 @@ from placeopt.model.errors import check_choice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
     from placeopt.streams.profiles import JobProfile
     from placeopt.streams.topology import RampTopology
 
@@ -59,29 +57,23 @@ class SplitJob:
     """A job split with one degree and placed on servers (counted from the first free one of an
     empty cluster).
 
-    Sub-ops are numbered op by op, forward ops first: op v has ``splits[v]`` sub-ops from
-    ``first[v]``; its backward sub-ops are from ``first[V + v]`` on. Edges come in groups: all
+    Sub-ops are numbered op by op, forward ops first, then backward ops. Edges come in groups: all
     out-edges of a forward op, all in-edges of a backward op other than synchronisation, and each
     pair of synchronised sub-ops.
     """
 
-    splits: tuple[int, ...]
-    servers: tuple[tuple[int, ...], ...]  # of each op, one server per sub-op
-    first: Ints  # (2 V + 1,)
     server: Ints  # (num_subops,)
     compute: Floats  # (num_subops,) seconds
     source: Ints  # (num_edges,) sub-op
     target: Ints  # (num_edges,) sub-op
     size: Floats  # (num_edges,) bytes
-    group: NDArray[
-        np.int64
-    ]  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
+    group: Ints  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
     sync: Flags  # (num_edges,) whether it synchronises two sub-ops of one backward op
 
     @property
     def num_servers(self) -> int:
         """Number of distinct servers that the job holds."""
-        return len({server for row in self.servers for server in row})
+        return len(np.unique(self.server))
 
 
 def place_on_empty(
@@ -135,16 +127,13 @@ def split_job(
     source's bytes.
     """
     count = np.array(splits, np.int64)
-    compute = np.concatenate(
-        [np.repeat(profile.forward / count, count), np.repeat(profile.backward / count, count)]
-    )
-    first = np.concatenate([[0], np.cumsum(np.concatenate([count, count]))]).astype(np.int64)
+    times = profile.forward / count, profile.backward / count
+    compute = np.concatenate([np.repeat(time, count) for time in times])
+    # the sub-ops of op v are from first[v] on, those of its backward op from first[V + v] on
+    first = np.concatenate([[0], np.cumsum(np.tile(count, 2))])
     parts = [*_dependencies(profile, splits, first), *_synchronisations(profile, splits, first)]
     lengths = [len(part.source) for part in parts]
     return SplitJob(
-        splits,
-        servers,
-        frozen(first),
         frozen(np.array([s for row in servers + servers for s in row], np.int64)),
         frozen(compute),
         frozen(np.concatenate([part.source for part in parts])),

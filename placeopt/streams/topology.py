@@ -125,9 +125,9 @@ class RampTopology:
         """
         shapes: list[tuple[int, int, int]] = []
         for a in range(size, 0, -1):
-            if size % a:
+            b, rest = divmod(size, a)
+            if rest:
                 continue
-            b = size // a
             root = math.isqrt(a)
             if root * root == a:
                 shapes.append((root, root, b))
@@ -145,9 +145,7 @@ class RampTopology:
         block.
         """
         limit = min(self.max_degree, self.num_servers)
-        return tuple(
-            u for u in range(1, limit + 1) if (u == 1 or u % 2 == 0) and self.block_shapes(u)
-        )
+        return tuple(u for u in (1, *range(2, limit + 1, 2)) if self.block_shapes(u))
 
     @cached_property
     def blocks(self) -> Blocks:

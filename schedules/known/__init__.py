@@ -8,7 +8,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.arrays import UNLIMITED, Ints
+import numpy as np
+
 from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import offer_schedule
@@ -21,6 +22,7 @@ from placeopt.solving.base import SearchSolver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
@@ -36,13 +38,9 @@ class KnownSchedule(SearchSolver):
     shape: ClassVar[str]
     """What the schedule expects, in words."""
 
-    def unit(self, chains: list[Chain]) -> int:
+    def unit(self, problem: PipelineProblem) -> int:
         """Return the number that the micro-batches must be a multiple of."""
         return 1
-
-    def group(self, problem: PipelineProblem) -> int:
-        """Return the same for a problem."""
-        return self.unit(chains_of(problem))
 
     @abstractmethod
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
@@ -52,10 +50,9 @@ class KnownSchedule(SearchSolver):
         self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
     ) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
-        used = {device for chain in chains for device in chain.device}
         return [
-            self.order(chains, device, micro_batches) if device in used else []
-            for device in range(problem.num_devices)
+            self.order(chains, device, micro_batches) if here else []
+            for device, here in enumerate(problem.on_device)
         ]
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
@@ -71,7 +68,7 @@ class KnownSchedule(SearchSolver):
         except InputError as error:
             raise Refused(f"{self.name} is made for {self.shape}: {error}") from error
         self.check(problem, chains)
-        unit = self.unit(chains)
+        unit = self.unit(problem)
         if micro_batches % unit:
             raise Refused(
                 f"{self.name}: expected a multiple of {unit} micro-batches, received "
@@ -89,11 +86,7 @@ class KnownSchedule(SearchSolver):
         start = self.starts(problem, problem.micro_batches)
         tracker.count()
         peaks = peak_memory(problem, start)
-        over = [
-            d
-            for d, peak in enumerate(peaks)
-            if peak > problem.capacity[d] and problem.capacity[d] < UNLIMITED
-        ]
+        over = np.flatnonzero(problem.capacity < peaks).tolist()
         if over:
             d = over[0]
             tracker.message = (
@@ -113,20 +106,13 @@ class KnownSchedule(SearchSolver):
         """Return the shortest pattern in the middle of a long schedule that repeats for ever, if
         there is one.
         """
-        unit = self.group(problem)
-        longest = unit * max(1, -(-2 * problem.num_devices // unit))
-        found = sorted(
-            _repetitions(self.starts(problem, 3 * longest), longest),
-            key=lambda found: found.per_micro_batch,
-        )
-        return next(
-            (
-                found
-                for found in found
-                if not pattern_violations(problem, found.period, found.start)
-            ),
-            None,
-        )
+        unit = self.unit(problem)
+        longest = unit * -(-2 * problem.num_devices // unit)
+        repeated = _repetitions(self.starts(problem, 3 * longest), longest)
+        for found in sorted(repeated, key=lambda found: found.per_micro_batch):
+            if not pattern_violations(problem, found.period, found.start):
+                return found
+        return None
 
 
 def _repetitions(start: Ints, longest: int) -> Iterator[Repetend]:
@@ -150,7 +136,9 @@ def one_chain(solver: KnownSchedule, problem: PipelineProblem, chains: list[Chai
 
 @dataclass(frozen=True)
 class OneStagePerDevice(KnownSchedule):
-    """A schedule of one chain with every stage on a device of its own."""
+    """A schedule of one chain with every stage on a device of its own: a stage warms up with
+    forward passes, then alternates between backward and forward passes.
+    """
 
     shape: ClassVar[str] = "one chain with one stage per device (shape V)"
 
@@ -160,21 +148,37 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
+    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
+        """Return the forward passes of a stage before its first backward pass: as many as there are
+        stages from it to the last.
+        """
+        return stages - stage
+
+    def delay(self, stage: int) -> int:
+        """Return how many backward passes later the W of a micro-batch runs on a stage."""
+        return 0
+
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
-        """Return the order of the stage on the device."""
-        return self.stage_order(chains[0], chains[0].device.index(device), micro_batches)
+        """Warm up, then B or I, a W that is `delay` old, F; what is left of W at the end."""
+        chain, n = chains[0], micro_batches
+        stage = chain.device.index(device)
+        weight, delay = chain.weight[stage], self.delay(stage)
+        warm = min(n, self.warm_up(chain.num_stages, stage, n))
+        order = [(j, chain.forward[stage]) for j in range(warm)]
+        for j in range(n):
+            order.append((j, chain.backward[stage]))
+            if weight >= 0 and j >= delay:
+                order.append((j - delay, weight))
+            if j + warm < n:
+                order.append((j + warm, chain.forward[stage]))
+        return order + [(j, weight) for j in range(max(0, n - delay), n)]
 
-    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
-        """Return the (micro-batch, block) pairs of one stage in execution order."""
-        raise NotImplementedError
 
-
-def is_v(chain: Chain, num_devices: int) -> bool:
-    """Whether the stages go down the devices once and come back up: two stages per device."""
-    return (
-        chain.num_stages == 2 * num_devices
-        and all(
-            chain.device[s] == chain.device[2 * num_devices - 1 - s] for s in range(num_devices)
-        )
-        and len(set(chain.device[:num_devices])) == num_devices
-    )
+def waves_of(chain: Chain) -> int:
+    """Return how often the stages go down the devices and come back up, 0 where they lie
+    elsewhere.
+    """
+    down = chain.device[: len(set(chain.device))]
+    turns = chain.num_stages // (2 * len(down))
+    alike = chain.device == (down + down[::-1]) * turns and len(set(down)) == len(down)
+    return turns if alike else 0

@@ -55,20 +55,19 @@ class Chimera(_TwoDirections):
 
     name: ClassVar[str] = "chimera"
 
-    def unit(self, chains: list[Chain]) -> int:
+    def unit(self, problem: PipelineProblem) -> int:
         """D/2 micro-batches of each direction."""
-        return chains[0].num_stages // 2
+        return sum(map(bool, problem.on_device)) // 2
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D
         units of time.
         """
-        size = self.unit(chains)
         stages = chains[0].num_stages
         runs: list[tuple[int, list[Instance]]] = []
         for chain, j in itertools.product(chains, range(micro_batches)):
             stage = chain.device.index(device)
-            unit, inside = divmod(j, size)
+            unit, inside = divmod(j, stages // 2)
             # Stage s of one direction and S - 1 - s of the other are of opposite parity: no two
             # meet.
             base = 2 * stages * unit + 2 * inside

@@ -116,32 +116,26 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
 def _weight_blocks(
     problem: PipelineProblem, backward: list[int], weights: list[int]
 ) -> tuple[int, ...]:
-    """Return the W block of every backward block, -1 where it has none; refuse others."""
-    after = problem.successors
-    found = tuple(
-        _weight_block(problem, block, [w for w in weights if w in after[block]])
-        for block in backward
-    )
+    """Return the W block of every backward block, on its device; -1 where it has none, as an I
+    without weights of its own. Refuse others.
+    """
+    found = []
+    for block in backward:
+        after, home = problem.successors[block], problem.home_of(block)
+        mine = [w for w in weights if w in after and problem.home_of(w) == home]
+        if len(mine) > (problem.kind[block] == "I"):
+            raise InputError(
+                f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
+                "device; expected at most one for an I, none for a B"
+            )
+        found.append(mine[0] if mine else -1)
     lost = sorted(set(weights) - set(found))
     if lost:
         raise InputError(
             f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its "
             "device"
         )
-    return found
-
-
-def _weight_block(problem: PipelineProblem, block: int, weights: list[int]) -> int:
-    """Return the W block of a backward block, on its device; -1 where it has none, as an I without
-    weights of its own.
-    """
-    mine = [w for w in weights if problem.home_of(w) == problem.home_of(block)]
-    if len(mine) > (problem.kind[block] == "I"):
-        raise InputError(
-            f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
-            "device; expected at most one for an I, none for a B"
-        )
-    return mine[0] if mine else -1
+    return tuple(found)
 
 
 def starts_of_orders(

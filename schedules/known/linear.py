@@ -46,7 +46,7 @@ import numpy as np
 from placeopt.model.arrays import UNLIMITED
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
-from placeopt.schedules.known import KnownSchedule, OneStagePerDevice, one_chain
+from placeopt.schedules.known import KnownSchedule, OneStagePerDevice, one_chain, waves_of
 from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:
@@ -60,12 +60,9 @@ class GPipe(OneStagePerDevice):
 
     name: ClassVar[str] = "gpipe"
 
-    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
-        """Forward of every micro-batch, then backward of every micro-batch."""
-        order = [(j, chain.forward[stage]) for j in range(micro_batches)]
-        for j in range(micro_batches):
-            order += chain.whole_backward(j, stage)
-        return order
+    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
+        """All of them."""
+        return micro_batches
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,6 @@ class OneForwardOneBackward(OneStagePerDevice):
     """1F1B with a flush: S - s forward passes on stage s, then one backward, one forward."""
 
     name: ClassVar[str] = "1f1b"
-
-    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
-        """Warm up with S - s forward passes, alternate, drain."""
-        warm = min(micro_batches, chain.num_stages - stage)
-        order = [(j, chain.forward[stage]) for j in range(warm)]
-        for j in range(micro_batches):
-            order += chain.whole_backward(j, stage)
-            if j + warm < micro_batches:
-                order.append((j + warm, chain.forward[stage]))
-        return order
 
 
 @dataclass(frozen=True)
@@ -94,9 +81,9 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     name: ClassVar[str] = "interleaved-1f1b"
     shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
 
-    def unit(self, chains: list[Chain]) -> int:
+    def unit(self, problem: PipelineProblem) -> int:
         """Micro-batches run in groups of D."""
-        return len(set(chains[0].device))
+        return sum(map(bool, problem.on_device))
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse anything but v rounds over the devices."""
@@ -110,7 +97,7 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
-        count, rank = self.unit(chains), chain.device.index(device)
+        count, rank = len(set(chain.device)), chain.device.index(device)
         chunks = chain.num_stages // count
         total = micro_batches * chunks
         order: list[Instance] = []
@@ -147,11 +134,7 @@ class Hanayo(KnownSchedule):
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse anything but down and up again."""
-        chain = one_chain(self, problem, chains)
-        count = len(set(chain.device))
-        down = list(chain.device[:count])
-        expected = (down + down[::-1]) * (chain.num_stages // (2 * count))
-        if len(set(down)) != count or list(chain.device) != expected:
+        if not waves_of(one_chain(self, problem, chains)):
             raise self.refuse(problem, "has its stages elsewhere")
 
     def orders(
@@ -181,29 +164,6 @@ class _Handcrafted(OneStagePerDevice):
         if not chains[0].split:
             raise self.refuse(problem, "has whole backward passes")
 
-    def warm_up_blocks(self, stages: int, stage: int) -> int:
-        """Forward passes of a stage before its first backward pass."""
-        raise NotImplementedError
-
-    def delay(self, stage: int) -> int:
-        """Return how many I's later the W of a micro-batch runs on a stage."""
-        raise NotImplementedError
-
-    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
-        """Warm up, then I, a W that is `delay` old, F; what is left of W at the end."""
-        warm = min(micro_batches, self.warm_up_blocks(chain.num_stages, stage))
-        delay = self.delay(stage)
-        order = [(j, chain.forward[stage]) for j in range(warm)]
-        for j in range(micro_batches):
-            order.append((j, chain.backward[stage]))
-            if j >= delay:
-                order.append((j - delay, chain.weight[stage]))
-            if j + warm < micro_batches:
-                order.append((j + warm, chain.forward[stage]))
-        return order + [
-            (j, chain.weight[stage]) for j in range(max(0, micro_batches - delay), micro_batches)
-        ]
-
 
 @dataclass(frozen=True)
 class ZeroBubbleH1(_Handcrafted):
@@ -212,10 +172,6 @@ class ZeroBubbleH1(_Handcrafted):
     """
 
     name: ClassVar[str] = "zb-h1"
-
-    def warm_up_blocks(self, stages: int, stage: int) -> int:
-        """As 1F1B."""
-        return stages - stage
 
     def delay(self, stage: int) -> int:
         """One W later per stage, so that every stage holds S micro-batches."""
@@ -228,7 +184,7 @@ class ZeroBubbleH2(_Handcrafted):
 
     name: ClassVar[str] = "zb-h2"
 
-    def warm_up_blocks(self, stages: int, stage: int) -> int:
+    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
         """Enough forward passes to last until the first backward pass arrives."""
         return 2 * (stages - stage) - 1
 

@@ -34,11 +34,10 @@ from placeopt.model.errors import Refused
 from placeopt.schedules.evaluate import compact, dispatch
 from placeopt.schedules.known import KnownSchedule
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.schedules.solution import order_on
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
-    from placeopt.schedules.known.chains import Chain, Instance
+    from placeopt.schedules.known.chains import Chain
 
 Waits = dict[int, int]
 """Block to the ticks between its end and another block's start."""
@@ -55,17 +54,6 @@ class OneForwardOneBackwardPlus(KnownSchedule):
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Nothing: chains are not asked for."""
-
-    def orders(
-        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
-    ) -> list[list[Instance]]:
-        """Return the order of every device."""
-        start = self.starts(problem, micro_batches)
-        return [order_on(problem, start, device) for device in range(problem.num_devices)]
-
-    def group(self, problem: PipelineProblem) -> int:
-        """Micro-batches follow each other one by one."""
-        return 1
 
     def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
@@ -156,14 +144,10 @@ def ranks(problem: PipelineProblem, micro_batches: int) -> Ints:
 def with_shared(problem: PipelineProblem, own: set[int], start: Ints) -> Ints:
     """Return the starts with a time for every shared block; only the order counts."""
     wanted = start.copy()
-    order = problem.topological_order.tolist()
-    followers: list[list[int]] = [[] for _ in range(problem.num_blocks)]
-    for u, v, _ in problem.edges:
-        followers[u].append(v)
-    shared = [i for i in order if i not in own]
+    shared = [i for i in problem.topological_order.tolist() if i not in own]
     timed = set(own)
     for i in reversed(shared):
-        ready = [v for v in followers[i] if v in timed]
+        ready = [v for v in problem.successors[i] if v in timed]
         if ready:
             wanted[:, i] = wanted[:, ready].min(axis=1)
             timed.add(i)

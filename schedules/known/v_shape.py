@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import peak_memory
-from placeopt.schedules.known import KnownSchedule, is_v, one_chain
+from placeopt.schedules.known import KnownSchedule, one_chain, waves_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -45,7 +45,7 @@ class _VShape(KnownSchedule):
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         chain = one_chain(self, problem, chains)
-        if not is_v(chain, len(set(chain.device))):
+        if waves_of(chain) != 1:
             raise self.refuse(problem, "has its stages elsewhere")
         if not chain.split:
             raise self.refuse(problem, "has whole backward passes")
@@ -101,9 +101,8 @@ class _Queue:
 
     def alternate(self, times: int, *names: str) -> None:
         """Run the passes `names` in turn."""
-        for _ in range(times):
-            for name in names:
-                self.run(name)
+        for name in names * times:
+            self.run(name)
 
     def run(self, name: str, times: int = 1) -> None:
         before = {"I0": "F0", "I1": "F1", "W0": "I0", "W1": "I1"}.get(name)

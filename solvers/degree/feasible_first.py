@@ -79,11 +79,7 @@ class FeasibleFirst(DegreeSolver):
                 yield candidate
 
     def _candidates(
-        self,
-        problem: JobStreamProblem,
-        tracker: Tracker[Episode],
-        found: list[DegreePolicy],
-        weights: tuple[float, ...] = (0.5, 1.0, 2.0),
+        self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
     ) -> Iterator[DegreePolicy]:
         """Yield the orders worth trying first, neighbours of the best one (the last of `found`),
         then weights beside 0.
@@ -95,7 +91,7 @@ class FeasibleFirst(DegreeSolver):
             yield replace(found[-1], order=_neighbour(found[-1], rng))
         if self.fragmentation is None:
             tuned = found[-1]
-            for weight in weights:
+            for weight in (0.5, 1.0, 2.0):
                 yield replace(tuned, fragmentation=weight)
 
 

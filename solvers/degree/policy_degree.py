@@ -87,9 +87,7 @@ class Served(NamedTuple):
 
     states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
     rewards: Floats  # (n, J) 1 where the job completed
-    to_come: NDArray[
-        np.int64
-    ]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
+    to_come: Ints  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
 
 
 @dataclass(eq=False)
@@ -124,26 +122,22 @@ class TrainedPolicy:
     validation: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Lessons:
-    """How a course learns, round after round.
+KEPT = 3
+"""Rounds whose streams are learned from, and policies of a course that are compared on validation
+streams."""
 
-    Attributes
-    ----------
-    kept : rounds whose streams are learned from, and policies of a course that are compared on
-    validation streams.
-    first_sweeps : times that returns are taken and the network is fitted to them in the first
-    round, from random weights; later once.
-    final_rate : part of the learning rate that is left in the last round.
-    first_stream : training streams before this one are those on which orders are compared.
-    validation_share : of a time limit, kept for choosing among the policies of the training.
-    """
+FIRST_SWEEPS = 4
+"""Times that returns are taken and the network is fitted to them in the first round of a course,
+from random weights; later once."""
 
-    kept: int = 3
-    first_sweeps: int = 4
-    final_rate: float = 0.1
-    first_stream: int = 1000
-    validation_share: float = 0.15
+FINAL_RATE = 0.1
+"""Part of the learning rate that is left in the last round."""
+
+FIRST_STREAM = 1000
+"""Training streams before this one are those on which orders are compared."""
+
+VALIDATION_SHARE = 0.15
+"""Of a time limit, kept for choosing among the policies of the training."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,6 @@ class PolicyDegree(DegreeSolver):
     """Greedy in a learned value of the cluster, never worse than its seed on validation streams."""
 
     name: ClassVar[str] = "policy-degree"
-    lessons: ClassVar[Lessons] = Lessons()
     iterations: int = option(
         12,
         low=0,
@@ -199,7 +192,7 @@ class PolicyDegree(DegreeSolver):
             for start in (seed_policy, smallest_first(problem))
         ]
         rounds: list[Round] = []
-        lessons, seconds = self.lessons, 0.0
+        seconds = 0.0
         if tracker.budget.seconds is not None:
             seconds = episode_seconds(problem, self._greedy(courses[0].network))
         for iteration in range(self.iterations):
@@ -207,18 +200,16 @@ class PolicyDegree(DegreeSolver):
                 break
             course = courses[iteration % len(courses)]
             last = self._serve(problem, course.served, tracker, iteration)
-            course.seen = [*course.seen[-lessons.kept + 1 :] * (len(course.rounds) > 1), last]
-            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - lessons.final_rate))
-            sweeps = 1 if course.rounds else lessons.first_sweeps
+            course.seen = [*course.seen[1 - KEPT :] * (len(course.rounds) > 1), last]
+            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - FINAL_RATE))
+            sweeps = 1 if course.rounds else FIRST_SWEEPS
             error = self._fit(course.network, course.seen, sweeps, rate, rng)
             rounds.append(Round(error, 1.0 - float(last.rewards.mean())))
             course.rounds.append(rounds[-1])
             course.served = self._greedy(course.network)
             course.found.append(course.served)
         candidates = [
-            policy
-            for course in courses
-            for policy in finalists(course.found, course.rounds, lessons.kept)
+            policy for course in courses for policy in finalists(course.found, course.rounds)
         ]
         best, before, after = self._choose(problem, [seed_policy, *candidates], tracker)
         return TrainedPolicy(best, seed_policy, tuple(rounds), (before, after))
@@ -239,7 +230,7 @@ class PolicyDegree(DegreeSolver):
         iteration: int,
     ) -> Served:
         """Serve fresh streams, every other one with random choices."""
-        offset = TRAINING + self.lessons.first_stream + iteration * self.streams
+        offset = TRAINING + FIRST_STREAM + iteration * self.streams
         streams = training_streams(problem, self.streams, tracker.seed, offset)
         curious = replace(policy, explore=self.explore)
         tasks = [
@@ -247,7 +238,7 @@ class PolicyDegree(DegreeSolver):
         ]
         runs = list(
             map_threads(
-                lambda task: record_episode(task[0], task[1], seed=task[2]),
+                lambda task: record_episode(*task),
                 tasks,
                 os.cpu_count() or 1,
                 "episodes",
@@ -279,9 +270,7 @@ class PolicyDegree(DegreeSolver):
         Rewards count as what they are above their mean, so that the values of long streams are no
         larger than others.
         """
-        states, rewards, to_come = (
-            np.concatenate([getattr(one, key) for one in seen]) for key in Served._fields
-        )
+        states, rewards, to_come = (np.concatenate(parts) for parts in zip(*seen, strict=True))
         rewards -= rewards.mean()
         flat, error = states[:, :-1].reshape(-1, states.shape[2]), 0.0
         for _ in range(sweeps):
@@ -313,8 +302,8 @@ class PolicyDegree(DegreeSolver):
         """Whether another round would leave too little of the budget for the validation; an episode
         takes `episode` s.
         """
-        keep = self.validation * (2 * self.lessons.kept + 1)
-        share = self.lessons.validation_share * (tracker.budget.seconds or 0.0)
+        keep = self.validation * (2 * KEPT + 1)
+        share = VALIDATION_SHARE * (tracker.budget.seconds or 0.0)
         seconds = max(share, episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
 
@@ -325,13 +314,11 @@ def smallest_first(problem: JobStreamProblem) -> DegreePolicy:
     return DegreePolicy("feasible-first", order=np.tile(np.arange(degrees), (models, 1)))
 
 
-def finalists(
-    found: list[DegreePolicy], rounds: list[Round], count: int = Lessons.kept
-) -> list[DegreePolicy]:
-    """Return `count` policies: the last one, and of the others those that blocked fewest jobs in
-    the round after their own.
+def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:
+    """Return the policies to compare: the last one, and of the others those that blocked fewest
+    jobs in the round after their own.
     """
-    others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: count - 1]
+    others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
     return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]
 
 
@@ -368,11 +355,13 @@ class ValueNetwork:
 
     def values(self, states: NDArray[np.float32]) -> Floats:
         """Return V of every state, (states,)."""
-        linear, output, bias, hidden = (
-            layer.astype(np.float32) for layer in (*self.outer, *self.layers[2:])
-        )
-        units = np.maximum(states @ hidden.T + bias, 0)
-        return np.asarray(units @ output + states @ linear, np.float64)
+        linear, output = (layer.astype(np.float32) for layer in self.outer)
+        return np.asarray(self._units(states) @ output + states @ linear, np.float64)
+
+    def _units(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the hidden units of every state."""
+        bias, hidden = (layer.astype(np.float32) for layer in self.layers[2:])
+        return np.asarray(np.maximum(states @ hidden.T + bias, 0))
 
     def bins(self, to_come: Ints) -> Ints:
         """Return the place in `offset` for each number of jobs to come."""
@@ -436,11 +425,8 @@ class ValueNetwork:
 
     def _outer_inputs(self, states: NDArray[np.float32], to_come: Ints) -> NDArray[np.float32]:
         """Return features, hidden units and the bin of the jobs to come, as a one among zeros."""
-        bias, hidden = (layer.astype(np.float32) for layer in self.layers[2:])
-        units = np.maximum(states @ hidden.T + bias, 0)
-        return np.concatenate(
-            [states, units, np.eye(len(self.offset), dtype=np.float32)[self.bins(to_come)]], axis=2
-        )
+        ones = np.eye(len(self.offset), dtype=np.float32)[self.bins(to_come)]
+        return np.concatenate([states, self._units(states), ones], axis=2)
 
     def fit(
         self,
@@ -464,8 +450,8 @@ class ValueNetwork:
     def _step(
         self, states: NDArray[np.float32], targets: NDArray[np.float32], rate: float
     ) -> float:
-        linear, output, bias, hidden = (layer.astype(np.float32) for layer in self.layers)
-        units = np.maximum(states @ hidden.T + bias, 0)
+        linear, output = (layer.astype(np.float32) for layer in self.layers[:2])
+        units = self._units(states)
         error = units @ output + states @ linear - targets
         loss = float(error @ error) / len(error)
         error /= len(error)

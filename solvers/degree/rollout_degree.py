@@ -112,19 +112,10 @@ class RolloutDegree(DegreeSolver):
             yield base
 
     def _options(
-        self,
-        problem: JobStreamProblem,
-        tracker: Tracker[Episode],
-        base: DegreePolicy,
-        *,
-        prices: tuple[float, ...] = (1.0, 0.5),
+        self, problem: JobStreamProblem, tracker: Tracker[Episode], base: DegreePolicy
     ) -> list[DegreePolicy]:
         """Return rollouts of the tuned base, and of orders around the two best constants if there
-        is time to find those.
-
-        Parameters
-        ----------
-        prices : of work left that are tried where none is given.
+        is time to find those; with two prices of work left where none is given.
         """
         bases: list[Ints | None] = [base.order]
         if self.order is None and not spent(tracker, self.training * len(problem.jobs.degrees)):
@@ -135,8 +126,7 @@ class RolloutDegree(DegreeSolver):
                 same_order(problem, order_around(problem.jobs.degrees, degree))
                 for degree in list(rates)[:2]
             ]
-        if self.terminal is not None:
-            prices = (self.terminal,)
+        prices = (1.0, 0.5) if self.terminal is None else (self.terminal,)
         rollout = DegreePolicy(self.name, order=base.order, samples=self.samples, depth=self.depth)
         return [
             replace(rollout, order=order, terminal=price) for order in bases for price in prices

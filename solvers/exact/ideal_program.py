@@ -92,24 +92,21 @@ class IdealProgram:
         max_replicas: int = 1,
         sync: Ints | None = None,
     ) -> None:
-        n, num_types = model.num_nodes, model.num_types
+        n = model.num_nodes
         self.model, self.lattice = model, lattice
         self.counts = counts = _affordable_counts(model, lattice.num_ideals)
         states = list(product(*(range(c + 1) for c in counts.tolist())))
-        stride = np.ones(num_types, np.int64)
-        for g in range(num_types - 2, -1, -1):
-            stride[g] = stride[g + 1] * (counts[g + 1] + 1)
         passes = model.pass_compute
         self.arrays = DpArrays(
             compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
             banned=(~model.allowed).astype(np.int64),
-            resident=np.ascontiguousarray(model.resident),
+            resident=model.resident,
             capacity=model.capacity,
-            sync=np.zeros((n, num_types), np.int64) if sync is None else np.ascontiguousarray(sync),
-            weight=np.ascontiguousarray(model.weight),
+            sync=np.zeros_like(model.total) if sync is None else np.ascontiguousarray(sync),
+            weight=model.weight,
             tensors=model.tensors,
             digit=np.array(states, np.int64),
-            stride=stride,
+            stride=np.append(np.cumprod(counts[:0:-1] + 1)[::-1], 1),
             max_replicas=np.minimum(max_replicas, counts),
         )
         ideals = lattice.num_ideals
@@ -177,8 +174,8 @@ class IdealProgram:
         return DpOutcome(value, self._stages(), True)
 
     def _limits(self, limit: int, limit2: int) -> Limits:
-        load = [min(x, NO_VALUE - 1) for x in (limit, limit2)[: len(self._amount) - 1]]
-        fixed = [min(x * r, NO_VALUE - 1) for x in load for r in self.arrays.max_replicas.tolist()]
+        load = [min(x, _HUGE) for x in (limit, limit2)[: len(self._amount) - 1]]
+        fixed = [min(x * r, _HUGE) for x in load for r in self.arrays.max_replicas.tolist()]
         return Limits(np.array(load, np.int64), np.array(fixed, np.int64))
 
     def _mark_viable(self, limits: Limits) -> None:
@@ -422,9 +419,8 @@ def _offer(a, tables, limits, ideals, kind, loads):  # type: ignore[no-untyped-d
 @entry
 def fill_rows(
     a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
-) -> int:
-    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs
-    visited.
+) -> None:
+    """Fill the rows `first`..`last`-1 of the tables with values up to the limits.
 
     The steps on the way down from I to I' become a part of this function: numba counts a reference
     to every array of a record at each call, which made them fifteen times slower.
@@ -444,7 +440,6 @@ def fill_rows(
     at = np.zeros(n + 1, np.int64)  # ideal
     edge = np.zeros(n + 1, np.int64)  # next child to try
     taken = np.full(n + 1, n, np.int64)  # node removed last
-    pairs = 0
     for ideal in range(first, last):
         row = tables.value[ideal]
         row[:] = 0 if ideal == 0 else NO_VALUE
@@ -464,7 +459,6 @@ def fill_rows(
             edge[depth] += 1
             if j > taken[depth]:  # nodes fall along the way, so that every sub-ideal is met once
                 continue
-            pairs += 1
             d = depth + 1
             for x in range(width):
                 load[d, x] = load[depth, x] + a.compute[j, x]
@@ -488,7 +482,6 @@ def fill_rows(
             # where no larger S is a stage all children count as tried
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
         _leave_unused(a, tables, ideal)
-    return pairs
 
 
 @entry

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from enum import IntEnum
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -194,7 +193,7 @@ class LatencyCpModel(PlacementModel):
 
         self.problem = problem
         self.cp = cp_model.CpModel()
-        self.accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
+        self.accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
         self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [
             (d, -1) for d in self.pools
@@ -207,31 +206,29 @@ class LatencyCpModel(PlacementModel):
         self._times()
 
     def _place(self) -> None:
-        p = self.problem
-        self.x: list[list[cp_model.IntVar | None]] = []
-        shared: dict[int, list[cp_model.IntVar | None]] = {}
-        for v, head in enumerate(p.units.head.tolist()):
+        p, heads = self.problem, self.problem.units.head
+        self.x: list[dict[int, cp_model.IntVar]] = []  # by op and unit
+        for v, head in enumerate(heads.tolist()):
             if p.slots > 1:
                 self.x.append(self._row(v, np.array([v])))
-                continue
-            if head not in shared:
-                shared[head] = self._row(v, np.flatnonzero(p.units.head == head))
-            self.x.append(shared[head])
+            elif head == v:
+                self.x.append(self._row(v, np.flatnonzero(heads == v)))
+            else:
+                self.x.append(self.x[head])
         if p.slots > 1:
             self._keep_units_together()
         self._limit_memory()
 
-    def _row(self, v: int, members: Ints) -> list[cp_model.IntVar | None]:
+    def _row(self, v: int, members: Ints) -> dict[int, cp_model.IntVar]:
         """Return a variable per unit that can hold these ops; exactly one does."""
         p = self.problem
-        bytes_needed = p.resident[members].sum()
-        row = []
-        for u, (d, _) in enumerate(self.units):
-            fits = (p.compute[members, d] != INCOMPATIBLE).all() and bytes_needed <= p.capacity[d]
-            row.append(self.cp.new_bool_var(f"x{v}_{u}") if fits else None)
-        present = [var for var in row if var is not None]
-        if present:
-            self.cp.add_exactly_one(present)
+        fits = (p.compute[members] != INCOMPATIBLE).all(axis=0)
+        fits &= p.resident[members].sum() <= p.capacity
+        row = {
+            u: self.cp.new_bool_var(f"x{v}_{u}") for u, (d, _) in enumerate(self.units) if fits[d]
+        }
+        if row:
+            self.cp.add_exactly_one(row.values())
         else:
             self.cp.add_bool_or([])
         return row
@@ -254,9 +251,7 @@ class LatencyCpModel(PlacementModel):
                 self.cp.add(sum(terms) <= int(p.capacity[d]) // unit)
 
     def _on(self, v: int, d: int) -> list[cp_model.IntVar]:
-        return [
-            x for x, (e, _) in zip(self.x[v], self.units, strict=True) if e == d and x is not None
-        ]
+        return [x for u, x in self.x[v].items() if self.units[u][0] == d]
 
     def _ticks(self, ticks: int) -> int:
         return ticks // self.grid * self.factor
@@ -267,18 +262,17 @@ class LatencyCpModel(PlacementModel):
         self.ready = [cp.new_int_var(0, self.horizon, f"r{v}") for v in range(p.num_ops)]
         for r in self.ready:
             cp.add(r <= self.latency)
-        previous = None
+        ends: list[cp_model.IntVar] = []
         durations = []
-        for u, (_, s) in enumerate(self.units):
-            if s >= 0:
-                start, end = self._slot(u)
-                durations.append(end - start)
-                if s > 0 and previous is not None:
-                    cp.add(start >= previous)
-                previous = end
         for u, (_, s) in enumerate(self.units):
             if s < 0:
                 self._pool(u)
+                continue
+            start, end = self._slot(u)
+            if s > 0:
+                cp.add(start >= ends[-1])
+            ends.append(end)
+            durations.append(end - start)
         self._paths()
         self._break_symmetry(durations)
         cp.minimize(self.latency)
@@ -289,8 +283,8 @@ class LatencyCpModel(PlacementModel):
         start = cp.new_int_var(0, self.horizon, f"s{u}")
         end = cp.new_int_var(0, self.horizon, f"e{u}")
         terms: list[Any] = [1]
-        for v in range(p.num_ops):
-            x = self.x[v][u]
+        for v, row in enumerate(self.x):
+            x = row.get(u)
             if x is not None:
                 ticks = self._ticks(int(p.compute[v, d]))
                 if ticks:
@@ -305,17 +299,14 @@ class LatencyCpModel(PlacementModel):
 
     def _pool(self, u: int) -> None:
         """Let each op of the pool be ready its own time after the ops before it."""
-        for v in range(self.problem.num_ops):
-            x = self.x[v][u]
+        ptr, producer, _ = self.problem.predecessors
+        for v, row in enumerate(self.x):
+            x = row.get(u)
             if x is not None:
                 ticks = self._ticks(int(self.problem.compute[v, self.units[u][0]]))
                 self.cp.add(self.ready[v] >= ticks).only_enforce_if(x)
-                for w in self._producers(v):
+                for w in np.unique(producer[ptr[v] : ptr[v + 1]]).tolist():
                     self.cp.add(self.ready[v] >= self.ready[w] + ticks).only_enforce_if(x)
-
-    def _producers(self, v: int) -> list[int]:
-        ptr, producer, _ = self.problem.predecessors
-        return sorted(set(producer[ptr[v] : ptr[v + 1]].tolist()))
 
     def _transfers(self, t: int, u: int, start: cp_model.IntVar) -> list[cp_model.IntVar]:
         """In and out variables of tensor t at slot u; the slot starts after the tensors it
@@ -323,11 +314,11 @@ class LatencyCpModel(PlacementModel):
         """
         cp, p = self.cp, self.problem
         producer = int(p.producer[t])
-        mine = self.x[producer][u]
-        rows = [self.x[int(c)][u] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]]
-        others = list(
-            {id(c): c for c in rows if c is not mine}.values()
-        )  # classes may share a variable
+        mine = self.x[producer].get(u)
+        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+        rows = [self.x[c].get(u) for c in readers]
+        # classes may share a variable
+        others = list({id(c): c for c in rows if c is not mine}.values())
         found = []
         present = [c for c in others if c is not None]
         if present:
@@ -352,14 +343,10 @@ class LatencyCpModel(PlacementModel):
         """
         cp, p = self.cp, self.problem
         after = [cp.new_int_var(0, self.horizon, f"path{v}") for v in range(p.num_ops)]
-        own = [
-            [
-                self._ticks(int(p.compute[v, d])) * x
-                for (d, _), x in zip(self.units, self.x[v], strict=True)
-                if x is not None and p.compute[v, d] > 0
-            ]
-            for v in range(p.num_ops)
-        ]
+        own: list[list[Any]] = [[] for _ in self.x]
+        for v, d, _, x in self._choices():
+            if p.compute[v, d] > 0:
+                own[v].append(self._ticks(int(p.compute[v, d])) * x)
         for v in range(p.num_ops):
             cp.add(after[v] >= sum(own[v]))
             cp.add(after[v] <= self.ready[v])
@@ -373,7 +360,7 @@ class LatencyCpModel(PlacementModel):
         """
         for u, (d, s) in enumerate(self.units):
             ticks = self._ticks(int(self.problem.io_ticks[t, d])) if s >= 0 else 0
-            x, y = self.x[w][u], self.x[v][u]
+            x, y = self.x[w].get(u), self.x[v].get(u)
             if not ticks or x is y:
                 continue
             for first, second in ((x, y), (y, x)):
@@ -443,9 +430,8 @@ class LatencyCpModel(PlacementModel):
     def _choices(self) -> Iterator[tuple[int, int, int, cp_model.IntVar]]:
         """Yield op, device, slot and variable of what may be chosen."""
         for v, row in enumerate(self.x):
-            for (d, s), x in zip(self.units, row, strict=True):
-                if x is not None:
-                    yield v, d, s, x
+            for u, x in row.items():
+                yield v, *self.units[u], x
 
 
 def _longest(problem: PlacementProblem) -> int:
@@ -473,11 +459,8 @@ def _slot_durations(p: PlacementProblem, device: Ints, slot: Ints) -> Ints:
     return lasts
 
 
-class Step(IntEnum):
-    """How the last node of a prefix gets where it is, beside the first node of its segment."""
-
-    POOLED = -1
-    UNUSED = -2
+POOLED, UNUSED = -1, -2
+"""How the last node of a prefix gets where it is, beside the first node of its segment."""
 
 
 def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
@@ -485,7 +468,7 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
     last two on graphs of at most `max_nodes` nodes.
     """
     problem = tracker.problem
-    for d in sorted(set(pooled(problem).tolist())):
+    for d in np.unique(pooled(problem)).tolist():
         offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
     yield
     try:
@@ -548,9 +531,9 @@ def _read_segments(choice: Ints, accelerators: list[int], pool: int | None) -> I
     device = np.zeros(j, np.int64)
     while j > 0:
         step = int(choice[j, a])
-        if step == Step.UNUSED:
+        if step == UNUSED:
             a -= 1
-        elif step == Step.POOLED:
+        elif step == POOLED:
             j -= 1
             device[j] = pool
         else:
@@ -565,17 +548,17 @@ def _best_segments(serial: Floats, durations: list[Floats]) -> tuple[Floats, Int
     unused.
     """
     shape = len(serial) + 1, len(durations) + 1
-    value, choice = np.full(shape, float(2**62)), np.full(shape, Step.POOLED, np.int64)
+    value, choice = np.full(shape, float(2**62)), np.full(shape, POOLED, np.int64)
     value[0] = 0.0
     for a, j in itertools.product(range(shape[1]), range(shape[0])):
         ways: list[tuple[float, int]] = []
         if a > 0:
-            ways.append((value[j, a - 1], Step.UNUSED))
+            ways.append((value[j, a - 1], UNUSED))
         if a > 0 and j > 0:
             through = value[:j, a - 1] + durations[a - 1][:j, j]
             ways.append((through.min(), int(through.argmin())))
         if j > 0:
-            ways.append((value[j - 1, a] + serial[j - 1], Step.POOLED))
+            ways.append((value[j - 1, a] + serial[j - 1], POOLED))
         if ways:
             value[j, a], choice[j, a] = min(ways, key=itemgetter(0))
     return value, choice
@@ -673,7 +656,7 @@ def _groups(problem: PlacementProblem) -> Groups:
     label, count = units.unit, len(units.first_op)
     pairs = np.stack(
         [label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1
-    ).reshape(-1, 2)
+    )
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     near_ptr = np.searchsorted(pairs[:, 0], np.arange(count + 1))

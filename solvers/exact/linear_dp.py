@@ -12,7 +12,6 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -109,10 +108,11 @@ def search_orders(
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
             return
-        yield from _along(tracker, model, order)
+        _search_along(tracker, model, order)
+        yield
 
 
-def _along(tracker: Tracker[Placement], model: ContractedProblem, order: Ints) -> Iterator[None]:
+def _search_along(tracker: Tracker[Placement], model: ContractedProblem, order: Ints) -> None:
     """Offer the best pipeline along one order."""
     along = model.renumbered(order)
     program = IdealProgram(along, linear_lattice(along.num_nodes))
@@ -120,33 +120,16 @@ def _along(tracker: Tracker[Placement], model: ContractedProblem, order: Ints) -
     # the first answer is worth any time limit; every further one has to keep it
     stop = None if tracker.value is None else tracker.stop
     offer_stages(tracker, along, best_chain(program, tracker.value, stop))
-    yield
 
 
 def _order_by(model: ContractedProblem, keys: Floats) -> Ints:
     """Return the topological order that takes the node of the least key among those that are
     ready.
     """
-    successors, waiting = _successors(model)
-    ready = [(keys[v], v) for v in np.flatnonzero(waiting == 0).tolist()]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        u = heapq.heappop(ready)[1]
-        order.append(u)
-        for v in successors[u]:
-            waiting[v] -= 1
-            if waiting[v] == 0:
-                heapq.heappush(ready, (keys[v], v))
-    return np.array(order, np.int64)
+    import networkx as nx
 
-
-def _successors(model: ContractedProblem) -> tuple[list[list[int]], Ints]:
-    """Return the successors of every node, and how many predecessors it has."""
-    successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
-    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
-        successors[u].append(v)
-    return successors, np.bincount(model.order_to, minlength=model.num_nodes)
+    order = nx.lexicographical_topological_sort(model.order_graph, lambda v: keys[v])
+    return np.array(list(order), np.int64)
 
 
 def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
@@ -179,7 +162,8 @@ def improve_orders(
     while True:
         keys = generator.standard_normal(model.num_nodes)
         if tracker.solution is not None:
-            stage = _stages(tracker.problem, model, tracker.solution)
+            device = tracker.solution.device
+            stage = chain_positions(tracker.problem, device)[model.node_devices(device)]
             count = round(model.num_nodes ** generator.random())
             far = float(stage.max() + 1) ** generator.uniform(-1, 1)
             keys /= 1e3 * len(keys)  # breaks ties at random and is far below any distance
@@ -191,15 +175,8 @@ def improve_orders(
             keys[moved] += far * generator.standard_normal(1 if together else count)
             keys += stage
             together = not together
-        yield from _along(tracker, model, _order_by(model, keys))
-
-
-def _stages(problem: PlacementProblem, model: ContractedProblem, chain: Placement) -> Ints:
-    """Return the stage of every node."""
-    device = np.zeros(model.num_nodes, np.int64)
-    inside = model.node >= 0
-    device[model.node[inside]] = chain.device[inside]
-    return chain_positions(problem, chain.device)[device]
+        _search_along(tracker, model, _order_by(model, keys))
+        yield
 
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:
@@ -233,9 +210,8 @@ def offer_stages(
 
 def _orders(model: ContractedProblem, count: int, generator: np.random.Generator) -> Iterator[Ints]:
     yield np.arange(model.num_nodes)
-    successors, indegree = _successors(model)
     for _ in range(count - 1):
-        waiting = indegree.copy()
+        waiting = np.bincount(model.order_to, minlength=model.num_nodes)
         ready = np.flatnonzero(waiting == 0).tolist()
         order = []
         while ready:
@@ -244,6 +220,6 @@ def _orders(model: ContractedProblem, count: int, generator: np.random.Generator
             at = len(ready) - 1 if generator.random() < 0.5 else int(generator.integers(len(ready)))
             u = ready.pop(at)
             order.append(u)
-            waiting[successors[u]] -= 1
-            ready += [v for v in successors[u] if waiting[v] == 0]
+            waiting[model.successors[u]] -= 1
+            ready += [v for v in model.successors[u] if waiting[v] == 0]
         yield np.array(order, np.int64)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 import threading
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -84,25 +84,15 @@ def lift(
     while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
         built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)
-        outcome = _restarts(settings, tracker, built, end)
-        if outcome != cp_model.INFEASIBLE:
-            return outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        tight = TightHorizon(built, tracker.seed)
+        tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
+        tracker.count(max(1, tight.conflicts))
+        if tight.placement is not None:
+            offer(built.problem, tracker, tight.placement)
+        if tight.outcome != cp_model.INFEASIBLE:
+            return tight.outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         record_infeasible(tracker, horizon, scale)
     return False
-
-
-def _restarts(
-    settings: CpSatSettings, tracker: Tracker[Placement], built: MakespanModel, end: float
-) -> int:
-    """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return
-    CP-SAT's status.
-    """
-    tight = TightHorizon(built, tracker.seed)
-    tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
-    tracker.count(max(1, tight.conflicts))
-    if tight.placement is not None:
-        offer(built.problem, tracker, tight.placement)
-    return int(tight.outcome)
 
 
 def solve_on_grid(
@@ -110,12 +100,11 @@ def solve_on_grid(
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
-    share: float,
     horizon: int | None = None,
     *,
     from_below: bool = False,
 ) -> GridRun:
-    """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
+    """Solve with one unit of model time per `scale` ticks, in the time left.
 
     Parameters
     ----------
@@ -131,7 +120,7 @@ def solve_on_grid(
     model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
     if horizon is None:
         _hint_incumbent(model, tracker)
-    solver = configured(settings, tracker, share)
+    solver = configured(settings, tracker)
     if from_below:
         _branch_from_below(solver, settings.num_workers)
     target = tracker.lower_bound // scale
@@ -167,8 +156,10 @@ def solve_on_grid(
             int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat"
         )
     proved = bool(outcome == cp_model.OPTIMAL and exact)
-    if proved:
-        _explain_gap(tracker)
+    if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
+        tracker.message = (
+            "the optimal schedule orders transfers in a way that no priorities express"
+        )
     return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
@@ -178,14 +169,6 @@ def _branch_from_below(solver: cp_model.CpSolver, num_workers: int) -> None:
         solver.parameters.extra_subsolvers.append("objective_lb_search")
     else:
         solver.parameters.use_objective_lb_search = True
-
-
-def _explain_gap(tracker: Tracker[Placement]) -> None:
-    """Say why the value is above the bound where the exact grid is solved."""
-    if tracker.value is not None and tracker.value > tracker.lower_bound:
-        tracker.message = (
-            "the optimal schedule orders transfers in a way that no priorities express"
-        )
 
 
 def _hint_incumbent(model: MakespanModel, tracker: Tracker[Placement]) -> None:
@@ -300,8 +283,7 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         m.add_hint(
             built.start[v], int(schedule.finish[v]) // built.scale - length
         )  # ends are rounded down
-    home = np.zeros(len(built.on), np.int64)
-    home[built.item] = device
+    home = device[built.problem.units.first_op]
     for i, literals in enumerate(built.on):
         if len(literals) > 1:
             for d, literal in literals.items():
@@ -324,7 +306,7 @@ def _send_starts(
     """Return when each tensor is sent to each device (as the model names it), in units of the
     model.
     """
-    p, sent = built.problem, {}
+    sent = {}
     rows = zip(
         schedule.transfer_tensor,
         schedule.transfer_destination,
@@ -333,25 +315,23 @@ def _send_starts(
         strict=True,
     )
     for tensor, old, begin, finish in rows:
-        readers = p.consumer[p.consumer_ptr[tensor] : p.consumer_ptr[tensor + 1]]
-        new = int(device[readers[schedule.device[readers] == old][0]])
+        new = int(device[next(v for v in built.readers(tensor) if schedule.device[v] == old)])
         sent[int(tensor), new] = int(finish) // built.scale - int(finish - begin) // built.scale
     return sent
 
 
 def decode(built: MakespanModel, value: Any) -> Placement:
     """Read a placement; `value` maps a variable to its value. Ranks follow the starts."""
-    device = np.empty(len(built.on), np.int64)
-    for i, literals in enumerate(built.on):
-        device[i] = next(d for d, x in literals.items() if value(x))
+    home = [next(d for d, x in literals.items() if value(x)) for literals in built.on]
+    device = np.array(home)[built.item]
     start = np.array([value(x) for x in built.start], np.int64)
-    finish = start + built.compute[np.arange(len(start)), device[built.item]]
+    finish = start + built.compute[np.arange(len(start)), device]
     sends = sorted(
         (value(built.transfer_start[t, e]), t, d, e)
         for (t, d, e), x in built.sent.items()
         if value(x)
     )
-    return Placement(device[built.item], _ranks(built, device[built.item], start, finish, sends))
+    return Placement(device, _ranks(built, device, start, finish, sends))
 
 
 def _ranks(
@@ -396,16 +376,12 @@ def _followers(
     """
     p = built.problem
     after: list[list[int]] = [[] for _ in order]
-    last_op: dict[int, int] = {}
-    for v in order.tolist():
-        d = int(device[v])
-        if d in last_op:
-            after[last_op[d]].append(v)
-        last_op[d] = v
+    for d in range(p.num_devices):
+        for u, v in pairwise(order[device[order] == d].tolist()):
+            after[u].append(v)
     last_reader: dict[int, int] = {}
     for _, t, d, e in sends:
-        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
-        reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
+        reader = min((v for v in built.readers(t) if device[v] == e), key=rank.__getitem__)
         channel = int(p.channel[d, e])
         if last_reader.get(channel, reader) != reader:
             after[last_reader[channel]].append(reader)

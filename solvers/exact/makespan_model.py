@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import UNLIMITED, Flags, Ints
+from placeopt.makespan.bounds.relaxation import sample
+from placeopt.model.arrays import UNLIMITED, Ints
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
@@ -64,17 +65,17 @@ class MakespanModel:
         self.allowed = analysis.relaxation.allowed
         # what holds for all schedules that round down to the coarse horizon
         deduced = analysis.within((self.horizon + 1) * scale - 1, propagation_seconds)
-        self.infeasible = deduced is None
         self.clusters: Clusters | None = None
         heads = analysis.heads
         if deduced is not None:
             heads, self.clusters = deduced
+        self.infeasible = self.clusters is None
         self.head, self.tail = (
             np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads)
         )
         self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
         self._restrict_to_horizon()
-        self._variables(-(-lower // scale) if scale == 1 else lower // scale)
+        self._variables(lower // scale)
         self._durations()
         self._devices_run_one_op_at_a_time()
         self._precedences()
@@ -98,20 +99,16 @@ class MakespanModel:
         late = self.head + self.compute + self.tail > self.horizon
         possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), np.bool_)
         np.logical_and.at(possible, self.item, self.allowed & ~late)
-        if not possible.any(axis=1).all():
+        nowhere = ~possible.any(axis=1)
+        if nowhere.any():
             self.infeasible = True  # no solution within the horizon: keep a well-formed model
-            possible[~possible.any(axis=1)] = True
-            possible &= self._item_any(self.allowed)
-        self.possible = possible
+            able = np.zeros_like(possible)
+            np.logical_or.at(able, self.item, self.allowed)
+            possible[nowhere] = able[nowhere]
         self.devices = [np.flatnonzero(row).tolist() for row in possible]
 
-    def _item_any(self, mask: Flags) -> Flags:
-        result = np.zeros((int(self.item.max()) + 1, mask.shape[1]), np.bool_)
-        np.logical_or.at(result, self.item, mask)
-        return result
-
     def _variables(self, lower: int) -> None:
-        m, n = self.model, self.problem.num_ops
+        m = self.model
         self.makespan = m.new_int_var(min(max(0, lower), self.horizon), self.horizon, "makespan")
         true = m.new_constant(1)
         self.on: list[dict[int, Literal]] = []  # item -> device -> literal
@@ -125,8 +122,8 @@ class MakespanModel:
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.same_of: dict[tuple[int, int], Literal] = {}
-        for v in range(n):
-            devices = self.devices[self.item[v]]
+        for v, item in enumerate(self.item.tolist()):
+            devices = self.devices[item]
             first = min(int(self.head[v, d]) for d in devices)
             last = max(
                 self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices
@@ -137,7 +134,7 @@ class MakespanModel:
         """Literals of the devices of op v."""
         return self.on[self.item[v]]
 
-    def _readers(self, t: int) -> list[int]:
+    def readers(self, t: int) -> list[int]:
         """Ops that read tensor t."""
         p = self.problem
         return p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
@@ -234,7 +231,7 @@ class MakespanModel:
         lanes: dict[int, list[Any]] = {}
         for t in range(p.num_tensors):
             i = int(self.item[p.producer[t]])
-            elsewhere = [v for v in self._readers(t) if self.item[v] != i]
+            elsewhere = [v for v in self.readers(t) if self.item[v] != i]
             for e in range(p.num_devices):
                 readers = [v for v in elsewhere if e in self._where(v)]
                 sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
@@ -268,15 +265,14 @@ class MakespanModel:
 
     def _memory(self) -> None:
         m, p = self.model, self.problem
-        weight = np.zeros(len(self.on), np.int64)
-        np.add.at(weight, self.item, p.resident)
-        total = int(weight.sum())
+        weight = p.units.bytes.tolist()
+        total = sum(weight)
         for d in range(p.num_devices):
             capacity = int(p.capacity[d])
             if capacity >= UNLIMITED or total <= capacity:
                 continue
             m.add(
-                sum(int(w) * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i])
+                sum(w * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i])
                 <= capacity
             )
         live = int(p.tensor_bytes.sum())
@@ -324,7 +320,7 @@ class MakespanModel:
                 m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
             )
             self._keep_at_home(t, d, home, end)
-        visitors = [v for v in self._readers(t) if d in self._where(v) and self.item[v] != i]
+        visitors = [v for v in self.readers(t) if d in self._where(v) and self.item[v] != i]
         for source, literal in self.on[i].items():
             if source == d or not visitors:
                 continue
@@ -349,7 +345,7 @@ class MakespanModel:
         """
         m, p, u = self.model, self.problem, int(self.problem.producer[t])
         m.add(end >= self.end[u]).only_enforce_if(home)
-        readers = self._readers(t)
+        readers = self.readers(t)
         for v in readers:
             if d in self._where(v):
                 m.add(end >= self.end[v]).only_enforce_if([home, self._where(v)[d]])
@@ -384,10 +380,6 @@ class MakespanModel:
     # --- symmetry and cuts
     # ---------------------------------------------------------------------------
 
-    def symmetric_classes(self) -> list[tuple[int, ...]]:
-        """Classes of at least two interchangeable devices."""
-        return [c for c in self.problem.identical_devices if len(c) > 1]
-
     def _pivot_order(self) -> Ints:
         """Items in the order in which they open new devices: longest first."""
         weight = np.zeros(len(self.on), np.int64)
@@ -396,10 +388,10 @@ class MakespanModel:
 
     def _symmetry(self) -> None:
         """Device j + 1 of a class is opened by a later item than device j (in pivot order)."""
-        m = self.model
-        for members in self.symmetric_classes():
+        m, order = self.model, self._pivot_order().tolist()
+        for members in self.problem.identical_devices:
             opened: list[list[Literal]] = [[] for _ in members]
-            items = enumerate(self._pivot_order()[: 4 * len(members)].tolist())
+            items = enumerate(order[: 4 * len(members)])
             for (position, i), (j, d) in itertools.product(items, enumerate(members)):
                 on = self.on[i]
                 if d not in on:
@@ -413,20 +405,21 @@ class MakespanModel:
     def relabel(self, device: Ints) -> Ints:
         """Permute interchangeable devices so that the placement obeys `_symmetry`."""
         renamed = np.arange(self.problem.num_devices)
-        by_item = np.zeros(len(self.on), np.int64)
-        by_item[self.item] = device
-        for members in self.symmetric_classes():
-            seen = [d for d in dict.fromkeys(by_item[self._pivot_order()].tolist()) if d in members]
+        by_item = device[self.problem.units.first_op]
+        used = list(dict.fromkeys(by_item[self._pivot_order()].tolist()))
+        for members in self.problem.identical_devices:
+            seen = [d for d in used if d in members]
             seen += [d for d in members if d not in seen]
-            for new, old in zip(members, seen, strict=True):
-                renamed[old] = new
+            renamed[seen] = members
         return renamed[device]
 
     def _load_and_energy_cuts(self) -> None:
         """Makespan >= a + work on one device of the ops with head >= a and tail >= b, + b."""
-        head = np.where(self.allowed, self.head, np.iinfo(np.int64).max).min(axis=1)
-        tail = np.where(self.allowed, self.tail, np.iinfo(np.int64).max).min(axis=1)
-        for a, b in self._energy_thresholds(head, tail):
+        head, tail, fastest = (
+            np.where(self.allowed, ticks, np.iinfo(np.int64).max).min(axis=1)
+            for ticks in (self.head, self.tail, self.compute)
+        )
+        for a, b in self._energy_thresholds(head, tail, fastest):
             inside = np.flatnonzero((head >= a) & (tail >= b)).tolist()
             for d in range(self.problem.num_devices):
                 terms = [
@@ -438,14 +431,12 @@ class MakespanModel:
                     self.model.add(self.makespan >= a + b + sum(terms))
 
     def _energy_thresholds(
-        self, head: Ints, tail: Ints, *, most: int = 12
+        self, head: Ints, tail: Ints, fastest: Ints, *, most: int = 12
     ) -> list[tuple[int, int]]:
         """Return (0, 0) and the at most `most` thresholds whose head-tail bounds are largest,
         spread over the graph.
         """
-        fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
-        levels = (np.unique(head), np.unique(tail))
-        pick = [np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist() for x in levels]
+        pick = [sample(np.unique(x), 24).tolist() for x in (head, tail)]
         scored = []
         for a, b in itertools.product(*pick):
             inside = (head >= a) & (tail >= b)

@@ -40,7 +40,7 @@ from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, n
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
-from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics
+from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics, with_threads
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
@@ -99,11 +99,6 @@ class MakespanFacts:
         return self.model and serial // self.unit <= COARSE_HORIZON
 
     @property
-    def timed_exact(self) -> bool:
-        """Whether the exact grid can be searched, within a limit of seconds."""
-        return self.timed and self.exact
-
-    @property
     def building(self) -> float:
         """Seconds that building the model of the whole takes, about."""
         p = self.analysis.problem
@@ -145,9 +140,8 @@ class MakespanFacts:
         problems, of so many ops times devices, since another of CP-SAT's strategies is worth more
         there than an undisturbed core.
         """
-        p, most = self.analysis.problem, self.settings.num_workers
-        enough = most if p.num_ops * p.num_devices <= small else min(most, state.threads)
-        return replace(self.settings, num_workers=enough)
+        p = self.analysis.problem
+        return self.settings if p.num_ops * p.num_devices <= small else with_threads(state)
 
 
 def windows(state: State) -> Iterator[str | None]:
@@ -220,7 +214,7 @@ def _probe(state: State, part: Tracker[Placement]) -> bool:
     while not part.stop() and part.value is not None:
         bound = part.lower_bound
         horizon = min(bound + step, part.value - 1)
-        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0, horizon)
+        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, horizon)
         if part.lower_bound <= horizon:
             break
         step = max(2 * step, bound // 500, 1)
@@ -475,7 +469,7 @@ def _ladder(state: State, part: Tracker[Placement]) -> bool:
         return True
     scale = max(facts.unit, -(-upper // RUNGS[facts.rung]))
     settings = facts.with_threads(state)
-    run = solve_on_grid(settings, part, facts.analysis, scale, 1.0, from_below=True)
+    run = solve_on_grid(settings, part, facts.analysis, scale, from_below=True)
     facts.rung += run.finished
     return run.closed
 
@@ -483,7 +477,7 @@ def _ladder(state: State, part: Tracker[Placement]) -> bool:
 def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
     """Run the model of the whole problem."""
     facts: MakespanFacts = state.facts
-    return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0).closed
+    return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit).closed
 
 
 def _building(facts: MakespanFacts) -> float:
@@ -494,7 +488,7 @@ PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
     Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=2.0),
-    Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
+    Runs("tight", BOTH, _tight, when=lambda f: f.timed and f.exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Steps("islands", BOTH, _islands, when=lambda facts: facts.timed and facts.on_islands),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
@@ -512,11 +506,10 @@ PROVERS: tuple[Tactic, ...] = (
 )
 """Tactics that prove; those before others begin first."""
 
-IMPROVERS: tuple[Tactic, ...] = (
-    Steps("combinatorial", BOUND, _combinatorial),
-    Steps("windows", VALUE, windows, when=lambda facts: facts.timed and facts.settings.windows),
+IMPROVER: Tactic = Steps(
+    "windows", VALUE, windows, when=lambda facts: facts.timed and facts.settings.windows
 )
-"""Tactics that improve the incumbent of `cp-sat`."""
+"""The tactic that improves the incumbent of `cp-sat`."""
 
 
 def solve_coarse(
@@ -540,11 +533,8 @@ def solve_coarse(
     """
     coarse = coarsen(analysis.problem, unit)
     left = tracker.seconds_left
-    evaluations = (
-        None
-        if tracker.budget.evaluations is None
-        else max(1, int(share * tracker.evaluations_left))
-    )
+    limited = tracker.budget.evaluations is not None
+    evaluations = max(1, int(share * tracker.evaluations_left)) if limited else None
     budget = Budget(share * left if math.isfinite(left) else None, evaluations)
     own = tracker.beside(coarse.problem, budget)
     with own.within(tracker):
@@ -553,11 +543,8 @@ def solve_coarse(
     tracker.raise_bound(own.lower_bound * unit, own.bound_method)
     if own.solution is not None:
         _, queue = best_queue(coarse.problem, own.solution)
-        offer(
-            coarse.fine,
-            tracker,
-            coarse.extend(evaluate(coarse.problem, own.solution, queue).schedule),
-        )
+        schedule = evaluate(coarse.problem, own.solution, queue).schedule
+        offer(coarse.fine, tracker, coarse.extend(schedule))
     return finished
 
 
@@ -578,13 +565,11 @@ def _solve(
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
     _take_heads(inner, analysis, coarse.unit, coarse.kept)
-    unit, timed = (
-        common_unit(coarse.problem),
-        math.isfinite(own.seconds_left) and own.budget.evaluations is None,
-    )
+    unit = common_unit(coarse.problem)
+    timed = math.isfinite(own.seconds_left) and own.budget.evaluations is None
     met = timed and lift(settings, own, inner, unit, own.elapsed + own.seconds_left / 2)
     if not met and not own.stop():
-        met = solve_on_grid(settings, own, inner, unit, 1.0).finished
+        met = solve_on_grid(settings, own, inner, unit).finished
     return met or own.stop_reason == "proved"
 
 
@@ -627,8 +612,8 @@ def search_makespan(
         tracker.raise_bound(analysis.run(name), name)
     if not tracker.stop():
         facts = MakespanFacts(settings, analysis, tracker)
-        known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}.values()
-        run_tactics(known, known, settings, facts, tracker)
+        tactics = (*PROVERS[:1], IMPROVER, *PROVERS[1:])  # combinatorial bounds begin first
+        run_tactics(tactics, tactics, settings, facts, tracker)
 
 
 def prove_makespan(

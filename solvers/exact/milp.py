@@ -119,7 +119,7 @@ class PeriodProgram:
         problem: PlacementProblem,
         incumbent: int | None,
         lower_bound: int,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool],
     ) -> None:
         self.problem, self._stop = problem, stop
         self.model = contract(problem, limit=incumbent)
@@ -190,7 +190,7 @@ class PeriodProgram:
     def _transfer(self, t: int, d: int) -> list[int]:
         m = self.model
         u = int(self.x[m.producer[t], d])
-        consumers = self.x[m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]], d].tolist()
+        consumers = self.x[m.readers(t), d].tolist()
         into = self._column(1.0)
         out = into if len(consumers) == 1 else self._column(1.0)
         for c in consumers:

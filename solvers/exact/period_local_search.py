@@ -23,7 +23,7 @@ of these placements.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -67,8 +67,8 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
     compute = np.where(model.allowed[None], model.pass_compute, -1)
     return SearchArrays(
         compute=np.ascontiguousarray(compute[:, :, model.type_of]),
-        resident=np.ascontiguousarray(model.resident),
-        capacity=np.ascontiguousarray(model.capacity[model.type_of]),
+        resident=model.resident,
+        capacity=model.capacity[model.type_of],
         weight=np.ascontiguousarray(model.weight[:, model.type_of]),
         tensors=model.tensors,
         near_ptr=np.searchsorted(pairs[:, 0], np.arange(model.num_nodes + 1)).astype(np.int64),
@@ -444,32 +444,29 @@ class _Annealing:
     """Cycles from one placement of the problem, contracted for what beats its value (see
     `annealing_cycles`).
 
-    Parameters
+    Attributes
     ----------
     aim : the target is this part of the value below it in the mean, or at the bound.
-    moves, moves_per_choice : of a chunk, at most; fewer on small problems.
+    most_moves, moves_per_choice : of a chunk, at most; fewer on small problems.
     """
 
-    def __init__(
-        self,
-        tracker: Tracker[Placement],
-        *,
-        aim: float = 0.004,
-        moves: int = 300_000,
-        moves_per_choice: int = 500,
-    ) -> None:
-        self.tracker, self.start, self.aim = tracker, tracker.value, aim
+    aim: ClassVar[float] = 0.004
+    most_moves: ClassVar[int] = 300_000
+    moves_per_choice: ClassVar[int] = 500
+
+    def __init__(self, tracker: Tracker[Placement]) -> None:
+        self.tracker, self.start = tracker, tracker.value
         model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:
             self.device = _balanced(model)
             self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
         else:
-            self.device = np.zeros(model.num_nodes, np.int64)
-            self.device[model.node] = tracker.solution.device
+            self.device = model.node_devices(tracker.solution.device)
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
-        self.moves = min(moves, moves_per_choice * model.num_nodes * model.problem.num_devices)
+        choices = model.num_nodes * model.problem.num_devices
+        self.moves = min(self.most_moves, self.moves_per_choice * choices)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
         # from a quarter of this to 16 times it, four graphs differed less than seeds do
         self.op_price = self.value / max(1, len(self.arrays.paths.node))
@@ -504,15 +501,11 @@ def _balanced(model: ContractedProblem) -> Ints:
     """Give nodes, the largest bytes first, to the compatible device with the most free memory
     left.
     """
-    type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
-    free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
+    free, allowed = model.capacity[model.type_of], model.allowed[:, model.type_of]
     device = np.zeros(model.num_nodes, np.int64)
     for v in np.argsort(-model.resident, kind="stable").tolist():
-        best = max(
-            (d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d)
-        )
-        device[v] = best
-        free[best] -= int(model.resident[v])
+        device[v] = np.where(allowed[v], free, np.iinfo(np.int64).min).argmax()
+        free[device[v]] -= model.resident[v]
     return device
 
 
@@ -523,5 +516,4 @@ def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:
         .max(axis=1)
         .astype(np.float64)
     )
-    share: Floats = load / max(1.0, float(load.sum()))
-    return share
+    return load / max(1.0, float(load.sum()))

@@ -454,9 +454,7 @@ class PeriodCpModel(PlacementModel):
         """Variables that are 1 where device d receives or sends tensor t."""
         m, cp = self.model, self.cp
         u = self.x[int(m.producer[t])][d]
-        consumers = [
-            self.x[int(c)][d] for c in m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]]
-        ]
+        consumers = [self.x[c][d] for c in m.readers(t)]
         present = [c for c in consumers if c is not None]
         if u is None and not present:
             return []
@@ -477,21 +475,12 @@ class PeriodCpModel(PlacementModel):
             found.append(out)
         return found
 
-    def _op_edges(self) -> list[tuple[int, int]]:
-        """Order edges between ops that are not in the same node."""
-        source, target = order_edges(self.problem, self.problem.contiguity)
-        node = self.model.node
-        return [
-            (u, v)
-            for u, v in zip(source.tolist(), target.tolist(), strict=True)
-            if u != v and node[u] >= 0
-        ]
-
     def _convex(self) -> None:
         # Convexity is about paths of ops: nodes would join paths that no op path follows.
         cp, node = self.cp, self.model.node
-        edges = self._op_edges()
-        ops = sorted({op for edge in edges for op in edge})
+        source, target = order_edges(self.problem, "convex")
+        edges = list(zip(source.tolist(), target.tolist(), strict=True))
+        ops = np.union1d(source, target).tolist()
         for d in range(self.problem.num_devices):
             z = {op: cp.new_bool_var(f"z{op}_{d}") for op in ops}
             for op in ops:
@@ -543,8 +532,7 @@ class PeriodCpModel(PlacementModel):
         rename = np.arange(self.problem.num_devices)
         for devices in self.model.types:
             rename[sorted(devices, key=lambda d: (position[d], d))] = devices
-        node_device = np.zeros(self.model.num_nodes, np.int64)
-        node_device[self.model.node] = rename[placement.device]
+        node_device = self.model.node_devices(rename[placement.device])
         for v, row in enumerate(self.x):
             for d, x in enumerate(row):
                 if x is not None:

@@ -65,13 +65,13 @@ class CpSatSettings(SearchSolver):
     work_a_conflict: ClassVar[float] = 0.05
 
 
-def configured(settings: CpSatSettings, tracker: Tracker[Any], share: float = 1.0) -> Any:
-    """Return a CP-SAT solver with limits, workers and seed from `share` of what is left of the
-    tracker's budget.
+def configured(settings: CpSatSettings, tracker: Tracker[Any]) -> Any:
+    """Return a CP-SAT solver with limits, workers and seed from what is left of the tracker's
+    budget.
     """
     limits: dict[str, Any] = {}
     if tracker.budget.evaluations is not None:
-        conflicts = max(1, int(share * tracker.evaluations_left))
+        conflicts = max(1, tracker.evaluations_left)
         limits = {
             "max_number_of_conflicts": conflicts,
             "effort": settings.work_a_conflict * conflicts,
@@ -80,7 +80,7 @@ def configured(settings: CpSatSettings, tracker: Tracker[Any], share: float = 1.
         }
     return cp_solver(
         workers=settings.num_workers,
-        seconds=share * tracker.seconds_left,
+        seconds=tracker.seconds_left,
         seed=tracker.seed,
         log_search_progress=settings.log,
         symmetry_level=2,

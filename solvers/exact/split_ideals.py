@@ -76,7 +76,7 @@ class SplitOutcome:
 def best_split(
     problem: SplitProblem,
     *,
-    max_ideals: int | None = None,
+    max_ideals: int = 0,
     upper: int | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> SplitOutcome:
@@ -84,8 +84,8 @@ def best_split(
 
     Parameters
     ----------
-    max_ideals : with more, one topological order is searched; MAX_IDEALS or MAX_GROUPED_IDEALS by
-    default.
+    max_ideals : with more, one topological order is searched; with 0 MAX_IDEALS, or
+    MAX_GROUPED_IDEALS with groups.
     upper : ticks; only shorter periods count.
     stop : asked now and then; when it answers True the search ends with what it has.
 
@@ -100,9 +100,7 @@ def best_split(
         sync=problem.sync if problem.max_replicas > 1 else None,
         uplink=problem.uplink if problem.groups > 1 else None,
     )
-    limit = max_ideals
-    if limit is None:
-        limit = MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS
+    limit = max_ideals or (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
     found = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
     lattice, whole = found or linear_lattice(model.num_nodes), found is not None
     if problem.groups > 1:
@@ -412,7 +410,7 @@ class SplitIdeals(SearchSolver):
         if tracker.stop():
             return
         found = best_split(
-            problem, max_ideals=self.max_ideals or None, upper=tracker.value, stop=tracker.stop
+            problem, max_ideals=self.max_ideals, upper=tracker.value, stop=tracker.stop
         )
         if found.split is not None:
             tracker.offer(split_period(problem, found.split), found.split)

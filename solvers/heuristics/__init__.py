@@ -5,9 +5,8 @@ from __future__ import annotations
 from placeopt.solving.registry import SolverSpec
 
 TOPCUOGLU = (
-    "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, "
-    "IEEE "
-    "TPDS 2002"
+    "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, IEEE TPDS "
+    "2002"
 )
 BAECHI = "Jeon et al.: Baechi, fast device placement of machine learning graphs, SoCC 2020"
 DOPPLER = (

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
-    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 CAUTIOUS = Heuristic.inflations[::-1]
@@ -66,9 +65,7 @@ def _fill(context: Context) -> Ints:
     used = np.zeros(k)
     free = units.capacity.copy()
     current = 0
-    for unit in units.unit[problem.topological_order].tolist():
-        if home[unit] >= 0:
-            continue
+    for unit in dict.fromkeys(units.unit[problem.topological_order].tolist()):
         for step in range(k):
             device = (current + step) % k
             fits = units.allowed[unit, device] and units.bytes[unit] <= free[device]
@@ -132,20 +129,15 @@ class MSct(Heuristic):
             favourite = greedy_children(plain)
             tracker.message = (
                 f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
-                "were "
-                "chosen greedily instead of by the linear program"
+                "were chosen greedily instead of by the linear program"
             )
-        yield context.fitted(favoured_plan(context, favourite))
-
-
-def favoured_plan(context: Context, favourite: Ints) -> ListSchedule:
-    """Schedule the earliest task first, favourite children where their parents run."""
-    level, _ = context.upward_rank()
-    position = context.inverse(context.by_decreasing(level))
-    plan: ListSchedule = schedule_with_favourites(
-        context.graph, context.costs, context.units, position, favourite, context.unpinned
-    )
-    return plan
+        level, _ = context.upward_rank()
+        position = context.inverse(context.by_decreasing(level))
+        yield context.fitted(
+            schedule_with_favourites(
+                context.graph, context.costs, context.units, position, favourite
+            )
+        )
 
 
 def favourite_children(
@@ -215,9 +207,7 @@ def favourite_children(
         return greedy_children(context)
     share = answer.x[:count]
     chosen = edge[share < threshold - 1e-9]
-    order = chosen[
-        np.lexsort((chosen, -context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))
-    ]
+    order = chosen[np.lexsort((-context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
     return _match(n, parent[order], child[order])
 
 
@@ -226,7 +216,7 @@ def greedy_children(context: Context) -> Ints:
     once.
     """
     problem = context.problem
-    order = np.lexsort((np.arange(problem.num_edges), -context.mean_transfer[problem.edge_tensor]))
+    order = np.argsort(-context.mean_transfer[problem.edge_tensor], kind="stable")
     return _match(
         problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order]
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.placement import Placement
+from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solving.options import option
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Ints
-    from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
 
@@ -69,10 +69,8 @@ class RoundRobin(Heuristic):
         if work.sum() == 0:
             work = np.ones(problem.num_ops)
         chunks = problem.num_devices if self.chunks is None else self.chunks
-        middle = (np.cumsum(work) - work / 2) / work.sum()
-        chunk = np.minimum((middle * chunks).astype(np.int64), chunks - 1)
         device = np.empty(problem.num_ops, np.int64)
-        device[order] = chunk % problem.num_devices
+        device[order] = equal_parts(work, chunks) % problem.num_devices
         yield context.repaired(device)
 
 

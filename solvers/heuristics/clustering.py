@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.projection import join_units
+from placeopt.model.projection import edges_by, join_units
 from placeopt.solvers.heuristics.clustering_kernels import (
     OpEdges,
     UnitGraph,
@@ -42,7 +42,6 @@ from placeopt.solvers.heuristics.clustering_kernels import (
     zero_edges,
 )
 from placeopt.solvers.heuristics.heuristic import Heuristic
-from placeopt.solvers.heuristics.insertion_kernels import ListSchedule, schedule_in_order
 from placeopt.solvers.heuristics.ranks import clustered_rank
 from placeopt.solving.options import option
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 
@@ -67,26 +67,22 @@ def unit_graph(context: Context) -> UnitGraph:
     key, inverse = np.unique(low[between] * num_units + high[between], return_inverse=True)
     total = np.bincount(inverse, cost[between], minlength=len(key)).astype(np.float64)
     low, high = key // num_units, key % num_units
-    order = np.lexsort((high, low, -total))
+    order = np.argsort(-total, kind="stable")  # of equal ones, lower units first
     low, high, total = low[order], high[order], total[order]
     ends, others = np.concatenate([low, high]), np.concatenate([high, low])
-    by_end = np.argsort(ends, kind="stable")
-    pointer = np.searchsorted(ends[by_end], np.arange(num_units + 1)).astype(np.int64)
-    work = np.where(units.allowed, context.unit_work, np.inf)
-    mean_work = np.where(units.allowed, context.unit_work, 0.0).sum(axis=1) / units.allowed.sum(
-        axis=1
-    )
+    near = edges_by(num_units, ends, others, np.arange(len(ends)))
+    work, allowed = context.unit_work, units.allowed
     return UnitGraph(
         work,
-        mean_work,
+        np.where(allowed, work, 0.0).sum(axis=1) / allowed.sum(axis=1),
         units.bytes,
         units.capacity,
         low,
         high,
         total,
-        pointer,
-        others[by_end],
-        np.concatenate([total, total])[by_end],
+        near.pointer,
+        near.op,
+        np.concatenate([total, total])[near.tensor],
     )
 
 
@@ -114,18 +110,7 @@ def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
     if not np.logical_or.reduce(units.allowed, axis=1).all():
         return None
     rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
-    pinned = np.full(len(units.bytes), -1, np.int64)
-    plan: ListSchedule = schedule_in_order(
-        context.graph,
-        context.costs,
-        units,
-        context.by_decreasing(rank),
-        np.zeros((0, 0)),
-        pinned,
-        True,
-        context.contended,
-    )
-    return plan
+    return context.in_order(context.by_decreasing(rank), units=units, contention=context.contended)
 
 
 # --- solvers
@@ -309,17 +294,14 @@ def internalised(context: Context, graph: UnitGraph) -> Ints:
     b-level.
     """
     rank, _ = context.upward_rank()
-    return np.asarray(
-        internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
-    )
+    return internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
 
 
 def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
     """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited
     devices.
     """
-    cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
-    return cluster, start
+    return dominant_sequence_clusters(op_edges(context, context.graph.order))
 
 
 def dsc_units(context: Context) -> tuple[Ints, Floats]:

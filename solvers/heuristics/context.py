@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.placement import Placement
 from placeopt.model.projection import group_units
 from placeopt.solvers.heuristics import ranks
@@ -21,6 +20,7 @@ from placeopt.solvers.heuristics.time_kernels import schedule_by_time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.projection import CostArrays, GraphArrays, Units
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -54,30 +54,21 @@ class Context:
     @cached_property
     def units(self) -> Units:
         """Ops that share a device, with the bytes that `inflation` charges."""
-        if self.inflation == 0:
-            return self.problem.units
-        return group_units(
-            self.problem.units.unit, self.op_bytes, self.problem.compute >= 0, self.problem.capacity
-        )
-
-    @cached_property
-    def op_bytes(self) -> Ints:
-        """Bytes charged for each op, shape (num_ops,)."""
         problem = self.problem
+        if self.inflation == 0:
+            return problem.units
         held = np.zeros(problem.num_ops, np.int64)
-        if self.inflation > 0 and problem.num_tensors:
-            np.add.at(held, problem.producer, problem.tensor_bytes)
-            np.add.at(held, problem.consumer, problem.tensor_bytes[problem.edge_tensor])
-        return frozen(problem.resident + (held * self.inflation).astype(np.int64))
+        np.add.at(held, problem.producer, problem.tensor_bytes)
+        np.add.at(held, problem.consumer, problem.tensor_bytes[problem.edge_tensor])
+        charged = problem.resident + (held * self.inflation).astype(np.int64)
+        return group_units(problem.units.unit, charged, problem.compute >= 0, problem.capacity)
 
     @cached_property
     def mean_compute(self) -> Floats:
         """Mean ticks of each op over its compatible devices, shape (num_ops,)."""
         compute = self.problem.compute
         usable = compute >= 0
-        return np.asarray(
-            np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1)
-        )
+        return np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1)
 
     @cached_property
     def mean_transfer(self) -> Floats:
@@ -90,7 +81,7 @@ class Context:
             return np.zeros(problem.num_tensors)
         classes = problem.link_class[~np.eye(k, dtype=np.bool_)]
         share = np.bincount(classes, minlength=problem.transfer.shape[1]) / len(classes)
-        return np.asarray(problem.transfer @ share)
+        return problem.transfer @ share
 
     @cached_property
     def position(self) -> Ints:
@@ -112,8 +103,7 @@ class Context:
         communication.
         """
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
-        rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
-        return rank, following
+        return ranks.upward_rank(self.graph, self.mean_compute, delay)
 
     def by_decreasing(self, key: NDArray[Any]) -> Ints:
         """Ops sorted by decreasing `key`, ties in topological order."""
@@ -126,34 +116,40 @@ class Context:
         position[order] = np.arange(len(order))
         return position
 
+    def topological(self, order: Ints) -> Ints:
+        """Return `order` changed so that producers precede consumers: always the earliest op that
+        is free.
+        """
+        return ranks.priority_list(self.graph, self.inverse(order))
+
     def in_order(
         self,
         sequence: Ints,
         *,
+        units: Units | None = None,
         bias: Floats | None = None,
         pinned: Ints | None = None,
         insertion: bool = True,
         contention: bool = False,
     ) -> ListSchedule:
-        """Schedule ops in a given topological order: see `insertion_kernels.schedule_in_order`."""
-        plan: ListSchedule = schedule_in_order(
+        """Schedule ops in a given topological order: see `insertion_kernels.schedule_in_order`;
+        `units` are others than those of the problem.
+        """
+        units = self.units if units is None else units
+        return schedule_in_order(
             self.graph,
             self.costs,
-            self.units,
+            units,
             sequence,
             np.zeros((0, 0)) if bias is None else bias,
-            self.unpinned if pinned is None else pinned,
+            np.full(len(units.bytes), -1, np.int64) if pinned is None else pinned,
             insertion,
             contention,
         )
-        return plan
 
     def by_time(self, position: Ints) -> ListSchedule:
         """Schedule ops earliest start first: see `time_kernels.schedule_by_time`."""
-        plan: ListSchedule = schedule_by_time(
-            self.graph, self.costs, self.units, position, self.unpinned
-        )
-        return plan
+        return schedule_by_time(self.graph, self.costs, self.units, position)
 
     def ranked(self, plan: ListSchedule) -> Placement:
         """Turn a schedule into devices and ranks, ops that take no time first among equal
@@ -166,14 +162,10 @@ class Context:
         """Rank the ops of a given assignment by a list schedule: highest b-level first, with
         insertion.
         """
-        return self.ranked(self.pinned_plan(device))
-
-    def pinned_plan(self, device: Ints) -> ListSchedule:
-        """Return the list schedule of a given assignment."""
-        pinned = self.unpinned.copy()
-        pinned[self.units.unit] = device
+        pinned = self.unit_first(device).astype(np.int64)
         rank = ranks.placed_rank(self.graph, self.costs, pinned[self.units.unit])
-        return self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended)
+        order = self.by_decreasing(rank)
+        return self.ranked(self.in_order(order, pinned=pinned, contention=self.contended))
 
     def fitted(self, plan: ListSchedule) -> Placement | None:
         """Return the plan's placement, repaired where memory overflowed; None if repair found no
@@ -187,9 +179,13 @@ class Context:
         """Move ops of `device` until every constraint holds, and rank them; None if no way was
         found.
         """
-        home = repair(self.units, self.unit_first(device), self.unit_work)
-        home = self.packing if home is None else home
+        home = self.repaired_homes(self.unit_first(device))
         return None if home is None else self.list_scheduled(home[self.units.unit])
+
+    def repaired_homes(self, home: Ints) -> Ints | None:
+        """Return devices of units that fit, close to `home`; None if no way was found."""
+        fitted = repair(self.units, home, self.unit_work)
+        return self.packing if fitted is None else fitted
 
     @cached_property
     def packing(self) -> Ints | None:
@@ -209,3 +205,10 @@ class Context:
         work = np.zeros((len(self.units.bytes), compute.shape[1]))
         np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))
         return work
+
+
+def equal_parts(work: Floats, count: int) -> Ints:
+    """Cut a row of work into `count` stretches of about equal work; return the stretch of each."""
+    middle = np.cumsum(work) - work / 2
+    part = (middle / max(work.sum(), 1e-30) * count).astype(np.int64)
+    return np.minimum(part, count - 1)

@@ -16,6 +16,7 @@ enumerative baseline.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -52,15 +53,14 @@ class Enumerative(Heuristic):
         yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
-def depths(context: Context, label: Ints | None = None) -> Ints:
-    """Edges on the longest path to each op; with `label`, only edges inside one label count."""
+def depths(context: Context, label: Ints) -> Ints:
+    """Edges on the longest path to each op; only those inside one label count."""
     problem = context.problem
     depth = np.zeros(problem.num_ops, np.int64)
     pointer, source, _ = problem.predecessors
     for op in problem.topological_order:
         inputs = source[pointer[op] : pointer[op + 1]]
-        if label is not None:
-            inputs = inputs[label[inputs] == label[op]]
+        inputs = inputs[label[inputs] == label[op]]
         if len(inputs):
             depth[op] = depth[inputs].max() + 1
     return depth
@@ -77,12 +77,11 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
         label = np.where(problem.meta >= 0, problem.meta, alone)
         level = depths(context, label)
     else:
-        types = {kind: i for i, kind in enumerate(sorted(set(problem.op_types)))}
-        label = np.array([types[kind] for kind in problem.op_types], np.int64)
-        level = depths(context)
-    members: dict[tuple[int, int], list[int]] = {}
+        _, label = np.unique(np.array(problem.op_types, np.object_), return_inverse=True)
+        level = depths(context, np.zeros(problem.num_ops, np.int64))
+    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for op in problem.topological_order.tolist():
-        members.setdefault((int(label[op]), int(level[op])), []).append(op)
+        members[int(label[op]), int(level[op])].append(op)
     return [np.array(ops, np.int64) for ops in members.values()]
 
 
@@ -103,8 +102,9 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
         _, first = np.unique(units.unit[free_ops], return_index=True)
         rows = free_ops[np.sort(first)]
         if len(rows):
-            allowed = units.allowed[units.unit[rows]]
-            usable = allowed & (units.bytes[units.unit[rows]][:, None] <= free)
+            unit = units.unit[rows]
+            allowed, size = units.allowed[unit], units.bytes[unit]
+            usable = allowed & (size[:, None] <= free)
             full = ~usable.any(axis=1)
             usable[full] = allowed[full]  # repaired later
             cost = _fetch_times(context, rows, device) + _tie_break(context, rows, load)
@@ -117,11 +117,9 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
                 dear = np.where(usable, cost + 1.0 + cost[usable].sum(), forbidden)
                 even = np.hstack([even, np.repeat(dear, len(rows), axis=1)])
                 owner = np.hstack([owner, np.repeat(np.arange(k), len(rows))])
-            row, column = linear_sum_assignment(even)
-            for i, j in zip(row.tolist(), column.tolist(), strict=True):
-                unit = units.unit[rows[i]]
-                home[unit] = owner[j]
-                free[owner[j]] -= units.bytes[unit]
+            _, column = linear_sum_assignment(even)  # there are places for all
+            home[unit] = owner[column]
+            np.subtract.at(free, owner[column], size)
         device[ops] = home[units.unit[ops]]
         np.add.at(load, device[ops], context.mean_compute[ops])
     return device
@@ -151,4 +149,4 @@ def _tie_break(context: Context, rows: Ints, load: Floats) -> Floats:
     """
     compute = context.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
-    return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))
+    return heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0))

@@ -81,11 +81,14 @@ class Heuristic(SearchSolver):
                     "the ops cannot be packed into the capacities (proved by an integer program)"
                 )
             elif not tracker.message:
-                tracker.message = _why_nothing(problem)
+                tracker.message = (
+                    "no placement found keeps the peak memory of every device within its capacity"
+                    if problem.memory == "peak"
+                    else "no placement found fits the capacities, and none was proved impossible"
+                )
         elif best.priority is None and (tracker.in_time or not is_large(problem)):
             # a sample keeps its value, as fifo ignores ranks, and may gain
-            ranked = Context(problem).list_scheduled(best.device)
-            tracker.solution = ranked
+            tracker.solution = Context(problem).list_scheduled(best.device)
 
 
 def _batches(
@@ -112,21 +115,13 @@ def offer_all(
         return False
     devices = np.stack([placement.device for placement in group])
     values = evaluate_batch(problem, devices)
-    if all(placement.priority is not None for placement in group):
-        ranks = np.stack(
-            [placement.priority for placement in group if placement.priority is not None]
-        )
+    ranks = [placement.priority for placement in group if placement.priority is not None]
+    if len(ranks) == len(group):
         for queue in ("priority", "planned"):
-            values = np.minimum(values, evaluate_batch(problem, devices, ranks, queue))
+            values = np.minimum(values, evaluate_batch(problem, devices, np.stack(ranks), queue))
     tracker.count(len(group))
     best = int(values.argmin())
     if values[best] == INFEASIBLE:
         return False
     tracker.offer(int(values[best]), group[best])
     return True
-
-
-def _why_nothing(problem: PlacementProblem) -> str:
-    if problem.memory == "peak":
-        return "no placement found keeps the peak memory of every device within its capacity"
-    return "no placement found fits the capacities, and none was proved impossible"

@@ -64,7 +64,7 @@ def cpop_plan(
     )
     path = critical_path(context, priority, following)
     pinned = pin_path(context, path)
-    sequence = ranks.priority_list(context.graph, context.inverse(context.by_decreasing(priority)))
+    sequence = context.topological(context.by_decreasing(priority))
     return context.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
@@ -74,7 +74,7 @@ def critical_path(context: Context, priority: Floats, following: Ints) -> Ints:
     The paper walks along equal priorities; the successor that attains the upward rank is one of
     those, and needs no comparison of rounded sums.
     """
-    sources = np.flatnonzero(np.diff(context.graph.predecessors.pointer) == 0)
+    sources = np.flatnonzero(context.graph.indegree == 0)
     op = int(sources[np.lexsort((context.position[sources], -priority[sources]))[0]])
     path = [op]
     while following[op] >= 0:
@@ -91,7 +91,7 @@ def pin_path(context: Context, path: Ints) -> Ints:
     usable = context.problem.compute[path] >= 0
     # Devices that can run more of the path come first; on most problems all can run all of it.
     work = np.where(usable, context.problem.compute[path], 0).sum(axis=0)
-    device = int(np.lexsort((np.arange(len(work)), work, -usable.sum(axis=0)))[0])
+    device = int(np.lexsort((work, -usable.sum(axis=0)))[0])
     pinned = context.unpinned.copy()
     free = int(units.capacity[device])
     for unit in dict.fromkeys(units.unit[path].tolist()):
@@ -110,7 +110,7 @@ def peft_plan(
     table = ranks.optimistic_cost(context.graph, context.costs, context.mean_transfer)
     usable = context.problem.compute >= 0
     rank = np.where(usable, table, 0.0).sum(axis=1) / usable.sum(axis=1)  # (eq. 4)
-    sequence = ranks.priority_list(context.graph, context.inverse(context.by_decreasing(rank)))
+    sequence = context.topological(context.by_decreasing(rank))
     return context.in_order(sequence, bias=table, insertion=insertion, contention=contention)
 
 
@@ -208,9 +208,6 @@ def critical_path_plans(
     level, _ = context.upward_rank()
     tie, turn = context.position, np.zeros(n, np.int64)
     for _ in range(runs):
-        position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
-        sequence = ranks.priority_list(context.graph, position)
-        yield schedule_earliest_start(
-            context.graph, context.costs, context.units, sequence, turn, context.unpinned
-        )
+        sequence = context.topological(np.lexsort((tie, -level)))
+        yield schedule_earliest_start(context.graph, context.costs, context.units, sequence, turn)
         tie, turn = rng.permutation(n), rng.integers(k, size=n)

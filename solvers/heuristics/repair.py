@@ -45,16 +45,19 @@ def pack(units: Units) -> tuple[Ints | None, bool]:
 
 def fits(units: Units, home: Ints) -> bool:
     """Whether the devices of units can hold their bytes."""
-    used = np.zeros(len(units.capacity), np.int64)
-    np.add.at(used, home, units.bytes)
-    return bool((used <= units.capacity).all())
+    return bool((_left(units, home) >= 0).all())
+
+
+def _left(units: Units, home: Ints) -> Ints:
+    """Return the bytes that the units leave of each device, negative where they are too many."""
+    left = units.capacity.copy()
+    np.subtract.at(left, home, units.bytes)
+    return left
 
 
 def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
-    used = np.zeros(len(units.capacity), np.int64)
-    np.add.at(used, home, units.bytes)
-    free = units.capacity - used
+    free = _left(units, home)
     for device in range(len(free)):
         members = np.flatnonzero((home == device) & (units.bytes > 0))
         # The smallest unit that cures the overload; while none does, the largest that fits
@@ -71,7 +74,7 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
             pick = int(cures.argmax()) if cures.any() else int(np.flatnonzero(movable)[-1])
             unit = int(members[pick])
             there = np.flatnonzero(room[pick] >= units.bytes[unit])
-            target = int(there[np.lexsort((there, free[there], cost[unit, there]))[0]])
+            target = int(there[np.lexsort((free[there], cost[unit, there]))[0]])
             home[unit] = target
             free[device] += units.bytes[unit]
             free[target] -= units.bytes[unit]
@@ -81,11 +84,10 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
 
 def _best_fit(units: Units) -> Ints | None:
     """Best fit decreasing: fewest options first, then largest first."""
-    num_units = len(units.bytes)
-    for options in (units.allowed.sum(axis=1), np.zeros(num_units, np.int64)):
+    for options in (units.allowed.sum(axis=1), np.zeros(len(units.bytes), np.int64)):
         free = units.capacity.copy()
-        home = np.full(num_units, -1, np.int64)
-        for unit in np.lexsort((np.arange(num_units), -units.bytes, options)):
+        home = np.full(len(units.bytes), -1, np.int64)
+        for unit in np.lexsort((-units.bytes, options)):
             there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
             if not len(there):
                 break

@@ -17,7 +17,7 @@ from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.heaps import pop, push
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reserve, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, roomiest, settle
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -164,7 +164,7 @@ def _first_ready(order: Ints, s: TimeSchedule) -> int:
 
 @entry
 def schedule_by_time(
-    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, pinned: Ints
+    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints
 ) -> ListSchedule:
     """Earliest task first: of all ready ops and devices start the pair that can start earliest.
 
@@ -173,7 +173,7 @@ def schedule_by_time(
     k log n) instead of the textbook scan of all ready ops and devices at every step.
     """
     n, k = costs.compute.shape
-    home, free = reserve(units, pinned)
+    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
     order, missing = np.empty(n, np.int64), np.empty(n, np.int64)
     for op in range(n):
         order[position[op]] = op
@@ -260,12 +260,7 @@ def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, dev
 
 @entry
 def schedule_with_favourites(
-    graph: GraphArrays,
-    costs: CostArrays,
-    units: Units,
-    position: Ints,
-    favourite: Ints,
-    pinned: Ints,
+    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, favourite: Ints
 ) -> ListSchedule:
     """Earliest task first with favourite children (SCT, Hanen and Munier; m-SCT of Baechi).
 
@@ -275,7 +270,7 @@ def schedule_with_favourites(
     """
     n, k = costs.compute.shape
     start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = reserve(units, pinned)
+    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
     waiting = graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]
     state = Favourites(
         np.full(n, -1, np.int64),
@@ -337,7 +332,7 @@ def schedule_with_favourites(
 
 @entry
 def schedule_earliest_start(
-    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, turn: Ints, pinned: Ints
+    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, turn: Ints
 ) -> ListSchedule:
     """Give each op of `sequence` (topological) the device of its earliest start, without insertion.
 
@@ -346,7 +341,7 @@ def schedule_earliest_start(
     n, k = costs.compute.shape
     device_of = np.full(n, -1, np.int64)
     start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = reserve(units, pinned)
+    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
     open_at = np.zeros(k, np.int64)
     overflow = False
     for op in sequence:

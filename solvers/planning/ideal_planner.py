@@ -36,7 +36,7 @@ from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_prices
+from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_ticks
 from placeopt.solvers.planning.label_lists import put_first, unlink
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -133,11 +133,6 @@ class IdealPlans:
         return TrainingPlan(tuple(stages))
 
 
-def prefix_plans(problem: SamplePlanProblem) -> IdealPlans:
-    """Return the plans whose stages are intervals of the given order of the layers."""
-    return IdealPlans(problem, linear_lattice(problem.num_layers), complete=False)
-
-
 def all_plans(problem: SamplePlanProblem, max_ideals: int) -> IdealPlans | None:
     """Return all plans; None if there are more ideals than `max_ideals`."""
     lattice = ideal_lattice(problem.num_layers, problem.source, problem.target, limit=max_ideals)
@@ -146,7 +141,7 @@ def all_plans(problem: SamplePlanProblem, max_ideals: int) -> IdealPlans | None:
 
 def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
     n = problem.num_layers
-    inside = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)]).astype(np.int64)
+    inside = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)], np.int64)
     plain, again = problem.work[:, PLAIN], problem.work[:, RECOMPUTE]
     both = problem.allow_recompute & (again >= 0)
     fastest = np.where(both, np.minimum(plain, again), plain)
@@ -218,9 +213,7 @@ class PlanArrays(NamedTuple):
     work: Ints  # (T, 2, n)
     kept: Ints  # (T, 2, n)
     fixed: Ints  # (T, 2, n)
-    sent_out: NDArray[
-        np.int64
-    ]  # (T, I) ticks of the edges that leave the ideal, paid by their sources
+    sent_out: Ints  # (T, I) ticks of the edges that leave the ideal, paid by their sources
     cut_ptr: Ints  # (I + 1,) edges that leave each ideal
     cut_edge: Ints
     target: Ints  # (E,)
@@ -659,22 +652,22 @@ class IdealPlanner(SearchSolver):
     )
 
     def search(self, problem: SamplePlanProblem, tracker: Tracker[TrainingPlan]) -> None:
-        """Plans of prefixes, then of all ideals."""
-        prefixes = prefix_plans(problem)
+        """Plans of prefixes, whose stages are intervals of the given order, then of all ideals."""
+        prefixes = IdealPlans(problem, linear_lattice(problem.num_layers), complete=False)
         tracker.raise_bound(prefixes.least, "area")
-        _bisect(problem, prefixes, tracker)
+        _bisect(prefixes, tracker)
         everything = all_plans(problem, self.max_ideals)
         if everything is None:
             tracker.message = (
                 f"more than {self.max_ideals} ideals: plans of one order of the layers only"
             )
         elif not tracker.stop():
-            _bisect(problem, everything, tracker)
+            _bisect(everything, tracker)
             if tracker.value is None and not tracker.stop():
                 tracker.infeasible("no plan fits the memory of the devices")
 
 
-def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
+def _bisect(plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
     """Narrow bound and value; what is refuted among prefixes only is no bound, but ends that search
     too.
     """
@@ -685,7 +678,7 @@ def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[Trai
         plan = plans.within(limit)
         tracker.count()
         if plan is not None:
-            high = max(price.ticks for price in sample_prices(problem, plan))
+            high = sample_ticks(plans.problem, plan)
             tracker.offer(high, plan)
             continue
         if plans.refuted(limit):
@@ -703,13 +696,12 @@ def _next_limit(
     high: int | None,
     widening: float,
     at_least: bool,
-    close: float = 1e-3,
 ) -> int:
     """Return the limit to ask for: wider ones until a plan is known, then the middle.
 
-    Where bound and value are relatively as near as `close`, or the bound is the least one that
-    there is (`at_least`), the question is whether the value can be beaten at all.
+    Where bound and value are relatively as near as 0.001, or the bound is the least one that there
+    is (`at_least`), the question is whether the value can be beaten at all.
     """
     if high is None:
         return plans.most if widening > 4 else min(plans.most, int(low * (1 + 0.05 * widening)))
-    return high - 1 if at_least or high - low <= close * high else (low + high) // 2
+    return high - 1 if at_least or high - low <= 1e-3 * high else (low + high) // 2

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.step_bounds import NEVER, price_mixtures
+from placeopt.plans.step_bounds import price_mixtures, replica_ways
 from placeopt.plans.step_costs import TICK_SECONDS, Load
 from placeopt.plans.step_price import pairs_of, part_of
 from placeopt.plans.step_problem import shared_counts
-from placeopt.plans.step_schedules import parse_schedule
+from placeopt.plans.step_schedules import NEVER, parse_schedule
 from placeopt.solvers.planning.step_search import (
     CLASS,
     COMPARED,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.plans.step_costs import StepCosts
     from placeopt.plans.step_problem import StepPlanProblem
 
 
@@ -78,26 +80,11 @@ def _span_sums(ticks: Ints | None) -> Ints:
     return total[None] - total[:, None]
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """Where spans of layers, computed all at once, are asked one by one: rounding may decide there.
-
-    Attributes
-    ----------
-    ticks, tick_part : times that are nearer to half a tick than this, and this part of them.
-    memory, memory_part : what is nearer to the limit than so many bytes, and this part of them.
-    """
-
-    ticks: float = 1e-3
-    tick_part: float = 1e-12
-    memory: float = 64.0
-    memory_part: float = 1e-9
-
-
 class BatchTables:
-    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
+    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes.
 
-    doubt = Doubt()
+    Spans of layers are computed all at once, and asked one by one where rounding may decide.
+    """
 
     def __init__(
         self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, Ints]
@@ -107,15 +94,13 @@ class BatchTables:
         self._optimizer: dict[tuple[ReplicaGroup, int], Ints] = {}
         self._flight: dict[tuple[int, int], Table] = {}
         self.layers = problem.costs.num_layers
-        self.kinds = [
-            (k, ReplicaGroup(pool.kind, tensor, 1, form), again)
-            for k, pool in enumerate(problem.pools)
-            for tensor in problem.degrees(pool)
-            for form in problem.forms_of(pool.kind, tensor)
-            for again in ((False, True) if problem.recompute else (False,))
-            if tensor <= pool.count
-            and problem.costs.layer_ticks(pool.kind, tensor, micro_batch, again, form) is not None
-        ]
+        self.kinds: list[Kind] = []
+        for (k, tensor, form), again in product(
+            replica_ways(problem), (False, True) if problem.recompute else (False,)
+        ):
+            kind = problem.pools[k].kind
+            if problem.costs.layer_ticks(kind, tensor, micro_batch, again, form) is not None:
+                self.kinds.append((k, ReplicaGroup(kind, tensor, 1, form), again))
 
     @cached_property
     def spans(self) -> dict[tuple[int, ...], list[tuple[int, int]]]:
@@ -157,7 +142,7 @@ class BatchTables:
             return self.table(function)
         exact = seconds / TICK_SECONDS
         found = np.where(seconds > 0, np.maximum(np.floor(exact + 0.5), 1), 0).astype(np.int64)
-        near = self.doubt.ticks + self.doubt.tick_part * np.abs(exact)
+        near = 1e-3 + 1e-12 * np.abs(exact)  # to half a tick
         unsure = np.abs(exact - np.floor(exact) - 0.5) < near
         for first, last in np.argwhere(unsure & self.inside).tolist():
             found[first, last] = function(first, last)
@@ -188,47 +173,38 @@ class BatchTables:
     def flight(self, chunks: int, shards: int) -> Table:
         """Most micro-batches in flight of spans of layers that memory allows; see `Load`."""
         if (chunks, shards) not in self._flight:
-            self._flight[chunks, shards] = self._most_in_flight(chunks, shards)
+            self._flight[chunks, shards] = {
+                kind[1:]: self._most_in_flight(kind, chunks, shards) for kind in self.kinds
+            }
         return self._flight[chunks, shards]
 
-    def _most_in_flight(self, chunks: int, shards: int) -> Table:
-        found, many = {}, max(2 * self.problem.max_stages, self.problem.batch)
-        for k, group, again in self.kinds:
-            room = self.problem.pools[k].memory
+    def _most_in_flight(self, kind: Kind, chunks: int, shards: int) -> Ints:
+        k, group, again = kind
+        load = Load(0, self.layers, self.micro_batch, 0, again, chunks, shards)
+        costs, room = self.problem.costs, self.problem.pools[k].memory
+        many = max(2 * self.problem.max_stages, self.problem.batch)
 
-            def most(
-                first: int,
-                last: int,
-                room: int = room,
-                group: ReplicaGroup = group,
-                again: bool = again,
-            ) -> int:
-                def fits(flight: int) -> bool:
-                    load = Load(first, last, self.micro_batch, flight, again, chunks, shards)
-                    return self.problem.costs.memory_bytes(load, group) <= room
+        def most(first: int, last: int) -> int:
+            def needed(flight: int) -> int:
+                return costs.memory_bytes(
+                    load._replace(first=first, last=last, flight=flight), group
+                )
 
-                low, high = 0, many + 1
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    low, high = (middle, high) if fits(middle) else (low, middle)
-                return low
+            return bisect_right(range(1, many + 1), room, key=needed)
 
-            if self.problem.costs.spans is None:
-                found[group, again] = self.table(most)
-                continue
-            load = Load(0, self.layers, self.micro_batch, 0, again, chunks, shards)
-            fixed, each = self.problem.costs.spans.memory_spans(load, group)
-            left = room - fixed
-            fitting = np.where(
-                each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)
-            ).clip(-1, many)
-            number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
-            slack = self.doubt.memory + self.doubt.memory_part * (np.abs(fixed) + room)
-            unsure = np.abs(left - np.round(fitting) * each) <= slack
-            for first, last in np.argwhere(unsure & self.inside).tolist():
-                number[first, last] = most(first, last)
-            found[group, again] = np.where(self.inside, number, -1)
-        return found
+        if costs.spans is None:
+            return self.table(most)
+        fixed, each = costs.spans.memory_spans(load, group)
+        left = room - fixed
+        fitting = np.where(
+            each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)
+        ).clip(-1, many)
+        number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
+        slack = 64.0 + 1e-9 * (np.abs(fixed) + room)  # bytes to the limit
+        unsure = np.abs(left - np.round(fitting) * each) <= slack
+        for first, last in np.argwhere(unsure & self.inside).tolist():
+            number[first, last] = most(first, last)
+        return np.where(self.inside, number, -1)
 
     @cached_property
     def sends(self) -> dict[tuple[str, int, str, int], Ints]:
@@ -303,17 +279,10 @@ class DegreeTables:
     rounds : micro-batches per replica. turns : how often the longest period counts. classes : what
     a stage can be.
     last_labels : labels that the kernel made the last time, infinity: it has not run.
-
-    Parameters
-    ----------
-    price_steps : prices by which labels are dropped: the mixtures of two kinds that sum to this.
     """
 
-    def __init__(
-        self, batch: BatchTables, data: int, variant: Variant, price_steps: int = 8
-    ) -> None:
-        self.batch, self.data, self.variant = batch, data, variant
-        self.price_steps = price_steps
+    def __init__(self, batch: BatchTables, data: int, variant: Variant) -> None:
+        self.batch, self.variant = batch, variant
         self.problem, self.schedule = batch.problem, parse_schedule(variant.schedule)
         self.rounds = self.problem.rounds(batch.micro_batch, data)
         self.turns = self.rounds * self.schedule.chunks - 1
@@ -323,11 +292,6 @@ class DegreeTables:
         if variant.groups >= 0:
             groups = list(dict.fromkeys(c.groups for c in self.classes))[variant.groups]
             self.classes = [c for c in self.classes if c.groups == groups]
-
-    @property
-    def possible(self) -> bool:
-        """Whether there is anything that a stage can be."""
-        return bool(self.classes)
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints, Ints]:
@@ -351,8 +315,8 @@ class DegreeTables:
 
     @cached_property
     def price(self) -> Ints:
-        """Prices by which plans are refuted."""
-        return price_mixtures(len(self.problem.pools), self.price_steps)
+        """Prices by which plans are refuted: the mixtures of two kinds that sum to 8."""
+        return price_mixtures(len(self.problem.pools), 8)
 
     @cached_property
     def fill(self) -> Ints:
@@ -425,8 +389,7 @@ class DegreeTables:
         """The tables as the kernel takes them."""
         problem, width = self.problem, self.batch.layers + 1
         compute, flight, used = self.spans
-        closing = [self._closing(c) for c in self.classes]
-        sync, update = (np.array([both[i] for both in closing]) for i in (0, 1))
+        sync, update = map(np.array, zip(*map(self._closing, self.classes), strict=True))
         possible = (compute >= 0) & (flight > 0)
         floors = []
         for ticks in (sync, update):
@@ -481,9 +444,8 @@ class DegreeTables:
             kept = [flight(most, most - k, self.rounds) for k in counts]
         return np.array([0, *kept], np.int64)
 
-    def _joined(self, tables: Table, c: StageClass, join: object) -> Ints:
-        found = [tables[one, c.recompute] for one in c.single]
-        return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
+    def _joined(self, tables: Table, c: StageClass, join: np.ufunc) -> Ints:
+        return np.asarray(join.reduce([tables[one, c.recompute] for one in c.single]))
 
     def _closing(self, c: StageClass) -> tuple[Ints, Ints]:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them
@@ -516,29 +478,28 @@ class DegreeTables:
 
     def plan(self, labels: Ints, at: int) -> TrainingPlan:
         """Read a plan off its labels."""
-        stages, starts = [], []
+        stages = []
         while at >= 0:
-            starts.append((int(labels[at, CUT]), self.classes[int(labels[at, CLASS])]))
-            at = int(labels[at, PARENT])
-        ends = [first for first, _ in starts[1:]] + [self.batch.layers]
-        for (first, c), last in zip(starts, ends, strict=True):
-            layers = tuple(range(first, last))
+            c, behind = self.classes[int(labels[at, CLASS])], int(labels[at, PARENT])
+            last = self.batch.layers if behind < 0 else int(labels[behind, CUT])
+            layers = tuple(range(int(labels[at, CUT]), last))
             stages.append(PlanStage(layers, c.groups, layers if c.recompute else ()))
+            at = behind
         return TrainingPlan(
             tuple(stages), self.batch.micro_batch, self.variant.schedule, self.variant.sharded
         )
 
 
-def _shares(costs: object, sends: Ints, chunks: int) -> tuple[Ints, Ints]:
+def _shares(costs: StepCosts, sends: Ints, chunks: int) -> tuple[Ints, Ints]:
     """Return the shares of the stages before and behind each cut; see `StepArrays`."""
     width = sends.shape[1]
     before, behind = np.zeros((3, 2, width), np.int64), np.zeros((2, 2, width), np.int64)
     for cut in range(1, width - 1):
         forward, backward = sends[:, cut].tolist()
         for place, (first, stages) in enumerate(((False, 32), (True, 3), (True, 32))):
-            shares = costs.link_shares(forward, backward, first, False, stages)  # type: ignore[attr-defined]
+            shares = costs.link_shares(forward, backward, first, False, stages)
             before[place, :, cut] = shares.period_before, part_of(shares.fill_before, chunks)
         for place, last in enumerate((False, True)):
-            shares = costs.link_shares(forward, backward, False, last, 32)  # type: ignore[attr-defined]
+            shares = costs.link_shares(forward, backward, False, last, 32)
             behind[place, :, cut] = shares.period_behind, part_of(shares.fill_behind, chunks)
     return before, behind

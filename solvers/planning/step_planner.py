@@ -29,17 +29,15 @@ from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.threads import call_interruptibly
-from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
+from placeopt.plans.step_bounds import batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.plans.step_schedules import behind_stages, kept_at, parse_schedule
+from placeopt.plans.step_schedules import NEVER, behind_stages, kept_at, parse_schedule
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.model.arrays import Ints
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
@@ -49,23 +47,18 @@ METHOD = "stages"
 """Name of the bound."""
 
 
-@dataclass(frozen=True)
-class Opening:
-    """How ranges of periods are opened.
+FIRST = 12
+"""Micro-batches and data degrees in which a first plan is looked for, at most."""
 
-    Attributes
-    ----------
-    first : micro-batches and data degrees in which a first plan is looked for, at most.
-    guess : it is looked for up to this part (1 / guess) above the bound on its period.
-    near : periods are met one by one instead of halved where the width of those that are left is
-    relatively at most this. few_labels : a kernel that made fewer labels the last time takes
-    milliseconds, less than a thread is worth.
-    """
+GUESS = 4
+"""A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
 
-    first: int = 12
-    guess: int = 4
-    near: float = 1e-3
-    few_labels: int = 4000
+NEAR = 1e-3
+"""Periods are met one by one instead of halved where the width of those that are left is relatively
+at most this."""
+
+FEW_LABELS = 4000
+"""A kernel that made fewer labels the last time takes milliseconds, less than a thread is worth."""
 
 
 @dataclass(frozen=True, order=True)
@@ -118,8 +111,6 @@ class StepPlanner(SearchSolver):
 class _Front:
     """What is open, as a heap of ranges."""
 
-    opening = Opening()
-
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
         self.sync: dict[SyncKey, Ints] = {}
@@ -158,7 +149,7 @@ class _Front:
         tables = self._tables(part)
         if part.depth == 0:
             most = self._most_period(tables, part)
-            if not tables.possible or most < part.least:
+            if not tables.classes or most < part.least:
                 return
             least = tables.least_period(part.least, most, part.stages)
             if least < NEVER:
@@ -195,31 +186,26 @@ class _Front:
         """Look for a first plan where the degree divides all devices, least bounds first, not far
         above their bounds.
         """
-        found: list[tuple[int, int, int, Variant, int, DegreeTables]] = []
+        found: list[_Range] = []
         for part in self.ranges:
             if self.tracker.stop():
                 return
             divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
-            if part.variant.schedule == "1f1b" and divides:
-                found += self._bounded(part)
-        for *_, least, tables in sorted(found, key=lambda item: item[:4])[: self.opening.first]:
-            cutoff = min(NEVER, self.goal - tables.turns * least)
-            if self.tracker.stop() or cutoff <= 0:
+            if part.variant.schedule != "1f1b" or not divides:
+                continue
+            tables = self._tables(part)
+            least = tables.least_period(part.least, NEVER) if tables.classes else NEVER
+            if least < NEVER:
+                bound = tables.turns * least + int(tables.least_fill[-1])
+                found.append(replace(part, bound=bound, least=least))
+        for part in sorted(found)[:FIRST]:
+            tables = self._tables(part)
+            if self.tracker.stop() or self.goal <= tables.turns * part.least:
                 return
-            limit = min(least + least // self.opening.guess, tables.most_period)
-            labels, at, _ = self._ask(tables, 0, (least, limit), cutoff)
+            limit = min(part.least + part.least // GUESS, tables.most_period)
+            labels, at, _ = self._ask(tables, 0, part.least, limit)
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
-
-    def _bounded(self, part: _Range) -> Iterator[tuple[int, int, int, Variant, int, DegreeTables]]:
-        """Yield bound, micro-batch, data degree, variant, least period and tables of a range that
-        may have a plan.
-        """
-        tables = self._tables(part)
-        least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
-        if least < NEVER:
-            bound = tables.turns * least + int(tables.least_fill[-1])
-            yield bound, part.micro_batch, part.data, part.variant, least, tables
 
     def _offer(self, plan: TrainingPlan) -> StepPrice:
         """Offer a plan, and return its price."""
@@ -249,15 +235,15 @@ class _Front:
         return self.tables[key]
 
     def _ask(
-        self, tables: DegreeTables, stages: int, periods: tuple[int, int], cutoff: int
+        self, tables: DegreeTables, stages: int, low: int, limit: int
     ) -> tuple[Ints, int, int]:
-        """Run the kernel for periods from..to, in a thread where it may take long."""
+        """Run the kernel for periods low..limit, in a thread where it may take long."""
         self.tracker.count()
-        arrays = tables.arrays_of(stages)
-        if len(self.problem.pools) == 1 or tables.last_labels < self.opening.few_labels:
-            found: tuple[Ints, int, int] = search_period(arrays, *periods, cutoff)
+        arrays, cutoff = tables.arrays_of(stages), self.goal - tables.turns * low
+        if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
+            found: tuple[Ints, int, int] = search_period(arrays, low, limit, cutoff)
         else:
-            found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
+            found = call_interruptibly(lambda: search_period(arrays, low, limit, cutoff))
         tables.last_labels = len(found[0])
         return found
 
@@ -276,32 +262,27 @@ class _Front:
         top = min(self._most_period(tables, part), tables.ample)
         if top < part.least:
             return
-        cutoff = min(NEVER, self.goal - tables.turns * part.least)
-        labels, at, rest = self._ask(tables, 0, (part.least, top), cutoff)
+        labels, at, rest = self._ask(tables, 0, part.least, top)
         if at < 0:
             return
-        plan = tables.plan(labels, int(at))
-        self._offer_kept(plan, tables, {part.least, (part.least + top) // 2, top})
+        plan, middle = tables.plan(labels, int(at)), (part.least + top) // 2
+        self._offer_kept(plan, tables, {part.least, middle, top})
         if part.least < top:
-            middle = (part.least + top) // 2
             self._push(replace(part, most=middle, rest=rest))
             self._push(replace(part, least=middle + 1, most=top, rest=rest))
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
-        turns, opening = tables.turns, self.opening
         top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
             return
         if self.goal >= NEVER:
-            limit = part.least + max(1, part.least // opening.guess)  # no plan is known: a guess
+            limit = part.least + max(1, part.least // GUESS)  # no plan is known: a guess
         else:
-            few = top - part.least <= opening.near * part.least
+            few = top - part.least <= NEAR * part.least
             limit = top if few else (part.least + top) // 2
         limit = min(limit, top)
-        labels, at, rest = self._ask(
-            tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least)
-        )
+        labels, at, rest = self._ask(tables, part.stages, part.least, limit)
         if at >= 0:
             # plans with periods from here to the limit take as long in fill and closing: none of
             # them is better

@@ -26,8 +26,6 @@ from placeopt.model.compiled import entry, inner_kernel
 from placeopt.solvers.planning.label_lists import put_first, unlink
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Ints
 
 FILL, SYNC, UPDATE, OPEN, PASS, ROOM, CUT, CLASS, PARENT, NEXT, USED = range(11)
@@ -63,20 +61,14 @@ class StepArrays(NamedTuple):
     micro-batches.
     """
 
-    compute: NDArray[
-        np.int64
-    ]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
+    compute: Ints  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
     fill: Ints  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
     last_fill: Ints  # (C, L + 1) the same of a last stage that begins at a layer
     flight: Ints  # (C, L + 1, L + 1) most micro-batches that fit
-    sync: NDArray[
-        np.int64
-    ]  # (C, L + 1, L + 1) all-reduce, or all-reduce and optimizer where these are not apart
+    sync: Ints  # (C, L + 1, L + 1) all-reduce, with the optimizer where these are not apart
     update: Ints  # (C, L + 1, L + 1) optimizer, where it is apart
     used: Ints  # (C, K) devices of each kind
-    before: NDArray[
-        np.int64
-    ]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
+    before: Ints  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
     behind: Ints  # (C, C, 2, 2, L + 1)
     least_fill: Ints  # (L + 1,) of the layers before each cut
     least_sync: int

@@ -12,9 +12,8 @@ def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverS
         "placement",
         ("makespan",),
         summary,
-        True,
-        paper,
-        use,
+        paper=paper,
+        use=use,
     )
 
 
@@ -45,8 +44,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "grouper_placer:GrouperPlacer",
         "softmax grouper and softmax placer, learned together",
         "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
-        "for device placement, "
-        "ICLR 2018",
+        "for device placement, ICLR 2018",
         "for comparison: the published method",
     ),
     _spec(
@@ -92,8 +90,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "grouper and recurrent placer learned jointly through soft groups, by PPO or REINFORCE "
         "(torch)",
         "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
-        "for device placement, "
-        "ICLR 2018",
+        "for device placement, ICLR 2018",
         "for comparison: the published method",
     ),
 )

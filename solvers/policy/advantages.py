@@ -50,23 +50,7 @@ def peer_advantages(returns: Floats) -> Floats:
     count = len(returns)
     if count < 2:
         return returns
-    return np.asarray((returns - returns.mean(axis=0)) * (count / (count - 1)))
-
-
-class MovingBaseline:
-    """An exponential moving average of returns: the baseline when instances are rolled out once."""
-
-    def __init__(self, decay: float = 0.9) -> None:
-        self.decay = decay
-        self.value: float | None = None
-
-    def advantage(self, value: float) -> float:
-        """Return `value` minus the average so far, and take it into the average."""
-        baseline = value if self.value is None else self.value
-        self.value = (
-            value if self.value is None else self.decay * self.value + (1 - self.decay) * value
-        )
-        return value - baseline
+    return (returns - returns.mean(axis=0)) * (count / (count - 1))
 
 
 def rank_utilities(values: Ints) -> Floats:
@@ -84,7 +68,7 @@ def rank_utilities(values: Ints) -> Floats:
     utility = np.empty(count)
     utility[order] = raw
     _, group = np.unique(values, return_inverse=True)
-    return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
+    return (np.bincount(group, utility) / np.bincount(group))[group]
 
 
 def square_root_rewards(values: Ints, scale: float, penalty: float) -> Floats:
@@ -98,26 +82,21 @@ def square_root_rewards(values: Ints, scale: float, penalty: float) -> Floats:
 class Adam:
     """Steps uphill for one array (Kingma and Ba 2015, algorithm 1)."""
 
-    def __init__(
-        self,
-        shape: int | tuple[int, ...],
-        learning_rate: float,
-        decay: tuple[float, float] = (0.9, 0.999),
-    ) -> None:
-        self.learning_rate, self.decay = learning_rate, decay
+    def __init__(self, shape: int | tuple[int, ...], learning_rate: float) -> None:
+        self.learning_rate = learning_rate
         self.first = np.zeros(shape)
         self.second = np.zeros(shape)
         self.steps = 0
 
     def step(self, gradient: Floats) -> Floats:
         """Return the change of the weights."""
-        a, b = self.decay
+        a, b = 0.9, 0.999
         self.steps += 1
         self.first = a * self.first + (1 - a) * gradient
         self.second = b * self.second + (1 - b) * gradient**2
         mean = self.first / (1 - a**self.steps)
         scale = np.sqrt(self.second / (1 - b**self.steps)) + 1e-8
-        return np.asarray(self.learning_rate * mean / scale)
+        return self.learning_rate * mean / scale
 
 
 class Parameters:

@@ -363,7 +363,7 @@ class DualPolicy(LearnedPlacer):
         else:
             starts = [(value, *teaching_order(problem, taught)), own[-1]]
         choice = WindowChoice(problem.num_ops)
-        return [self._chain(learner, *start, choice) for start in starts]
+        return [self._chain(learner, *start, choice, self.heat) for start in starts]
 
     def _chain(
         self,
@@ -372,12 +372,11 @@ class DualPolicy(LearnedPlacer):
         devices: NDArray[Any],
         ranks: Ints,
         choice: WindowChoice,
+        heat: float,
     ) -> Chain:
         rows = Episodes.given(learner.ordered, devices, ranks).rows
         graph = learner.ordered.graph
-        return Chain(
-            graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat
-        )
+        return Chain(graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, heat)
 
     def _place_windows(
         self,
@@ -388,6 +387,7 @@ class DualPolicy(LearnedPlacer):
         *,
         walk: bool,
         cooling: float = 0.01,
+        cooler: float = 0.5,
     ) -> None:
         """Place windows, one chain after the other, in their share of the budget; all of it where
         no walk follows.
@@ -397,6 +397,7 @@ class DualPolicy(LearnedPlacer):
         taught : value and placement before learning, if there were any.
         walk : whether a walk follows.
         cooling : last temperature of accepting worse local steps over the first.
+        cooler : temperature of the walk from the best placement over that of the others.
         """
         if self.windows == 0:
             return
@@ -411,8 +412,10 @@ class DualPolicy(LearnedPlacer):
             if not chains:
                 return
             if progress > self.milestones.settled and not settled and tracker.solution is not None:
-                best = tracker.value, *teaching_order(problem, tracker.solution)
-                chains, settled = [self._settle(learner, *best, chains[0].choice)], True
+                value: Any = tracker.value
+                best, heat = teaching_order(problem, tracker.solution), cooler * self.heat
+                last = self._chain(learner, value, *best, chains[0].choice, heat)
+                chains, settled = [last], True
             chain = chains[turn % len(chains)]
             turn += 1
             windows, choices = chain.windows(
@@ -424,23 +427,6 @@ class DualPolicy(LearnedPlacer):
                 learner.learn_locally(steps, values, chain.incumbent.value, self.window_temperature)
             chain.move(steps, values, choices, chain.heat * cooling**progress, learner.rng)
 
-    def _settle(
-        self,
-        learner: DualLearner,
-        value: Any,
-        devices: NDArray[Any],
-        ranks: Ints,
-        choice: WindowChoice,
-        *,
-        cooler: float = 0.5,
-    ) -> Chain:
-        """Return a walk from the best placement, its temperature that of the others times
-        `cooler`.
-        """
-        chain = self._chain(learner, value, devices, ranks, choice)
-        chain.heat *= cooler
-        return chain
-
     def batch_size(self, tracker: Tracker[Placement], *, measured: int = 8) -> int:
         """Episodes of the next step: at most `measured` where each is measured, since a real system
         is a thousand times slower than the simulator.
@@ -451,10 +437,7 @@ class DualPolicy(LearnedPlacer):
     def values(self, problem: PlacementProblem, samples: Samples) -> Ints:
         """Return the ticks of every episode: simulated, or measured where there is a callable."""
         devices, ranks = samples.devices, samples.ranks
-        if self.queue == "fifo":
-            values = evaluate_batch(problem, devices)
-        else:
-            values = evaluate_batch(problem, devices, ranks, "priority")
+        values = evaluate_batch(problem, devices, ranks, self.queue)
         if self.measure is not None:
             for i in np.flatnonzero(values != INFEASIBLE).tolist():
                 values[i] = self._measured(problem, devices[i], ranks[i])
@@ -498,7 +481,8 @@ class DualLearner:
     ----------
     config : the options of `dual_policy.DualPolicy`.
     parameters : the model's `ARRAYS`, and "sel_residual" and "plc_residual".
-    label : group of each op, by topological place: the row of its scores in "plc_residual".
+    label : group of each op, by topological place: the row of its scores in "plc_residual"; none
+    where there are no residual scores.
     elite : (value, devices, ranks) of the best episodes so far, best first; `devices` and `ranks`
     by op.
     first_episode : the same of the episode before any learning, one or none.
@@ -514,22 +498,18 @@ class DualLearner:
         residual: bool = True,
         layer_rate: float = 0.2,
     ) -> None:
-        n, k = ordered.graph.compute.shape
+        k = ordered.problem.num_devices
         self.ordered, self.config, self.rng = ordered, config, rng
-        self.residual = residual and config.residual
         self.first = (
             first.with_hidden(config.hidden, rng) if config.hidden and not first.hidden else first
         )
-        self.label = (
-            residual_groups(ordered, config.score_groups)
-            if self.residual
-            else np.zeros(0, np.int64)
-        )
-        rows = int(self.label.max()) + 1 if self.residual else 0
+        self.label = np.zeros(0, np.int64)
+        if residual and config.residual:
+            self.label = residual_groups(ordered, config.score_groups)
         arrays = {name: np.array(getattr(self.first, name)) for name in ARRAYS}
         arrays |= {
-            "sel_residual": np.zeros(n if self.residual else 0),
-            "plc_residual": np.zeros((rows, k)),
+            "sel_residual": np.zeros(len(self.label)),
+            "plc_residual": np.zeros((int(self.label.max(initial=-1)) + 1, k)),
         }
         rates = {
             name: config.learning_rate * (1.0 if name in ("sel", "plc") else layer_rate)
@@ -544,25 +524,22 @@ class DualLearner:
 
     def model(self, note: str) -> DualPolicyModel:
         """Return the policy as it is now, without residual."""
-        return self.first.trained({name: self.parameters[name] for name in ARRAYS}, note)
+        return self.first.trained(self.parameters, note)
 
     def weights(self, temperature: float) -> Weights:
         """Return what the kernels take; the same as before where nothing was learned in between."""
-        if self._known is None or self._known.temperature != temperature:
-            self._known = self._weights(temperature)
-        return self._known
-
-    def _weights(self, temperature: float) -> Weights:
-        config, now = self.config, self.parameters
-        return weights_of(
-            self.first.trained({name: now[name] for name in ARRAYS}, ""),
-            self.ordered,
-            temperature=temperature,
-            sel_residual=now["sel_residual"] if self.residual else None,
-            plc_residual=now["plc_residual"][self.label] if self.residual else None,
-            sel_random=config.learn != "plc",
-            plc_random=config.learn != "sel",
-        )
+        known, now = self._known, self.parameters
+        if known is None or known.temperature != temperature:
+            known = self._known = weights_of(
+                self.model(""),
+                self.ordered,
+                temperature=temperature,
+                sel_residual=now["sel_residual"],
+                plc_residual=now["plc_residual"][self.label],
+                sel_random=self.config.learn != "plc",
+                plc_random=self.config.learn != "sel",
+            )
+        return known
 
     def sample(self, count: int, temperature: float) -> Episodes:
         """Draw episodes."""
@@ -650,17 +627,16 @@ class DualLearner:
         found = {name: getattr(total, name) for name in ARRAYS}
         for name in ("sel_context", "plc_context"):
             found[name] = contexts.T @ found[name] / len(contexts) ** 0.5
-        if self.residual:
-            found["sel_residual"] = total.sel_residual
-            found["plc_residual"] = np.zeros(self.parameters["plc_residual"].shape)
-            np.add.at(found["plc_residual"], self.label, total.plc_residual)
+        found["sel_residual"] = total.sel_residual
+        found["plc_residual"] = np.zeros(self.parameters["plc_residual"].shape)
+        np.add.at(found["plc_residual"], self.label, total.plc_residual)
         return found
 
     def _repeat(self, weights: Weights) -> dict[str, Floats]:
         """Return the gradient of repeating the best episodes, those most that are still as probable
         as the best.
         """
-        devices, ranks = (np.stack(rows) for rows in list(zip(*self.elite, strict=True))[1:])
+        _, devices, ranks = (np.stack(rows) for rows in zip(*self.elite, strict=True))
         again = Episodes.given(self.ordered, devices, ranks)
         _, now = score_functions(weights, again, np.zeros(devices.shape))
         per_decision = (now.log_probability - now.log_probability[0]) / devices.shape[1]
@@ -675,11 +651,7 @@ class DualLearner:
             key: slope for key, slope in gradient.items() if key.partition("_")[0] not in frozen
         }
         self.parameters.ascend(moving, share)
-        self.forget()
-
-    def forget(self) -> None:
-        """Take the parameters anew before the next episode: they have changed."""
-        self._known = None
+        self._known = None  # the parameters are taken anew before the next episode
 
 
 def residual_groups(ordered: OrderedProblem, count: int) -> Ints:
@@ -689,7 +661,7 @@ def residual_groups(ordered: OrderedProblem, count: int) -> Ints:
     space = SearchSpace(ordered.problem)
     if not 0 < count < space.num_units:
         return np.arange(ordered.problem.num_ops)
-    return np.asarray(space.groups(count)[space.problem.units.unit][ordered.order])
+    return space.groups(count)[space.problem.units.unit][ordered.order]
 
 
 def teaching_order(
@@ -745,7 +717,7 @@ class WindowChoice:
 
     def _probability(self) -> Floats:
         mass = np.exp(self.preference.ravel() - self.preference.max())
-        return np.asarray(mass / mass.sum())
+        return mass / mass.sum()
 
 
 class Chain:
@@ -762,15 +734,13 @@ class Chain:
     ) -> None:
         self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
         self.first = self.best = incumbent.value
-        self._pull = _pull(incumbent)
-        self.rank = np.argsort(incumbent.guide.order)
 
     def windows(self, rng: np.random.Generator, count: int) -> tuple[Flags, Ints]:
         """Return windows, most of which begin at a critical op, and the choices behind them."""
         now = self.incumbent
         choices = self.choice.draw(rng, count)
         kinds, sizes = self.choice.split(choices)
-        seeds = rng.choice(len(now.critical), count, p=self._pull).astype(np.int64)
+        seeds = rng.choice(len(now.critical), count, p=_pull(now)).astype(np.int64)
         random = rng.integers(0, 2**63, 1, dtype=np.int64).astype(np.uint64)
         return grow_windows(self.graph, now.start, now.finish, seeds, sizes, kinds, random), choices
 
@@ -790,9 +760,9 @@ class Chain:
         i = int(values.argmin())
         if values[i] >= now:
             # No step is better: Metropolis' rule for one of those that change something.
-            changed = (rows.device != self.incumbent.guide.device).any(axis=1) | (
-                rows.rank != self.rank
-            ).any(axis=1)
+            guide = self.incumbent.guide
+            moved = rows.rank != np.argsort(guide.order)
+            changed = (rows.device != guide.device).any(axis=1) | moved.any(axis=1)
             some = np.flatnonzero(changed & (values != INFEASIBLE))
             if len(some) == 0:
                 return
@@ -801,9 +771,7 @@ class Chain:
                 return
         value = int(values[i])
         self.best = min(self.best, value)
-        self.rank = rows.rank[i].copy()
         self.incumbent = Incumbent.of(self.graph, value, rows.device[i], rows.rank[i])
-        self._pull = _pull(self.incumbent)
 
 
 def _going_on(

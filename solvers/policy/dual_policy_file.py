@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placeopt.model.arrays import Floats
+    from placeopt.solvers.policy.advantages import Parameters
 
 
 class PolicyFile(ABC):
@@ -58,9 +59,12 @@ class PolicyFile(ABC):
         return cls.from_content(read_json(path), path)
 
 
-SEL_FEATURES, PLC_FEATURES = (
-    tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)
-)
+FEATURES = {
+    kind: tuple(feature.name.lower() for feature in features)
+    for kind, features in (("sel", Sel), ("plc", Plc))
+}
+"""Names of the features of both policies."""
+
 HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
 
 LAYERS = ("sel_inside", "sel_context", "sel_out", "plc_inside", "plc_context", "plc_out")
@@ -68,6 +72,11 @@ LAYERS = ("sel_inside", "sel_context", "sel_out", "plc_inside", "plc_context", "
 
 ARRAYS = ("sel", "plc", *LAYERS)
 """All that is learned for every graph."""
+
+
+def _nothing() -> Floats:
+    """Return an array of the hidden layer of a policy that has none, whatever its shape."""
+    return np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,21 +98,21 @@ class DualPolicyModel(PolicyFile):
     sel: Floats  # (SEL features,)
     plc: Floats  # (PLC features,)
     temperature: float = 1.0
-    provenance: tuple[str, ...] = field(default=())
-    sel_inside: Floats = field(default_factory=lambda: np.zeros((len(Sel), 0)))
-    sel_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    sel_out: Floats = field(default_factory=lambda: np.zeros(0))
-    plc_inside: Floats = field(default_factory=lambda: np.zeros((len(Plc), 0)))
-    plc_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    plc_out: Floats = field(default_factory=lambda: np.zeros(0))
+    provenance: tuple[str, ...] = ()
+    sel_inside: Floats = field(default_factory=_nothing)
+    sel_context: Floats = field(default_factory=_nothing)
+    sel_out: Floats = field(default_factory=_nothing)
+    plc_inside: Floats = field(default_factory=_nothing)
+    plc_context: Floats = field(default_factory=_nothing)
+    plc_out: Floats = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
-        hidden = {kind: int(np.size(getattr(self, f"{kind}_out"))) for kind in ("sel", "plc")}
-        for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
+        for kind, names in FEATURES.items():
+            hidden = int(np.size(getattr(self, f"{kind}_out")))
             self._keep(kind, (len(names),))
-            self._keep(f"{kind}_inside", (len(names), hidden[kind]))
-            self._keep(f"{kind}_context", (NUM_COLUMNS, hidden[kind]))
-            self._keep(f"{kind}_out", (hidden[kind],))
+            self._keep(f"{kind}_inside", (len(names), hidden))
+            self._keep(f"{kind}_context", (NUM_COLUMNS, hidden))
+            self._keep(f"{kind}_out", (hidden,))
         if not (np.isfinite(self.temperature) and self.temperature > 0):
             raise InputError(f"dual policy: temperature must be > 0, received {self.temperature}")
 
@@ -137,7 +146,7 @@ class DualPolicyModel(PolicyFile):
         ----------
         sharpness : weight of the own feature of the first two.
         """
-        sel, plc = np.zeros(len(SEL_FEATURES)), np.zeros(len(PLC_FEATURES))
+        sel, plc = np.zeros(len(Sel)), np.zeros(len(Plc))
         if name in ("critical-path", "eft"):
             sel[Sel.B_LEVEL] = sharpness
             plc[Plc.EARLIEST_START if name == "critical-path" else Plc.EARLIEST_FINISH] = -sharpness
@@ -158,13 +167,13 @@ class DualPolicyModel(PolicyFile):
         them.
         """
         layers: dict[str, Any] = {}
-        for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
+        for kind, names in FEATURES.items():
             layers[f"{kind}_inside"] = rng.normal(size=(len(names), hidden)) / len(names) ** 0.5
             layers[f"{kind}_context"] = rng.normal(size=(NUM_COLUMNS, hidden)) / NUM_COLUMNS**0.5
             layers[f"{kind}_out"] = np.zeros(hidden)
         return replace(self, **layers)
 
-    def trained(self, arrays: dict[str, Floats], note: str) -> DualPolicyModel:
+    def trained(self, arrays: Parameters, note: str) -> DualPolicyModel:
         """Return the policy with new `ARRAYS` and one more line of provenance."""
         known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
@@ -175,8 +184,8 @@ class DualPolicyModel(PolicyFile):
             "temperature": self.temperature,
             "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's "
             "maxima",
-            "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
-            "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
+            "sel": dict(zip(FEATURES["sel"], self.sel.tolist(), strict=True)),
+            "plc": dict(zip(FEATURES["plc"], self.plc.tolist(), strict=True)),
             "provenance": list(self.provenance),
         }
         if self.hidden:
@@ -196,8 +205,8 @@ class DualPolicyModel(PolicyFile):
         if not isinstance(layers, dict) or (layers and sorted(layers) != sorted(LAYERS)):
             raise InputError(f"policy '{path}': \"layers\" must give each of {', '.join(LAYERS)}")
         return cls(
-            _column(data, "sel", SEL_FEATURES, path),
-            _column(data, "plc", PLC_FEATURES, path),
+            _column(data, "sel", path),
+            _column(data, "plc", path),
             _number(data.get("temperature", 1.0), "temperature", path),
             tuple(str(line) for line in data.get("provenance", ())),
             **{name: _array(layers[name], f"layers.{name}", path) for name in layers},
@@ -218,8 +227,8 @@ def _array(rows: Any, where: str, path: str | Path) -> Floats:
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
-def _column(data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path) -> Floats:
-    table = data.get(key)
+def _column(data: dict[str, Any], key: str, path: str | Path) -> Floats:
+    table, names = data.get(key), FEATURES[key]
     if not isinstance(table, dict) or sorted(table) != sorted(names):
         raise InputError(
             f"policy '{path}': \"{key}\" must give a weight for each of {', '.join(names)}"

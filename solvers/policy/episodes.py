@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.projection import Edges
+from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
+from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.episode_arrays import (
@@ -23,7 +24,7 @@ from placeopt.solvers.policy.episode_arrays import (
     zero_gradient,
 )
 from placeopt.solvers.policy.guides import no_guide
-from placeopt.solvers.policy.message_passing import op_contexts, type_numbers
+from placeopt.solvers.policy.message_passing import NUM_COLUMNS, op_contexts, type_numbers
 from placeopt.solvers.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class OrderedProblem:
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),
             link_class=np.array(problem.link_class),
-            predecessors=_renumber(problem.graph.predecessors, order, place),
-            successors=_renumber(problem.graph.successors, order, place),
+            predecessors=_renumber(problem.predecessors, place),
+            successors=_renumber(problem.successors, place),
             weight=np.array(delay),
             sel_static=static[order],
             horizon=max(1.0, float(level.max()) * 2, float(mean.sum()) / problem.num_devices * 2),
@@ -110,7 +111,7 @@ def _ready_op_features(
     """
     table = np.zeros((problem.num_ops, len(Sel)))
     table[:, Sel.B_LEVEL] = level
-    table[:, Sel.T_LEVEL] = _t_level(problem, mean, delay)
+    table[:, Sel.T_LEVEL] = ranks.downward_rank(problem.graph, mean, delay)
     table[:, Sel.COMPUTE] = mean
     np.add.at(table[:, Sel.INCOMING], problem.consumer, delay[problem.edge_tensor])
     np.add.at(table[:, Sel.OUTGOING], problem.producer, delay)
@@ -123,54 +124,29 @@ def _own_features(
 ) -> Floats:
     """Return the features named in `message_passing.OWN`."""
     fastest = problem.min_compute.astype(np.float64)
-    none = np.zeros(problem.num_tensors)
+    graph, work, delay = view.graph, view.mean_compute, view.mean_transfer
     free_level, _ = view.upward_rank(communication=False)
-    free = free_level + _t_level(problem, view.mean_compute, none)
+    free = free_level + ranks.downward_rank(graph, work, np.zeros(len(delay)))
     level, _ = view.upward_rank()
-    paid = level + _t_level(problem, view.mean_compute, view.mean_transfer)
-    outgoing = np.bincount(problem.producer, view.mean_transfer, minlength=problem.num_ops)
-    share = view.mean_compute.sum() / problem.num_devices
-    in_degree = np.diff(problem.predecessors[0])
+    paid = level + ranks.downward_rank(graph, work, delay)
+    outgoing = np.bincount(problem.producer, delay, minlength=problem.num_ops)
+    share = work.sum() / problem.num_devices
     columns = (
-        *(
-            static[:, f]
-            for f in (
-                Sel.B_LEVEL,
-                Sel.T_LEVEL,
-                Sel.COMPUTE,
-                Sel.INCOMING,
-                Sel.OUTGOING,
-                Sel.OUT_DEGREE,
-            )
-        ),
+        static[:, : Sel.READY_TIME],  # what is known before any episode
         1.0 - paid / max(1e-300, float(paid.max())),
         np.round(1.0 - free / max(1e-300, float(free.max())), 12),
-        in_degree / max(1, int(in_degree.max())),
-        np.minimum(2.0, np.bincount(cluster, view.mean_compute)[cluster] / max(1e-300, share)) / 2,
-        outgoing / (outgoing + view.mean_compute + 1e-300),
-        fastest / np.maximum(1e-300, view.mean_compute),
+        graph.indegree / max(1, int(graph.indegree.max())),
+        np.minimum(2.0, np.bincount(cluster, work)[cluster] / max(1e-300, share)) / 2,
+        outgoing / (outgoing + work + 1e-300),
+        fastest / np.maximum(1e-300, work),
     )
     return np.column_stack([*columns, type_numbers(problem.op_types)])
 
 
-def _renumber(edges: Edges, order: Ints, place: Ints) -> Edges:
+def _renumber(edges: Edges, place: Ints) -> Edges:
     """Return edges grouped by op with the ops in topological order."""
-    pointer, op, tensor = edges
-    counts = np.diff(pointer)[order]
-    new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    flat = np.repeat(pointer[:-1][order] - new[:-1], counts) + np.arange(len(op))
-    return Edges(new, place[op[flat]], tensor[flat])
-
-
-def _t_level(problem: PlacementProblem, work: Floats, delay: Floats) -> Floats:
-    """Longest path from a source to the start of each op, with mean costs."""
-    pointer, source, tensor = problem.predecessors
-    level = np.zeros(problem.num_ops)
-    for v in problem.topological_order.tolist():
-        here = slice(pointer[v], pointer[v + 1])
-        if pointer[v + 1] > pointer[v]:
-            level[v] = (level[source[here]] + work[source[here]] + delay[tensor[here]]).max()
-    return level
+    owner = np.repeat(place, np.diff(edges.pointer))
+    return edges_by(len(place), owner, place[edges.op], edges.tensor)
 
 
 def weights_of(
@@ -186,17 +162,16 @@ def weights_of(
     """Return what the kernels take of a policy on a problem."""
     n, k = ordered.graph.compute.shape
     hidden = len(model.sel_out)
-    context = ordered.contexts if hidden else np.zeros((n, 0))
-    empty = np.zeros((0, 0))
+    context = ordered.contexts if hidden else np.zeros((n, NUM_COLUMNS))
     return Weights(
         sel=np.array(model.sel),
         sel_inside=np.array(model.sel_inside),
-        sel_context=np.ascontiguousarray(context @ (model.sel_context if hidden else empty)),
+        sel_context=np.ascontiguousarray(context @ model.sel_context),
         sel_out=np.array(model.sel_out),
         sel_residual=np.zeros(0) if sel_residual is None else sel_residual,
         plc=np.array(model.plc),
         plc_inside=np.array(model.plc_inside),
-        plc_context=np.ascontiguousarray(context @ (model.plc_context if hidden else empty)),
+        plc_context=np.ascontiguousarray(context @ model.plc_context),
         plc_out=np.array(model.plc_out),
         plc_residual=np.zeros((0, k)) if plc_residual is None else plc_residual,
         temperature=float(model.temperature if temperature is None else temperature),

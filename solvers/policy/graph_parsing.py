@@ -22,6 +22,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,6 @@ from placeopt.solvers.policy.group_and_place import (
     Parser,
     Place,
     Placer,
-    new_sampling,
     parse_and_place,
 )
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
@@ -43,8 +43,6 @@ from placeopt.solvers.policy.structure_features import STRUCTURE, TYPES, structu
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -131,11 +129,8 @@ class ParsingPolicy:
         )
         parser = Parser(self.features, self.scores())
         placer = Placer(now["place"], np.zeros((0, k)))
-
-        def draw(seeds: NDArray[np.uint64], rows: ParsedSamples) -> None:
-            parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds, rows)
-
-        return fill_samples(samples, self.rng, draw, count * n * steps_per_op)
+        draw = partial(parse_and_place, self.graph, parser, placer)
+        return fill_samples(samples, self.rng, draw, temperature, count * n * steps_per_op)
 
     @property
     def slopes_per_edge(self) -> bool:
@@ -144,7 +139,7 @@ class ParsingPolicy:
 
     def scores(self) -> Floats:
         """Return the score of every edge, (edges,)."""
-        return np.asarray(self.features @ self.parameters["edge"] + self.parameters["residual"])
+        return self.features @ self.parameters["edge"] + self.parameters["residual"]
 
     def advantages(self, values: Ints) -> Floats:
         """Return the utility of every sample."""
@@ -223,16 +218,14 @@ class NeuralParsingPolicy(ParsingPolicy):
         features[:, left_out(config.without)] = 0.0
         cost = self.features[:, EDGE_FEATURES.index("cost")]
         ends = torch.from_numpy(self.graph.source), torch.from_numpy(self.graph.target)
-
-        def make() -> EdgeScores:
-            return EdgeScores(
-                nodes._replace(features=features),
-                ends,
-                torch.from_numpy(cost.astype(np.float32)),
-                config.hidden,
-                config.rounds,
-            )
-
+        make = partial(
+            EdgeScores,
+            nodes._replace(features=features),
+            ends,
+            torch.from_numpy(cost.astype(np.float32)),
+            config.hidden,
+            config.rounds,
+        )
         self.network: Any = seeded(make, int(rng.integers(2**62)))
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.network_rate)
 
@@ -246,7 +239,7 @@ class NeuralParsingPolicy(ParsingPolicy):
         import torch
 
         with torch.no_grad():
-            return np.asarray(super().scores() + self.network().numpy().astype(np.float64))
+            return super().scores() + self.network().numpy().astype(np.float64)
 
     def learn(self, samples: ParsedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function, through the scores into the

@@ -15,17 +15,17 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.policy.advantages import MovingBaseline, Parameters, square_root_rewards
+from placeopt.solvers.policy.advantages import Parameters, square_root_rewards
 from placeopt.solvers.policy.group_and_place import (
     AssignedSamples,
     Place,
     Placer,
     assign_and_place,
-    new_sampling,
 )
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples, ticks_of_unit_reward
@@ -37,8 +37,6 @@ from placeopt.solvers.policy.structure_features import (
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -100,7 +98,7 @@ class GroupingPolicy:
         rng: np.random.Generator,
     ) -> None:
         self.config, self.rng, self.scale = config, rng, scale
-        self.baseline = MovingBaseline(0.9)
+        self.baseline: float | None = None
         self.graph: GroupingGraph = grouping_graph(problem)
         self.ranks = b_level_ranks(problem)
         own = np.column_stack([type_features(problem), structure_features(problem)])
@@ -145,11 +143,8 @@ class GroupingPolicy:
         )
         logits = self.features @ now["weights"] + now["residual"]
         placer = Placer(now["place"], now["bias"])
-
-        def draw(seeds: NDArray[np.uint64], rows: AssignedSamples) -> None:
-            assign_and_place(self.graph, logits, placer, new_sampling(temperature), seeds, rows)
-
-        return fill_samples(samples, self.rng, draw, count * n * groups)
+        draw = partial(assign_and_place, self.graph, logits, placer)
+        return fill_samples(samples, self.rng, draw, temperature, count * n * groups)
 
     def learn(self, samples: AssignedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
@@ -164,9 +159,15 @@ class GroupingPolicy:
             }
         )
 
-    def _advantages(self, values: Ints) -> Floats:
-        """Return square-root rewards over their moving average, scaled by their deviation."""
+    def _advantages(self, values: Ints, *, decay: float = 0.9) -> Floats:
+        """Return square-root rewards over the moving average of those before, scaled by their
+        deviation.
+        """
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         centre = float(rewards.mean())
-        advantage = rewards - (centre - self.baseline.advantage(centre))
-        return np.asarray(advantage / max(1e-9, float(rewards.std())))
+        before = centre if self.baseline is None else self.baseline
+        advantage = rewards - (centre - (centre - before))
+        self.baseline = (
+            centre if self.baseline is None else decay * self.baseline + (1 - decay) * centre
+        )
+        return advantage / max(1e-9, float(rewards.std()))

@@ -23,6 +23,7 @@ from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import parallel_slices
+from placeopt.solvers.policy.group_and_place import new_sampling
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
+    from placeopt.solvers.policy.group_and_place import Sampling
     from placeopt.solving.tracker import Tracker
 
 
@@ -174,7 +176,8 @@ def spent(tracker: Tracker[Any]) -> float:
 def fill_samples(
     samples: Rows,
     rng: np.random.Generator,
-    draw: Callable[[NDArray[np.uint64], Rows], None],
+    draw: Callable[[Sampling, NDArray[np.uint64], Rows], object],
+    temperature: float,
     steps: int,
 ) -> Rows:
     """Draw every row of `samples` (a NamedTuple of arrays) from a seed of its own, on all cores;
@@ -188,7 +191,7 @@ def fill_samples(
 
     def run(part: slice) -> None:
         rows = (array[part] for array in samples)
-        draw(seeds[part], samples._make(rows))  # type: ignore[attr-defined]
+        draw(new_sampling(temperature), seeds[part], samples._make(rows))  # type: ignore[attr-defined]
 
     parallel_slices(run, len(seeds), steps)
     return samples

@@ -18,7 +18,7 @@ import numpy as np
 from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reserve, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, roomiest, settle
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -593,17 +593,16 @@ def _grow(task, s, ready, heats, random, lesson):
 
 
 @entry
-def learned_schedule(task, heats, random, pinned, lesson):
+def learned_schedule(task, heats, random, lesson):
     """Schedule by the scores.
 
     Parameters
     ----------
     task : a `ListTask`. lesson : a `Lesson`.
     heats : temperatures of the choices of ops and of devices, (2,); 0 takes the best.
-    random : state of the generator (uint64[1]), advanced. pinned : (num_units,), -1 where open.
+    random : state of the generator (uint64[1]), advanced.
     """
     n, k = task.costs.compute.shape
-    home, free = reserve(task.units, pinned)
     s = _Growing(
         np.full(n, -1, np.int64),
         np.zeros(n, np.int64),
@@ -614,8 +613,8 @@ def learned_schedule(task, heats, random, pinned, lesson):
         np.array([0.0, task.facts.unit[2]]),
         np.zeros(n, np.int64),
         np.zeros((n, k), np.int64),
-        home,
-        free,
+        np.full(len(task.units.bytes), -1, np.int64),
+        task.units.capacity.copy(),
         np.zeros((k, task.weights.linear.shape[0])),
         np.zeros(k, np.int64),
         np.zeros((k, task.weights.out.shape[0])),

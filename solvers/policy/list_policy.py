@@ -8,7 +8,7 @@ a decoder (`list_kernels`) adds what it learned of an op to what is so at a step
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -107,7 +107,7 @@ def sight_of(context: Context, *, backward: bool = False) -> ListSight:
     up, following = ranks.upward_rank(graph, mean, weight)
     level, _ = ranks.upward_rank(graph, mean, np.zeros(len(weight)))
     down = ranks.downward_rank(graph, mean, weight)
-    rest = np.asarray(ranks.optimistic_cost(graph, costs, weight), np.float64)
+    rest = ranks.optimistic_cost(graph, costs, weight)
     path, bare = max(1e-9, float(up.max())), max(1e-9, float(level.max()))
     edge = weight[problem.edge_tensor]
     work = float(mean.sum())
@@ -145,9 +145,9 @@ def sight_of(context: Context, *, backward: bool = False) -> ListSight:
     facts = ListFacts(
         np.ascontiguousarray(np.stack([np.broadcast_to(x, n) for x in columns], axis=1), float),
         rest,
-        np.ascontiguousarray(weight, np.float64),
-        np.ascontiguousarray(mean, np.float64),
-        np.asarray(up),
+        weight,
+        mean,
+        up,
         following,
         np.array([unit, max(1e-9, work / k), float(least)]),
     )
@@ -180,7 +180,7 @@ class ListPolicy(PolicyFile):
 
     weights: ListWeights
     heats: tuple[float, float] = (0.1, 0.1)
-    provenance: tuple[str, ...] = field(default=())
+    provenance: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for array in self.weights:
@@ -217,7 +217,10 @@ class ListPolicy(PolicyFile):
 
     def with_vector(self, vector: Floats, *notes: str) -> ListPolicy:
         """Return a policy with other weights, and more lines of provenance."""
-        return ListPolicy(unravelled(vector, self.weights), self.heats, (*self.provenance, *notes))
+        ends = np.cumsum([array.size for array in self.weights])
+        parts = zip(self.weights, np.split(vector, ends[:-1]), strict=True)
+        weights = ListWeights(*(part.reshape(array.shape).copy() for array, part in parts))
+        return ListPolicy(weights, self.heats, (*self.provenance, *notes))
 
     def scheduler(self, context: Context) -> LearnedScheduler:
         """Return the policy applied to a problem."""
@@ -277,7 +280,7 @@ class Encoded:
     """
 
     def __init__(self, policy: ListPolicy, context: Context, sight: ListSight) -> None:
-        self.policy, self.sight, self._unpinned = policy, sight, context.unpinned
+        self.policy, self.sight = policy, sight
         w, op = policy.weights, sight.facts.op
         self._first = _soft(op @ w.first)
         seen = (self._first, sight.after @ self._first, sight.before @ self._first)
@@ -306,8 +309,7 @@ class Encoded:
         if way.shift is not None:
             shifted = self.embedding._replace(score=self.embedding.score + way.shift.op)
             task = task._replace(embedding=shifted, bias=way.shift.device)
-        plan: ListSchedule = learned_schedule(task, heats, state, self._unpinned, lesson)
-        return plan
+        return learned_schedule(task, heats, state, lesson)
 
     def learn(self, embedding: ListEmbedding, grad: ListWeights) -> None:
         """Add the gradient in what was learned of the ops to those of the encoder's weights."""
@@ -355,7 +357,7 @@ class LearnedScheduler:
     def __init__(
         self, policy: ListPolicy, context: Context, sights: tuple[ListSight, ListSight]
     ) -> None:
-        self.policy, self.context, self.sights = policy, context, sights
+        self.policy, self.context = policy, context
         self._ends = tuple(Encoded(policy, context, sight) for sight in sights)
 
     def schedule(self, way: Pass = GREEDY) -> ListSchedule:
@@ -414,8 +416,7 @@ class LearnedScheduler:
         early as it can.
         """
         context, start = self.context, plan.finish.max() - plan.finish
-        pinned = context.unpinned.copy()
-        pinned[context.units.unit] = plan.device
+        pinned = context.unit_first(plan.device)
         again = context.in_order(np.lexsort((context.position, start)), pinned=pinned)
         return again._replace(overflow=plan.overflow)
 
@@ -443,16 +444,6 @@ NO_CREDIT = np.zeros(0)
 _NO_VIEW = ListEmbedding(NO_CREDIT, np.zeros((0, 0)), np.zeros((0, 0)))
 _NO_WEIGHTS = ListWeights(**{name: np.zeros(shape) for name, shape in shapes(0, 0, 0).items()})
 """What learns nothing, and the gradients to which nothing is added."""
-
-
-def unravelled(vector: Floats, like: ListWeights) -> ListWeights:
-    """Return a row of numbers as the weights of which it is all."""
-    arrays, at = [], 0
-    for array in like:
-        arrays.append(vector[at : at + array.size].reshape(array.shape).copy())
-        arrays[-1].setflags(write=False)
-        at += array.size
-    return ListWeights(*arrays)
 
 
 @cache

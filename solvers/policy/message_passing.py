@@ -71,9 +71,8 @@ def op_contexts(problem: PlacementProblem, own: Floats) -> Floats:
     n, width = own.shape
     table = np.zeros((n, width * (1 + 4 * ROUNDS)))
     table[:, :width] = own
-    before, behind = problem.graph.predecessors, problem.graph.successors
     for r in range(ROUNDS):
-        for side, edges in enumerate((before, behind)):
+        for side, edges in enumerate((problem.predecessors, problem.successors)):
             for kind in (0, 1):  # means, then maxima
                 to = width * (1 + 4 * r + 2 * side + kind)
                 source = 0 if r == 0 else to - 4 * width

@@ -26,6 +26,7 @@ import numpy as np
 
 from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.threads import torch_threads
+from placeopt.solvers.heuristics.context import equal_parts
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, ticks_of_unit_reward
 from placeopt.solving.options import option
 
@@ -81,7 +82,7 @@ class NetworkPlacer(LearnedPlacer):
         first = self.first_devices(tracker)
         scale = ticks_of_unit_reward(problem, tracker)
         nodes = describe(problem, self.groups_of(problem), first)
-        return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
+        return NetworkPolicy(problem, self, scale, tracker.rng(), self.network(nodes))
 
     def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
         """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
@@ -172,11 +173,8 @@ def stretches(problem: PlacementProblem, length: int) -> Ints:
     units = problem.units
     order = np.argsort(np.argsort(problem.topological_order)[units.first_op], kind="stable")
     if len(order) > length:
-        work = np.bincount(units.unit, np.maximum(1, problem.min_compute).astype(np.float64))[order]
-        bucket = np.minimum(
-            length - 1, ((np.cumsum(work) - work / 2) / work.sum() * length).astype(np.int64)
-        )
-        bucket = np.unique(bucket, return_inverse=True)[1]
+        work = np.bincount(units.unit, np.maximum(1, problem.min_compute)).astype(np.float64)[order]
+        bucket = np.unique(equal_parts(work, length), return_inverse=True)[1]
     else:
         bucket = np.arange(len(order))
     group = np.empty(len(order), np.int64)

@@ -109,7 +109,7 @@ class NetworkPolicy:
         self.baseline = (
             mean if self.baseline is None else decay * self.baseline + (1 - decay) * mean
         )
-        return np.asarray((rewards - self.baseline) / max(1e-9, float(rewards.std())))
+        return (rewards - self.baseline) / max(1e-9, float(rewards.std()))
 
 
 def seeded(make: Callable[[], Network], seed: int) -> Network:

@@ -133,7 +133,7 @@ class GraphNetwork(nn.Module):
     node (GDP).
     """
 
-    def __init__(self, nodes: Nodes, hidden: int, rounds: int = 3) -> None:
+    def __init__(self, nodes: Nodes, hidden: int, rounds: int) -> None:
         super().__init__()
         self.nodes = nodes
         self.embed = MessagePassing(nodes, nodes.features.shape[1], hidden, rounds)
@@ -299,10 +299,11 @@ class SoftGrouperNetwork(nn.Module):
         )
         self.own = nn.Parameter(torch.zeros(m, groups))
         blank = nodes._replace(
-            allowed=torch.ones(groups, k, dtype=torch.bool), prior=torch.zeros(groups, k)
+            features=torch.zeros(groups, nodes.features.shape[1] + groups),
+            allowed=torch.ones(groups, k, dtype=torch.bool),
+            prior=torch.zeros(groups, k),
         )
-        width = nodes.features.shape[1] + groups
-        self.placer = RecurrentNetwork(blank._replace(features=torch.zeros(groups, width)), hidden)
+        self.placer = RecurrentNetwork(blank, hidden)
         if groups >= k and bool(nodes.prior.any()):
             self._begin_at_prior(k)
 
@@ -324,9 +325,8 @@ class SoftGrouperNetwork(nn.Module):
     def read(self, soft: Tensor) -> Tensor:
         """Return what the placer's encoder makes of softly assigned groups, (groups, hidden)."""
         size = soft.sum(dim=0)[:, None]
-        traffic = torch.zeros(self.groups, self.groups)
-        if len(self.nodes.source):
-            traffic = soft[self.nodes.source].T @ soft[self.nodes.target] / len(self.nodes.source)
+        source, target = self.nodes.source, self.nodes.target
+        traffic = soft[source].T @ soft[target] / max(1, len(source))
         return self.placer.read(
             torch.cat([soft.T @ self.nodes.features / (size + 1e-6), traffic], dim=-1)
         )

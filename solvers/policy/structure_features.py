@@ -23,6 +23,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import ArpackError, eigsh
 
+from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
@@ -52,27 +53,29 @@ def structure_features(problem: PlacementProblem) -> Floats:
     """Return the features named in STRUCTURE, shape (num_ops, features)."""
     view = Context(problem)
     adjacency = _adjacency(problem)
-    level, height = _depths(problem)
+    # Edges on the longest path from a source to each op, and from it to a sink
+    nothing, edges = np.zeros(problem.num_ops), np.ones(problem.num_tensors)
+    level = ranks.downward_rank(view.graph, nothing, edges)
+    height, _ = ranks.upward_rank(view.graph, nothing, edges)
+    columns = np.column_stack(  # in the order of GRAPH_FEATURES
+        [
+            view.graph.indegree,
+            np.diff(problem.successors.pointer),
+            level,
+            height,
+            _centrality(adjacency),
+            _fractal_dimension(adjacency),
+            view.mean_compute,
+            np.bincount(problem.producer, view.mean_transfer, problem.num_ops),
+            view.upward_rank()[0],
+        ]
+    )
     phase = level / max(1.0, float(level.max())) * np.pi
-    columns = {
-        "in_degree": np.diff(problem.predecessors[0]),
-        "out_degree": np.diff(problem.successors[0]),
-        "level": level,
-        "height": height,
-        "centrality": _centrality(adjacency),
-        "fractal_dimension": _fractal_dimension(adjacency),
-        "compute": view.mean_compute,
-        "output": np.bincount(problem.producer, view.mean_transfer, problem.num_ops),
-        "b_level": view.upward_rank()[0],
-    }
-    columns = {
-        name: column / max(1e-300, float(np.max(column))) for name, column in columns.items()
-    }
-    columns |= dict(zip(SPECTRAL_FEATURES, _spectral(adjacency).T, strict=True))
-    for i, name in enumerate(POSITION_FEATURES):
-        wave = np.cos if i % 2 else np.sin
-        columns[name] = wave(phase * 2 ** (i // 2))
-    return np.column_stack([*columns.values()])  # in the order of STRUCTURE
+    waves = [
+        (np.cos if i % 2 else np.sin)(phase * 2 ** (i // 2)) for i in range(len(POSITION_FEATURES))
+    ]
+    scale = np.maximum(1e-300, columns.max(axis=0))
+    return np.column_stack([columns / scale, _spectral(adjacency), *waves])
 
 
 def type_features(problem: PlacementProblem) -> Floats:
@@ -92,8 +95,7 @@ def neighbour_means(problem: PlacementProblem, features: Floats) -> Floats:
     it.
     """
     adjacency = _adjacency(problem)
-    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
-    return np.asarray(adjacency @ features) / degree[:, None]
+    return adjacency @ features / np.maximum(1.0, adjacency.sum(axis=1))[:, None]
 
 
 def _adjacency(problem: PlacementProblem) -> csr_array:
@@ -106,27 +108,13 @@ def _adjacency(problem: PlacementProblem) -> csr_array:
     return matrix
 
 
-def _depths(problem: PlacementProblem) -> tuple[Floats, Floats]:
-    """Edges on the longest path from a source to each op, and from it to a sink."""
-    pointer, consumer, _ = problem.successors
-    level, height = np.zeros(problem.num_ops), np.zeros(problem.num_ops)
-    order = problem.topological_order.tolist()
-    for v in order:
-        out = consumer[pointer[v] : pointer[v + 1]]
-        level[out] = np.maximum(level[out], level[v] + 1)
-    for v in reversed(order):
-        out = consumer[pointer[v] : pointer[v + 1]]
-        height[v] = height[out].max() + 1 if len(out) else 0
-    return level, height
-
-
 def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> Floats:
     """PageRank by power iteration."""
     n = adjacency.shape[0]
-    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
+    degree = np.maximum(1.0, adjacency.sum(axis=1))
     rank = np.full(n, 1.0 / n)
     for _ in range(steps):
-        rank = (1 - damping) / n + damping * np.asarray(adjacency @ (rank / degree))
+        rank = (1 - damping) / n + damping * (adjacency @ (rank / degree))
     return rank
 
 
@@ -136,7 +124,7 @@ def _fractal_dimension(adjacency: csr_array, *, max_radius: int = 8) -> Floats:
     """
     n = adjacency.shape[0]
     if n > 4000:  # balls of large graphs are large: a local estimate from the degree alone
-        return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
+        return np.log1p(adjacency.sum(axis=1))
     reach = csr_array((np.ones(n), (np.arange(n), np.arange(n))), shape=(n, n))
     radii, masses = [], []
     for radius in range(1, max_radius + 1):
@@ -158,7 +146,7 @@ def _spectral(adjacency: csr_array) -> Floats:
     count = min(wanted + 1, n - 2)
     if count < 2:
         return found
-    scale = 1.0 / np.sqrt(np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel()))
+    scale = 1.0 / np.sqrt(np.maximum(1.0, adjacency.sum(axis=1)))
     near_identity = diags_array(scale) @ adjacency @ diags_array(scale) + diags_array(np.ones(n))
     try:
         # A fixed start makes the vectors the same in every run.

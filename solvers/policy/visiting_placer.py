@@ -65,12 +65,11 @@ class VisitingPlacer(NetworkPlacer):
         """Run episodes side by side, learning every `horizon` visits, until the budget is spent."""
         while not tracker.stop():
             policy.reset()
-            for begin in range(0, policy.num_units, self.horizon):
+            visits = range(policy.num_units)
+            for begin in visits[:: self.horizon]:
                 if tracker.stop():
                     return
-                policy.segment(
-                    range(begin, min(begin + self.horizon, policy.num_units)), problem, tracker
-                )
+                policy.segment(visits[begin : begin + self.horizon], problem, tracker)
 
 
 class Visits:
@@ -126,7 +125,7 @@ class Visits:
                 break
             if tracker.evaluations_left < 2 * len(self.device):
                 # values before the first visit, and after this one
-                tracker.count(max(0, int(min(tracker.evaluations_left, len(self.device)))))
+                tracker.count(min(tracker.evaluations_left, len(self.device)))
                 break
             if self.value is None:
                 self.value = self._values(problem, tracker)

@@ -17,9 +17,8 @@ def _spec(
         "placement",
         objectives,
         summary,
-        True,
-        paper,
-        use,
+        paper=paper,
+        use=use,
     )
 
 

@@ -64,7 +64,6 @@ from placeopt.solvers.search.walk_kernels import (
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from placeopt.model.arrays import Floats, Ints
@@ -127,35 +126,14 @@ ACCEPTANCES = {"metropolis": METROPOLIS, "threshold": THRESHOLD, "record-to-reco
 """Rules by name: the number by which the compiled walk knows them."""
 
 
-def _metropolis(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
-    """Accept what is worse by x with probability exp(-x / temperature)."""
-    limit: Floats = values - temperature * np.log(draw + 1e-300)
-    return limit
-
-
-def _threshold(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
-    """Accept what is worse by at most the temperature."""
-    return values + temperature
-
-
-def _record_to_record(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
-    """Accept what is worse than the best by at most the temperature, or not worse than the current
-    value.
-    """
-    return np.maximum(values, best + temperature)
-
-
-_LIMITS: dict[str, Callable[[Floats, float, float, Floats], Floats]] = {
-    "metropolis": _metropolis,
-    "threshold": _threshold,
-    "record-to-record": _record_to_record,
-}
-
-
 def limits(
     acceptance: str, values: Ints, best: int | None, temperature: float, draw: Floats
 ) -> Floats:
     """Return the largest value that the next proposal of each row may have.
+
+    Metropolis accepts what is worse by x with probability exp(-x / temperature); threshold
+    accepting what is worse by at most the temperature; record-to-record travel what is worse than
+    the best by at most that, or not worse than the current value.
 
     Parameters
     ----------
@@ -163,8 +141,11 @@ def limits(
     best : the best value known, None before there is one. draw : a random number per row.
     """
     now = np.minimum(values, 2**61)
-    record = float(now.min()) if best is None else float(best)
-    return _LIMITS[acceptance](now, record, temperature, draw)
+    if acceptance == "metropolis":
+        return now - temperature * np.log(draw + 1e-300)
+    if acceptance == "threshold":
+        return now + temperature
+    return np.maximum(now, float(now.min() if best is None else best) + temperature)
 
 
 @dataclass(frozen=True)
@@ -214,10 +195,7 @@ class Annealing(BatchSearch):
     ) -> None:
         """Anneal until the budget is spent."""
         if starts and not evaluator.tracker.stop():
-            hot = self.hot or first_heat(evaluator)
-            cooling = COOLINGS[self.cooling](hot, min(hot, self.cold))
-            rules = WalkRules(self.walks, self.acceptance, self.moves, self.focus, self.learn)
-            anneal(evaluator, starts, rng, cooling, rules, self.cycles or None)
+            anneal(evaluator, starts, rng, self)
 
 
 def first_heat(
@@ -244,24 +222,11 @@ def first_heat(
     return min(most, heat * math.sqrt(steps / steps_an_op))
 
 
-@dataclass(frozen=True)
-class WalkRules:
-    """How many walks there are and how they go; see the options of `Annealing`."""
-
-    walks: int = 2
-    acceptance: str = "metropolis"
-    moves: str = "all"
-    focus: float = 10.0
-    learn: bool = True
-
-
 def anneal(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
     rng: np.random.Generator,
-    cooling: Cooling | None = None,
-    rules: WalkRules = WalkRules(),
-    cycles: int | None = None,
+    settings: Annealing | None = None,
     *,
     steps_per_walk: int = 10_000,
 ) -> None:
@@ -270,20 +235,19 @@ def anneal(
 
     Parameters
     ----------
-    cooling : temperatures as shares of the mean work of a device; None: `first_heat` to
-        the last one of `Annealing` where none is given.
-    cycles : number of cycles of the compiled walk, None for its own choice.
+    settings : how to walk, by default as `Annealing` does.
     steps_per_walk : with fewer evaluations than this for each of two walks, one does them all.
     """
-    if cooling is None:
-        cooling = GeometricCooling(first_heat(evaluator), Annealing.cold)
+    settings = settings or Annealing()
+    hot = settings.hot or first_heat(evaluator)
+    cooling = COOLINGS[settings.cooling](hot, min(hot, settings.cold))
     if not evaluator.walkable:
-        lockstep(evaluator, starts, rng, cooling, rules)
+        lockstep(evaluator, starts, rng, cooling, settings)
         return
     tracker, space = evaluator.tracker, evaluator.space
-    walks = int(np.clip(tracker.evaluations_left // steps_per_walk, 1, rules.walks))
-    acceptance = ACCEPTANCES[rules.acceptance]
-    shares = MoveShares(move_weights(rules.moves, rules.focus), learn=rules.learn)
+    walks = int(np.clip(tracker.evaluations_left // steps_per_walk, 1, settings.walks))
+    acceptance = ACCEPTANCES[settings.acceptance]
+    shares = MoveShares(move_weights(settings.moves, settings.focus), learn=settings.learn)
     begun = []
     for i, random in enumerate(random_states(rng, walks)):
         placement = starts[i % len(starts)]
@@ -292,7 +256,7 @@ def anneal(
             AnnealingWalk(space, placement.device, sequence, random, shares.first, acceptance)
         )
     team = WalkTeam(begun, evaluator.threads)
-    anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), cycles)
+    anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), settings.cycles)
 
 
 def lockstep(
@@ -300,7 +264,7 @@ def lockstep(
     starts: list[Placement],
     rng: np.random.Generator,
     cooling: Cooling,
-    rules: WalkRules,
+    settings: Annealing,
     *,
     steps_per_lane: int = 400,
     most_lanes: int = 8,
@@ -312,7 +276,7 @@ def lockstep(
     steps_per_lane : evaluations that justify another state. most_lanes : states per walk.
     """
     tracker, space = evaluator.tracker, evaluator.space
-    lanes = int(np.clip(tracker.evaluations_left // steps_per_lane, 1, most_lanes * rules.walks))
+    lanes = int(np.clip(tracker.evaluations_left // steps_per_lane, 1, most_lanes * settings.walks))
     if evaluator.measure is not None:
         lanes = 1  # a measurement is dear: every one is used by the next step
     begin = [starts[i % len(starts)] for i in range(lanes)]
@@ -328,7 +292,7 @@ def lockstep(
     while not tracker.stop():
         temperature = cooling.at(_progress(tracker, start_time, start_count))
         rows.step(
-            limits(rules.acceptance, rows.values, tracker.value, temperature, rng.random(lanes))
+            limits(settings.acceptance, rows.values, tracker.value, temperature, rng.random(lanes))
         )
 
 
@@ -337,7 +301,7 @@ def anneal_in_cycles(
     team: WalkTeam,
     shares: MoveShares,
     cooling: Cooling,
-    cycles: int | None = None,
+    cycles: int,
     *,
     scatter: float = 0.5,
     reheat: tuple[float, ...] = (1.0, 0.5, 0.25),
@@ -349,7 +313,7 @@ def anneal_in_cycles(
     Parameters
     ----------
     cooling : temperatures in ticks of the first cycle.
-    cycles : number of cycles; None for what the number of steps suggests.
+    cycles : number of cycles; 0 for what the number of steps suggests.
     scatter : share of the cycles, the first ones, that begin where the walk began instead of at the
         best placement.
     reheat : share of the initial temperature at which the cycles begin, in turn.
@@ -393,7 +357,7 @@ class _Pace:
         self,
         evaluator: BudgetedEvaluator,
         walks: int,
-        cycles: int | None,
+        cycles: int,
         *,
         least_look: int = 100,
         looks: int = 40,
@@ -405,7 +369,7 @@ class _Pace:
         self.seconds = self.tracker.seconds_left
         self.done, self.share, self.before = 0, 0.0, 0.0
         self.look, self.least_look, self.looks = least_look, least_look, looks
-        self.cycles, self.chosen = cycles or 1, cycles is not None
+        self.cycles, self.chosen = cycles or 1, cycles > 0
         if self.by_count and not self.chosen:
             self.cycles, self.chosen = _cycles(self.total / walks, self.num_ops), True
 
@@ -504,4 +468,4 @@ class MoveShares:
         mean = total / float(self.tried.sum())
         weight = self.first * (self.better + self.doubt * mean) / (self.tried + self.doubt)
         share = np.where(self.first > 0, np.maximum(weight / weight.sum(), self.rarest), 0.0)
-        return np.asarray(share / share.sum())
+        return share / share.sum()

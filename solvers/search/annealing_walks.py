@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
-from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.search import population_kernels, walk_kernels
-from placeopt.solvers.search.search_space import SearchSpace, ranked
 from placeopt.solvers.search.walk_kernels import METROPOLIS, MOVES
 from placeopt.solvers.search.walk_state import NEVER, Leg, make_state
 from placeopt.solving.options import named
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
+    from placeopt.solvers.search.search_space import SearchSpace
     from placeopt.solving.tracker import Tracker
 
 ALL_MOVES = (1.0,) * len(MOVES)
@@ -65,12 +64,7 @@ class AnnealingWalk:
         self.weigh(weights)
         self.origin = np.array(device, np.int64), np.array(sequence, np.int64)
         self.tally = np.zeros((len(MOVES), 4), np.int64)
-        self._state = make_state(
-            space.graph,
-            random,
-            np.asarray(device, np.int64),
-            np.asarray(sequence, np.int64),
-        )
+        self._state = make_state(space.graph, random, *self.origin)
         walk_kernels.settle(space.graph, self._state)
 
     def weigh(self, weights: Sequence[float] | Floats) -> None:
@@ -118,7 +112,8 @@ class AnnealingWalk:
         device, sequence = self.best()
         other = make_state(self.space.graph, self._state.random, device, sequence)
         walk_kernels.settle(self.space.graph, other)
-        return ranked(device, other.start, other.finish, Context.inverse(sequence))
+        order = np.lexsort((other.position, other.finish))
+        return Placement.from_starts(device, other.start, order)
 
 
 class WalkTeam:
@@ -151,7 +146,7 @@ class WalkTeam:
     @property
     def tally(self) -> Ints:
         """Proposals of all walks together, by kind of move: see `walk_kernels.anneal`."""
-        return np.asarray(np.sum([walk.tally for walk in self.walks], axis=0))
+        return np.sum([walk.tally for walk in self.walks], axis=0)
 
     def report(self, tracker: Tracker[Placement], evaluated: int) -> None:
         """Count the proposals that were evaluated, and offer the best placement."""

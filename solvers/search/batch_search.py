@@ -15,7 +15,6 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solvers.search.search_space import distinct
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, specs
@@ -70,7 +69,12 @@ class BatchSearch(MeasuringSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_start(self.name, self.start)
+        if self.start != RANDOM and self.start not in specs("placement"):
+            known = ", ".join(sorted(specs("placement")))
+            raise InputError(
+                f"{self.name}: start must be 'random' or the name of a solver ({known}), "
+                f"received '{self.start}'"
+            )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Start, and improve until the budget is spent."""
@@ -86,22 +90,6 @@ class BatchSearch(MeasuringSearch):
         """Spend the budget; `starts` are the placements to start from, best first, none if none was
         found.
         """
-
-
-def check_start(solver: str, start: str) -> None:
-    """Refuse a start that is no solver name.
-
-    Raises
-    ------
-    InputError
-        With the names that are known.
-    """
-    if start != RANDOM and start not in specs("placement"):
-        known = ", ".join(sorted(specs("placement")))
-        raise InputError(
-            f"{solver}: start must be 'random' or the name of a solver ({known}), received "
-            f"'{start}'"
-        )
 
 
 def starting_placements(
@@ -134,8 +122,11 @@ def starting_placements(
             consider(None, placement)
             if found or tracker.stop():
                 break
-    found.sort(key=lambda pair: pair[0])
-    return distinct(placement for _, placement in found)
+    kept: list[Placement] = []
+    for _, placement in sorted(found, key=lambda pair: pair[0]):
+        if placement not in kept:
+            kept.append(placement)
+    return kept
 
 
 def _proposed(
@@ -176,7 +167,8 @@ def _fallbacks(
     # Random parts hardly ever form a pipeline.
     rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
     rows += [
-        space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
+        space.context.repaired_homes(np.full(space.num_units, d))
+        for d in range(evaluator.problem.num_devices)
     ]
     rank = space.rank if evaluator.ordered else None
     yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)

@@ -35,7 +35,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.annealing import anneal
+from placeopt.solvers.search.annealing import Annealing, anneal
 from placeopt.solvers.search.batch_search import RANDOM, BatchSearch
 from placeopt.solving.options import option
 
@@ -68,11 +68,12 @@ class _SamplingSolver(BatchSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.refine < 1:
-            raise InputError(
-                f"{self.name} option refine: expected at least 0 and below 1, received "
-                f"{self.refine}"
-            )
+        for key in ("refine", "exploration"):
+            value = getattr(self, key, 0.0)  # not both of them explore
+            if not value < 1:
+                raise InputError(
+                    f"{self.name} option {key}: expected at least 0 and below 1, received {value}"
+                )
 
     @abstractmethod
     def settings(self, tracker: Tracker[Placement]) -> Settings:
@@ -84,22 +85,12 @@ class _SamplingSolver(BatchSearch):
         """Search by the distribution, refine."""
         tracker = evaluator.tracker
         given = tracker.initial is not None or self.start != RANDOM
-        self.sample(evaluator, starts[0] if starts and given else None, rng, 1 - self.refine)
-        if self.refine > 0 and tracker.solution is not None and not tracker.stop():
-            anneal(evaluator, [tracker.solution], rng, cycles=1)
-
-    def sample(
-        self,
-        evaluator: BudgetedEvaluator,
-        lean_on: Placement | None,
-        rng: np.random.Generator,
-        share: float,
-    ) -> None:
-        """Search by the distribution for a share of what is left of the budget."""
-        tracker = evaluator.tracker
+        lean_on, share = starts[0] if starts and given else None, 1 - self.refine
         evaluations = max(0, int(tracker.evaluations_left * share))
         until = tracker.elapsed + tracker.seconds_left * share
         self.sampling(evaluator, lean_on, rng).run(evaluations, until)
+        if self.refine > 0 and tracker.solution is not None and not tracker.stop():
+            anneal(evaluator, [tracker.solution], rng, Annealing(cycles=1))
 
     def sampling(
         self,
@@ -144,17 +135,11 @@ class CrossEntropy(_SamplingSolver):
         meaning="share of the budget for annealing from the incumbent at the end",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.exploration < 1:
-            raise InputError(
-                "cross-entropy option exploration: expected at least 0 and below 1, received "
-                f"{self.exploration}"
-            )
-
     def settings(self, tracker: Tracker[Placement]) -> Settings:
         """Refit after every batch; no gradient."""
-        samples = self.samples or auto_samples(tracker.budget.evaluations)
+        samples, evaluations = self.samples or 256, tracker.budget.evaluations
+        if not self.samples and evaluations is not None:
+            samples = int(np.clip(evaluations // 40, 32, 1024))
         return Settings(
             batch=samples,
             refit=samples,
@@ -163,24 +148,6 @@ class CrossEntropy(_SamplingSolver):
             exploration=self.exploration,
             order=self.order,
         )
-
-
-def auto_samples(
-    evaluations: int | None,
-    *,
-    refits: int = 40,
-    least: int = 32,
-    most: int = 1024,
-    unlimited: int = 256,
-) -> int:
-    """Return the samples per refit where no number is given.
-
-    Parameters
-    ----------
-    evaluations : their limit, None for none: then there are `unlimited` samples.
-    refits : that the evaluations are for, as far as each has from `least` to `most` samples.
-    """
-    return unlimited if evaluations is None else int(np.clip(evaluations // refits, least, most))
 
 
 @dataclass(frozen=True)
@@ -279,17 +246,12 @@ class Distribution:
 
     def ascend(self, drawn: NDArray[np.int32], advantage: Floats, settings: Settings) -> None:
         """Take some PPO steps on samples drawn from the present distribution."""
-        old = self.probability.copy()
         # Devices that fell to probability 0 by a refit stay reachable for the gradient.
-        logits = np.where(self.allowed, np.log(np.maximum(old, 1e-6)), -np.inf)
+        old = np.maximum(self.probability, 1e-6)
+        logits = np.where(self.allowed, np.log(old), -np.inf)
         for _ in range(settings.epochs):
             gradient = kernels.surrogate_gradient(
-                logits,
-                np.maximum(old, 1e-6),
-                drawn,
-                advantage,
-                settings.clip,
-                settings.entropy_weight,
+                logits, old, drawn, advantage, settings.clip, settings.entropy_weight
             )
             logits = np.where(self.allowed, logits + settings.learning_rate * gradient, -np.inf)
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -444,4 +406,4 @@ def _advantage(values: Ints) -> Floats:
     if not good.any():
         return np.zeros(len(values))
     filled = np.where(good, values, values[good].max()).astype(np.float64)
-    return np.asarray((filled.mean() - filled) / (filled.std() + 1e-12))
+    return (filled.mean() - filled) / (filled.std() + 1e-12)

@@ -48,7 +48,7 @@ class BudgetedEvaluator:
     Attributes
     ----------
     ordered : whether ranks matter.
-    walkable : whether the compiled walk applies: an objective that it decodes, no contention, no
+    walkable : whether the compiled walk applies: the makespan, which it decodes, no contention, no
     peak memory.
     chunk_work : ops and edges that a walk replays between two looks at the clock, in about
     `chunk_seconds`.
@@ -93,7 +93,12 @@ class BudgetedEvaluator:
             rows = slice(at, at + step)
             theirs = ranks if ranks is None or ranks.ndim == 1 else ranks[rows]
             began = time.perf_counter()
-            out[rows] = self._batch(devices[rows], theirs)
+            if self.measure is not None:
+                out[rows] = self._measured(devices[rows], self.measure)
+            else:
+                out[rows] = self.objective.evaluate_batch(
+                    self.problem, devices[rows], theirs, threads=self.threads
+                )
             spent = (time.perf_counter() - began) / step
             if (
                 at > 0 or self._seconds_per_row > 0 or step < todo
@@ -122,11 +127,6 @@ class BudgetedEvaluator:
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
 
-    def _batch(self, devices: NDArray[np.int32], ranks: Ints | None) -> Ints:
-        if self.measure is not None:
-            return self._measured(devices, self.measure)
-        return self.objective.evaluate_batch(self.problem, devices, ranks, threads=self.threads)
-
     def _measured(self, devices: NDArray[np.int32], measure: Measure) -> Ints:
         out = np.full(len(devices), INFEASIBLE, np.int64)
         for row in np.flatnonzero(self.space.feasible(devices)):
@@ -134,10 +134,9 @@ class BudgetedEvaluator:
             if math.isfinite(seconds):
                 ticks = round(seconds / self.problem.tick_seconds)
                 if not 0 <= ticks < 2**62:
+                    most = 2**62 * self.problem.tick_seconds
                     raise InputError(
-                        "measure: expected seconds between 0 and "
-                        f"{2**62 * self.problem.tick_seconds:.3g}, "
-                        f"received {seconds}"
+                        f"measure: expected seconds between 0 and {most:.3g}, received {seconds}"
                     )
                 out[row] = ticks
         return out

@@ -23,7 +23,7 @@ J. H. Holland, "Adaptation in natural and artificial systems", 1975 (crossover a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -68,22 +68,19 @@ SELECTIONS: dict[str, Callable[[np.random.Generator, int], int]] = {
 
 def uniform(rng: np.random.Generator, groups: int) -> Flags:
     """Take every group with probability one half."""
-    taken: Flags = rng.random(groups) < 0.5
-    return taken
+    return rng.random(groups) < 0.5
 
 
 def one_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups behind a random point."""
-    taken: Flags = np.arange(groups) >= rng.integers(groups + 1)
-    return taken
+    return np.arange(groups) >= rng.integers(groups + 1)
 
 
 def two_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups between two random points."""
     first, last = np.sort(rng.integers(groups + 1, size=2))
     place = np.arange(groups)
-    taken: Flags = (place >= first) & (place < last)
-    return taken
+    return (place >= first) & (place < last)
 
 
 CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
@@ -158,7 +155,7 @@ class Genetic(BatchSearch):
         size = int(np.clip(worth, least, self.population))
         share = min(tracker.evaluations_left, 10**9) // (size * effort.generations)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
-        climber: Climber = (
+        climber: WalkClimber | RowClimber = (
             WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
         )
         labels = [
@@ -166,7 +163,8 @@ class Genetic(BatchSearch):
             for level in effort.levels
             if level < space.num_units
         ]
-        members = climber.climb(_first_members(evaluator, starts[:size], size, rng), climb)
+        first = _first_members(evaluator, starts[:size], size, rng)
+        members = sorted(climber.climb(first, climb), key=lambda member: member.value)
         while members and not tracker.stop():
             children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
             members = _select(members + climber.climb(children, climb), size)
@@ -197,16 +195,6 @@ class Genetic(BatchSearch):
         return Member(INFEASIBLE, homes[0], order)
 
 
-class Climber(Protocol):
-    """A local search that improves every member."""
-
-    def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved by `steps` proposals each, best first; fewer if the budget
-        ends.
-        """
-        ...
-
-
 class WalkClimber:
     """Local search by compiled walks at almost no temperature, of `count` members at a time."""
 
@@ -224,14 +212,14 @@ class WalkClimber:
         self.team = WalkTeam(walks, evaluator.threads)
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved; fewer if the budget ends."""
+        """Return the members improved by `steps` proposals each; fewer if the budget ends."""
         space, tracker = self.evaluator.space, self.evaluator.tracker
         done: list[Member] = []
         count = len(self.team.walks)
         for at in range(0, len(members), count):
             team = members[at : at + count]
             for walk, member in zip(self.team.walks, team, strict=False):
-                walk.restart(space.devices_of(member.home), space.topological(member.order))
+                walk.restart(space.devices_of(member.home), space.context.topological(member.order))
             self._walk(len(team), steps)
             for walk in self.team.walks[: len(team)]:
                 device, order = walk.best()
@@ -240,7 +228,7 @@ class WalkClimber:
                     tracker.offer(walk.best_value, walk.best_placement())
             if tracker.stop():
                 break
-        return sorted(done, key=lambda member: member.value)
+        return done
 
     def _walk(self, count: int, steps: int, *, heat: float = 0.002) -> None:
         """Let the first `count` walks take `steps` steps each, or as many as the budget allows.
@@ -272,7 +260,7 @@ class RowClimber:
         self.evaluator, self.rng = evaluator, rng
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved."""
+        """Return the members improved by `steps` proposals each."""
         homes = np.stack([member.home for member in members])
         states = random_states(self.rng, len(members))
         rows = MutatedRows(self.evaluator, homes, [member.order for member in members], states)
@@ -280,11 +268,10 @@ class RowClimber:
             if self.evaluator.tracker.stop():
                 break
             rows.step(rows.values)
-        done = [
+        return [
             Member(*row)
             for row in zip(rows.values.tolist(), rows.homes, rows.orders(), strict=True)
         ]
-        return sorted(done, key=lambda member: member.value)
 
 
 def _first_members(
@@ -316,7 +303,7 @@ def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
                 name[x] = y
                 free_from.remove(x)
                 free_to.remove(y)
-    return np.asarray(name[b])
+    return name[b]
 
 
 def _select(members: list[Member], size: int) -> list[Member]:

@@ -28,7 +28,9 @@ chosen by what they earned).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -144,8 +146,7 @@ class WindowSearch:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
         self.unit = problem.units.unit
-        self.allowed = np.zeros((int(self.unit.max()) + 1, problem.num_devices), np.bool_)
-        self.allowed[self.unit] = allowed
+        self.allowed = allowed[problem.units.first_op]
         self.grid = common_unit(problem)
         if tracker.value is not None and tracker.value // self.grid > COARSE_HORIZON:
             self.grid = -(-tracker.value // COARSE_HORIZON)
@@ -201,24 +202,21 @@ class WindowSearch:
     # -------------------------------------------------------------------------------------
 
     def _window(self, now: Incumbent, kind: str, size: int) -> tuple[Ints, Ints]:
-        """Return (ops of the slice in incumbent order, ops to free)."""
-        free = WINDOWS[kind](self.problem, now, size, self.rng)
-        most = self.settings.slice_ops
-        return self._slice(now, free, most) if self.problem.num_ops > most else (now.order, free)
+        """Return (ops of the slice in incumbent order, ops to free).
 
-    def _slice(self, now: Incumbent, free: Ints, most: int) -> tuple[Ints, Ints]:
-        """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it
-        is.
+        The slice is a stretch of the incumbent's order around the ops to free; of these, what does
+        not fit stays as it is.
         """
-        position = np.argsort(now.order)
-        at = np.sort(position[free])
-        middle = int(at[len(at) // 2])
-        low = max(0, min(middle - most // 2, self.problem.num_ops - most))
+        free = WINDOWS[kind](self.problem, now, size, self.rng)
+        most, num_ops = self.settings.slice_ops, self.problem.num_ops
+        if num_ops <= most:
+            return now.order, free
+        at = np.sort(np.argsort(now.order)[free])
+        low = max(0, min(int(at[len(at) // 2]) - most // 2, num_ops - most))
         # `order` is by start: ops before the stretch started earlier and are fixed, those after it
         # follow
         inside = now.order[low : low + most]
-        kept = free[(position[free] >= low) & (position[free] < low + most)]
-        return inside, kept
+        return inside, free[np.isin(free, inside)]
 
     # --- subproblem
     # ----------------------------------------------------------------------------------
@@ -229,16 +227,16 @@ class WindowSearch:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its
         effort).
         """
-        members = np.bincount(self.unit, minlength=len(self.allowed))
-        held = np.bincount(self.unit[inside], minlength=len(self.allowed))
-        units = {i for i in self.unit[free].tolist() if members[i] == held[i]}
-        loose = {*free.tolist(), *(v for v in inside.tolist() if self.unit[v] in units)}
-        window = Window(inside, units, loose, compact)
-        model = WindowModel(
-            self.problem, now, window, self.allowed, self.grid, self.tracker.lower_bound
-        )
-        if model.infeasible:
+        lower = -(-self.tracker.lower_bound // self.grid)
+        horizon = (now.makespan if compact else now.makespan - 1) // self.grid
+        if horizon < lower and not compact:
             return None, True
+        held = np.bincount(self.unit[inside], minlength=len(self.allowed))
+        whole = held == np.diff(self.problem.units.member_ptr)
+        units = {i for i in self.unit[free].tolist() if whole[i]}
+        loose = {*free.tolist(), *(v for v in inside.tolist() if self.unit[v] in units)}
+        window = Window(inside.tolist(), units, loose, compact)
+        model = WindowModel(self.problem, now, window, self.allowed, self.grid, lower, horizon)
         solver = cp_solver(
             workers=self.settings.num_workers,
             seed=int(self.rng.integers(2**31 - 1)),
@@ -253,48 +251,41 @@ class WindowSearch:
         return Placement(device, rank), solved
 
 
+def _stretch(ops: Ints, size: int, rng: Generator) -> Ints:
+    """Return so many consecutive ones of some ops, or all where they are fewer."""
+    size = min(size, len(ops))
+    low = int(rng.integers(0, len(ops) - size + 1))
+    return ops[low : low + size]
+
+
 def by_time(problem: PlacementProblem, now: Incumbent, size: int, rng: Generator) -> Ints:
     """Take consecutive ops in the order of their starts."""
-    size = min(size, problem.num_ops)
-    low = int(rng.integers(0, problem.num_ops - size + 1))
-    return now.order[low : low + size]
+    return _stretch(now.order, size, rng)
 
 
 def by_device_pair(problem: PlacementProblem, now: Incumbent, size: int, rng: Generator) -> Ints:
     """Take consecutive ops of two devices."""
     used = np.unique(now.device)
     pair = rng.choice(used, min(2, len(used)), replace=False)
-    if len(used) == 1 and problem.num_devices > 1:
-        pair = used
-    ops = now.order[np.isin(now.device[now.order], pair)]
-    size = min(size, len(ops))
-    low = int(rng.integers(0, len(ops) - size + 1))
-    return np.asarray(ops[low : low + size])
+    return _stretch(now.order[np.isin(now.device[now.order], pair)], size, rng)
 
 
 def by_critical_path(problem: PlacementProblem, now: Incumbent, size: int, rng: Generator) -> Ints:
     """Take a stretch of the critical path, and ops that run at the same time."""
-    path = _critical_path(problem, now, rng)
-    take = max(1, min(len(path), size // 2))
-    low = int(rng.integers(0, len(path) - take + 1))
-    chosen = path[low : low + take]
+    chosen = _stretch(_critical_path(problem, now, rng), max(1, size // 2), rng)
     begin, end = int(now.start[chosen].min()), int(now.finish[chosen].max())
     beside = np.flatnonzero((now.finish > begin) & (now.start < end))
     beside = np.setdiff1d(beside, chosen)
-    extra = rng.permutation(beside)[: max(0, size - take)]
+    extra = rng.permutation(beside)[: max(0, size - len(chosen))]
     return np.concatenate([chosen, extra])
 
 
 def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) -> Ints:
     """Walk back from the last end: each op waits for its device's previous op or for an input."""
     ptr, source, tensor = problem.predecessors
-    previous: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for v in now.order.tolist():
-        d = int(now.device[v])
-        if d in last:
-            previous[v] = last[d]
-        last[d] = v
+    by_device = now.order[np.argsort(now.device[now.order], kind="stable")]
+    pairs = pairwise(by_device.tolist())
+    previous = {v: u for u, v in pairs if now.device[u] == now.device[v]}
     at = int(now.finish.argmax())
     path = [at]
     while now.start[at] > 0 and len(path) <= problem.num_ops:
@@ -375,21 +366,16 @@ def tails(problem: PlacementProblem, now: Incumbent) -> Ints:
     """Longest path from the start of every op to the end, with devices and orders of the
     incumbent.
     """
-    n = problem.num_ops
-    result = np.zeros(n, np.int64)
+    result = np.zeros(problem.num_ops, np.int64)
     ptr, target, tensor = problem.successors
     follower: dict[int, int] = {}  # device -> the op that was visited last
     for v in now.order[::-1].tolist():
-        after = 0
         d = int(now.device[v])
-        if d in follower:
-            after = int(result[follower[d]])
+        after = int(result[follower[d]]) if d in follower else 0
         for e in range(ptr[v], ptr[v + 1]):
             w = int(target[e])
-            after = max(
-                after,
-                arrival_delay(problem, now, int(tensor[e]), d, int(now.device[w])) + int(result[w]),
-            )
+            delay = arrival_delay(problem, now, int(tensor[e]), d, int(now.device[w]))
+            after = max(after, delay + int(result[w]))
         result[v] = after + int(problem.compute[v, d])
         follower[d] = v
     return result
@@ -399,7 +385,7 @@ def tails(problem: PlacementProblem, now: Incumbent) -> Ints:
 class Window:
     """What a subproblem may change."""
 
-    inside: Ints  # ops of the slice, by incumbent order
+    inside: list[int]  # ops of the slice, by incumbent order
     free: set[int]  # units that may change device
     loose: set[int]  # ops of the slice that may change their order
     compact: bool  # minimise the ends of all ops at the same makespan, instead of the makespan
@@ -412,7 +398,7 @@ class WindowModel:
     ----------
     allowed : whether a unit may run on a device, shape (num_units, num_devices).
     grid : ticks of a step of the model's time.
-    lower : proven bound on the makespan, ticks.
+    lower, horizon : proven bound on the makespan, and the end of all ops at most, in such steps.
     """
 
     def __init__(
@@ -423,17 +409,12 @@ class WindowModel:
         allowed: Flags,
         grid: int,
         lower: int,
+        horizon: int,
     ) -> None:
         self.problem, self.now, self.unit, self.grid = problem, now, problem.units.unit, grid
-        self.inside = [int(v) for v in window.inside]
-        self.within = set(self.inside)
+        self.inside, self.within = window.inside, set(window.inside)
         self.model = cp_model.CpModel()
-        self.loose = window.loose
-        top = now.makespan if window.compact else now.makespan - 1
-        self.horizon = top // grid
-        self.infeasible = self.horizon < -(-lower // grid) and not window.compact
-        if self.infeasible:
-            return
+        self.loose, self.horizon = window.loose, horizon
         tail = tails(problem, now)
         self._devices(allowed, window.free)
         self._times(tail)
@@ -443,12 +424,12 @@ class WindowModel:
         if window.compact:
             self.model.minimize(sum(self.end[v] for v in self.inside))
         else:
-            self.makespan = self.model.new_int_var(-(-lower // grid), self.horizon, "makespan")
+            makespan = self.model.new_int_var(lower, horizon, "makespan")
             for v in self.inside:
-                self.model.add(self.makespan >= self.end[v] + self.after[v])
+                self.model.add(makespan >= self.end[v] + self.after[v])
             for v, d, extra in self.device_tails:
-                self.model.add(self.makespan >= self.end[v] + extra).only_enforce_if(self.on[v][d])
-            self.model.minimize(self.makespan)
+                self.model.add(makespan >= self.end[v] + extra).only_enforce_if(self.on[v][d])
+            self.model.minimize(makespan)
 
     def _devices(self, allowed: Flags, free: set[int]) -> None:
         true = self.model.new_constant(1)
@@ -458,10 +439,8 @@ class WindowModel:
             i, now = int(self.unit[v]), int(self.now.device[v])
             if i not in by_unit:
                 devices = np.flatnonzero(allowed[i]).tolist() if i in free else [now]
-                if len(devices) == 1:
-                    by_unit[i] = {devices[0]: true}
-                else:
-                    by_unit[i] = self._choice(i, devices, now)
+                only = len(devices) == 1
+                by_unit[i] = {devices[0]: true} if only else self._choice(i, devices, now)
             self.on[v] = by_unit[i]
         self.free_units = {i: literals for i, literals in by_unit.items() if len(literals) > 1}
 
@@ -521,12 +500,12 @@ class WindowModel:
 
     def _no_overlap(self) -> None:
         m = self.model
-        lanes: dict[int, list[Any]] = {}
+        lanes: defaultdict[int, list[Any]] = defaultdict(list)
         chain: dict[int, int] = {}
         for v in self.inside:
             for d, x in self.on[v].items():
                 size = int(self.problem.compute[v, d]) // self.grid
-                lanes.setdefault(d, []).append(
+                lanes[d].append(
                     m.new_optional_fixed_size_interval_var(self.start[v], size, x, f"run_{v}_{d}")
                 )
             if v not in self.loose:
@@ -594,24 +573,16 @@ class WindowModel:
                     m.add(self.start[v] >= self.end[u] + ticks).only_enforce_if([x, self.on[v][e]])
 
     def _memory(self) -> None:
-        p = self.problem
-        used = np.zeros(p.num_devices, np.int64)
-        weight: dict[int, int] = dict.fromkeys(self.free_units, 0)
-        for v, i in enumerate(self.unit.tolist()):
-            if i in weight:
-                weight[i] += int(p.resident[v])
-            else:
-                used[self.now.device[v]] += p.resident[v]
-        for d in range(p.num_devices):
-            if p.capacity[d] >= UNLIMITED:
-                continue
-            terms = [
-                w * self.free_units[i][d]
-                for i, w in weight.items()
-                if w and d in self.free_units[i]
-            ]
+        """Let free units share what the others leave of each device."""
+        units, size = self.problem.units, self.problem.units.bytes.tolist()
+        fixed = np.ones(len(size), np.bool_)
+        fixed[[*self.free_units]] = False
+        left = units.capacity.copy()
+        np.subtract.at(left, self.now.device[units.first_op[fixed]], units.bytes[fixed])
+        for d in np.flatnonzero(units.capacity < UNLIMITED).tolist():
+            terms = [size[i] * x[d] for i, x in self.free_units.items() if size[i] and d in x]
             if terms:
-                self.model.add(sum(terms) <= int(p.capacity[d] - used[d]))
+                self.model.add(sum(terms) <= int(left[d]))
 
     def decode(self, value: Any) -> tuple[Ints, Ints]:
         """Return (device, rank): slice ops by their new starts, between the ops before and after

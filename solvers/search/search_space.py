@@ -23,19 +23,18 @@ from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
-from placeopt.model.placement import Placement
 from placeopt.model.union_find import root as find_root
 from placeopt.period.objective import PERIOD
-from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.ranks import priority_list
-from placeopt.solvers.heuristics.repair import fits, repair
+from placeopt.solvers.heuristics.context import Context, equal_parts
+from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
 
@@ -96,7 +95,7 @@ class SearchSpace:
     def sequence(self) -> Ints:
         """Ops by decreasing upward rank: a topological order."""
         level, _ = self.context.upward_rank()
-        return frozen(self.topological(self.context.by_decreasing(level)))
+        return frozen(self.context.topological(self.context.by_decreasing(level)))
 
     @cached_property
     def rank(self) -> Ints:
@@ -108,12 +107,6 @@ class SearchSpace:
         """Ticks of work per device, on mean devices: the scale of temperatures."""
         return max(1.0, float(self.context.mean_compute.sum()) / self.problem.num_devices)
 
-    def topological(self, order: Ints) -> Ints:
-        """Return `order` changed so that producers precede consumers: always the earliest op that
-        is free.
-        """
-        return np.asarray(priority_list(self.context.graph, Context.inverse(order)), np.int64)
-
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them
         (topological).
@@ -123,8 +116,8 @@ class SearchSpace:
             plan = evaluate(self.problem, placement, queue, check=False)
         except InfeasiblePlacementError:
             return self.sequence
-        return self.topological(
-            np.lexsort((self.context.position, plan.finish, plan.start)).astype(np.int64)
+        return self.context.topological(
+            np.lexsort((self.context.position, plan.finish, plan.start))
         )
 
     def homes_of(self, device: NDArray[Any]) -> Ints:
@@ -144,12 +137,7 @@ class SearchSpace:
         good &= units.allowed[np.arange(self.num_units), safe].all(axis=1)
         for row, home in enumerate(safe):
             good[row] &= fits(units, home)
-        return np.asarray(good)
-
-    def repaired(self, homes: Ints) -> Ints | None:
-        """Return homes that fit, close to `homes`; None if no way was found."""
-        fitted = repair(self.problem.units, homes, self.context.unit_work)
-        return self.context.packing if fitted is None else fitted
+        return good
 
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
         """Return an allowed device per unit, uniform before repair; None if nothing was found that
@@ -157,19 +145,16 @@ class SearchSpace:
         """
         allowed = self.problem.units.allowed
         pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
-        return self.repaired(pick.astype(np.int64))
+        return self.context.repaired_homes(pick.astype(np.int64))
 
     def chunk_homes(self) -> Ints | None:
         """Contiguous chunks of the topological order with equal work, one per device, repaired to
         fit.
         """
         problem = self.problem
-        work = self.context.mean_compute[problem.topological_order]
-        middle = np.cumsum(work) - work / 2
-        chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
-        device = np.empty(problem.num_ops, np.int64)
-        device[problem.topological_order] = np.minimum(chunk, problem.num_devices - 1)
-        return self.repaired(self.homes_of(device))
+        order, device = problem.topological_order, np.empty(problem.num_ops, np.int64)
+        device[order] = equal_parts(self.context.mean_compute[order], problem.num_devices)
+        return self.context.repaired_homes(self.homes_of(device))
 
     def groups(self, count: int) -> Ints:
         """Label of each unit, at most about `count` labels, by merging along the heaviest edges.
@@ -184,7 +169,7 @@ class SearchSpace:
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
         weight = self.tensor_weight[problem.edge_tensor]
-        heaviest = np.lexsort((np.arange(len(weight)), -weight))
+        heaviest = np.argsort(-weight, kind="stable")
         source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
         target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]
@@ -195,20 +180,6 @@ class SearchSpace:
         return groups_along(
             source, target, order, alone, problem.capacity.astype(np.float64), float(most), count
         )
-
-
-def ranked(device: Ints, start: Ints, finish: Ints, position: Ints) -> Placement:
-    """Return the placement whose `planned` execution runs every device's ops by start."""
-    return Placement.from_starts(device, start, np.lexsort((position, finish)))
-
-
-def distinct(placements: Iterable[Placement]) -> list[Placement]:
-    """Drop placements that occurred before."""
-    kept: list[Placement] = []
-    for placement in placements:
-        if not any(placement == other for other in kept):
-            kept.append(placement)
-    return kept
 
 
 class Groups(NamedTuple):

@@ -104,7 +104,7 @@ class Sides:
     pieces = Pieces()
 
     def __init__(
-        self, problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None = None
+        self, problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None
     ) -> None:
         self.problem = problem
         begun = time.perf_counter()

@@ -73,9 +73,7 @@ def board_of(compact: Compact, choice: Ints) -> Board:
     least, added = room_of(compact.capacity)
     amounts = compact.usage[compact.node_ptr[:-1] + choice]
     take_all(least, added, compact.first, compact.last, amounts)
-    most = np.where(
-        compact.last > compact.first, np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]), 0
-    )
+    most = np.where(compact.last > compact.first, compact.most_usage, 0)
     place = np.full(len(choice), -1, np.int64)
     order, parent, link, old = np.zeros((4, len(choice)), np.int64)
     return Board(

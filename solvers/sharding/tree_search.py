@@ -54,7 +54,7 @@ from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.compact import as_draft, condense, costs_of, draft_of, over_time
+from placeopt.sharding.compact import as_draft, condense, cost_of, draft_of, over_time, usage_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.exact_rest import solve_rest
@@ -171,8 +171,7 @@ class TreeSearch:
         nodes, whole = np.arange(compact.num_nodes), flat(self.factors)
         local = tree_sizes(mean_subtree(self.factors) / 10)
         self.trees = [*self.following, *(Trees(most, whole, nodes) for most in local)]
-        most = np.maximum.reduceat(compact.usage, compact.node_ptr[:-1])
-        peak = over_time(compact.first, compact.last, most, len(compact.capacity))
+        peak = over_time(compact.first, compact.last, compact.most_usage, len(compact.capacity))
         self.unlimited = compact._replace(capacity=np.maximum(peak, 0))
         self.attempts = 0
         self._made, self._limit = 0, 1
@@ -198,8 +197,7 @@ class TreeSearch:
 
     def cost_of(self, choice: Ints) -> int:
         """Return what a choice costs, edges and nodes that were decided before left out."""
-        nodes, edges = costs_of(self.compact, choice)
-        return int(nodes.sum()) + int(edges.sum())
+        return cost_of(self.compact, choice)
 
     def moves(self, roots: Ints, trees: Trees, prices: Floats, compact: Compact) -> None:
         """Make a move at each root, usage priced by time point."""
@@ -259,7 +257,7 @@ class TreeSearch:
             self._made += 1
             if found is not None:
                 self.board = board_of(self.compact, found)
-                self._keep_best()
+                self.offer_best(self.board.choice)
             yield
             if found is None:
                 return
@@ -282,7 +280,7 @@ class TreeSearch:
     def _strict(self, turns: int) -> Iterator[None]:
         """Make moves within the capacity."""
         self.board = board_of(self.compact, self.board.choice)
-        self._keep_best()
+        self.offer_best(self.board.choice)
         yield from self._phase(self.compact, None, self.options.scales, turns)
 
     def _phase(
@@ -303,7 +301,7 @@ class TreeSearch:
             for roots in self._turn(trees):
                 self.moves(roots, trees, now, compact)
                 if prices is None:
-                    self._keep_best()
+                    self.offer_best(self.board.choice)
                 yield
             cycles, rest = divmod(turn + 1, len(cycle))
             if rest == 0:
@@ -321,13 +319,9 @@ class TreeSearch:
     def _priced(self, prices: Floats | None) -> float:
         """Return what the choice on the board costs, its usage as well if there are prices."""
         cost = float(self.cost_of(self.board.choice))
-        return cost if prices is None else cost + float(prices @ self._usage())
-
-    def _usage(self) -> Ints:
-        """Return the usage of the choice on the board at every time point."""
-        c = self.compact
-        amounts = c.usage[c.node_ptr[:-1] + self.board.choice]
-        return over_time(c.first, c.last, amounts, len(c.capacity))
+        if prices is None:
+            return cost
+        return cost + float(prices @ usage_of(self.compact, self.board.choice))
 
     def _turn(self, trees: Trees) -> Iterator[Ints]:
         """Yield the roots of a turn's moves, piece by piece."""
@@ -346,7 +340,7 @@ class TreeSearch:
         c = self.compact
         prices, extra = self._prices.copy(), 0.0
         for turn in range(self.options.doublings):
-            usage = self._usage()
+            usage = usage_of(c, self.board.choice)
             over = usage > c.capacity
             if not over.any():
                 return
@@ -366,20 +360,12 @@ class TreeSearch:
                 roots = roots[count:]
                 yield
         choice = self.board.choice.copy()
-        live = np.array([self._over_in(v, over) for v in range(c.num_nodes)])
+        live = prices_of_nodes(c, over) > 0
         choice[live] = least_usage(c)[live]
         self.board = board_of(c, choice)
 
-    def _over_in(self, v: int, over: Flags) -> bool:
-        return bool(over[self.compact.first[v] : self.compact.last[v]].any())
-
     def _jitter(self) -> float:
         return 1.0 + self.options.jitter * (2.0 * float(self.rng.random()) - 1.0)
-
-    def _keep_best(self) -> None:
-        cost = self.cost_of(self.board.choice)
-        if cost < self.best_cost:
-            self.best, self.best_cost = self.board.choice.copy(), cost
 
 
 def tree_sizes(most: float) -> list[int]:
@@ -394,24 +380,16 @@ class Windows:
 
     Attributes
     ----------
-    pairs : about how many pairs of strategies the next window leaves open.
-
-    Parameters
-    ----------
-    first_pairs : of the first window. seconds : deterministic ones of CP-SAT per window: the length
-    of one step of a search, after which others get their turn.
+    pairs : about how many pairs of strategies the next window leaves open; at first `first_pairs`.
+    seconds : deterministic ones of CP-SAT per window: the length of one step of a search, after
+    which others get their turn.
     """
 
-    def __init__(
-        self,
-        compact: Compact,
-        rng: np.random.Generator,
-        first_pairs: int = 2000,
-        seconds: float = 0.1,
-    ) -> None:
-        self.compact, self.rng = compact, rng
-        self.pairs = self.first_pairs = first_pairs
-        self.seconds = seconds
+    first_pairs: ClassVar[int] = 2000
+    seconds: ClassVar[float] = 0.1
+
+    def __init__(self, compact: Compact, rng: np.random.Generator) -> None:
+        self.compact, self.rng, self.pairs = compact, rng, self.first_pairs
 
     def improve(self, choice: Ints, cost: int, other: Ints | None = None) -> Ints | None:
         """Return a choice of less than `cost`, that of `choice`, which differs in a window, and has
@@ -439,8 +417,7 @@ class Windows:
             deterministic=True,
             seed=int(self.rng.integers(2**31)),
         )
-        settled = found.bound >= below if found.choice is None else True
-        if settled:
+        if found.choice is not None or found.bound >= below:
             self.pairs = min(2 * self.pairs, CP_SAT_PAIRS)
         else:
             self._shrink()
@@ -452,8 +429,7 @@ class Windows:
     def _window(self, choice: Ints, sizes: Ints) -> Flags:
         """Return which nodes are free, if they have so many strategies there: more than one."""
         c = self.compact
-        amounts = c.usage[c.node_ptr[:-1] + choice]
-        used = over_time(c.first, c.last, amounts, len(c.capacity))
+        used = usage_of(c, choice)
         free = np.zeros(c.num_nodes, np.bool_)
         seen = sizes < 2
         starts, open_pairs = iter(self.rng.permutation(np.flatnonzero(~seen)).tolist()), 0

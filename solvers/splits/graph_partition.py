@@ -27,7 +27,7 @@ baseline).
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -110,19 +110,13 @@ def partitions(
 
 
 def parts_of(
-    partitioner: Any,
-    parts: int,
-    graph: WeightedGraph,
-    work: Ints,
-    seed: int,
-    starts: int,
-    imbalances: tuple[int, ...] = (30, 100, 300, 1000),
+    partitioner: Any, parts: int, graph: WeightedGraph, work: Ints, seed: int, starts: int
 ) -> Iterator[Ints]:
     """Yield the part of every node of a graph, for every imbalance (in thousandths) and seed."""
     if parts == 1 or len(work) == 1:
         yield np.zeros(len(work), np.int64)
         return
-    for imbalance, start in itertools.product(imbalances, range(starts)):
+    for imbalance, start in itertools.product((30, 100, 300, 1000), range(starts)):
         _, part = partitioner.part_graph(
             parts,
             partitioner.CSRAdjacency(graph.pointer, graph.neighbour),
@@ -147,7 +141,7 @@ def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> Weigh
     """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are
     dropped.
     """
-    total: dict[tuple[int, int], int] = defaultdict(int)
+    total: Counter[tuple[int, int]] = Counter()
     for u, v, weight in zip(source.tolist(), target.tolist(), ticks.tolist(), strict=True):
         if u != v:
             total[u, v] += weight
@@ -158,12 +152,12 @@ def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> Weigh
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 
-def scaled(ticks: Ints, *, most: int = 100_000) -> list[int]:
-    """Return positive whole weights in proportion to ticks, up to `most`: far from where sums of 32
-    bits overflow.
+def scaled(ticks: Ints) -> list[int]:
+    """Return positive whole weights in proportion to ticks, up to 100 000: far from where sums of
+    32 bits overflow.
     """
-    largest = max(int(ticks.max()), 1) if len(ticks) else 1
-    return [max(1, round(int(x) * min(1.0, most / largest))) for x in ticks]
+    scale = min(1.0, 100_000 / int(ticks.max(initial=1)))
+    return [max(1, round(x * scale)) for x in ticks.tolist()]
 
 
 @dataclass(frozen=True)
@@ -179,7 +173,7 @@ class MinCut(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the parts of every imbalance and seed, list-scheduled."""
         problem, partitioner = context.problem, load_partitioner()
-        tensor = np.repeat(np.arange(len(problem.producer)), np.diff(problem.consumer_ptr))
+        tensor = problem.edge_tensor
         ticks = np.rint(context.mean_transfer).astype(np.int64)[tensor]
         graph = undirected(problem.num_ops, problem.producer[tensor], problem.consumer, ticks)
         seed = int(tracker.rng().integers(1, 2**30))

@@ -62,7 +62,7 @@ class SplitLocalSearch(SearchSolver):
                 return
             start = random_split(model, evaluator, rng, self.tries)
             if start is not None:
-                descend(model, evaluator, tracker, *start)
+                descend(model, evaluator, *start)
         if tracker.solution is None:
             tracker.message = (
                 f"none of {self.restarts} starts with {self.tries} random splits each fits the "
@@ -85,24 +85,16 @@ def random_split(
     return None
 
 
-def descend(
-    model: ContractedProblem,
-    evaluator: BudgetedEvaluator,
-    tracker: Tracker[Placement],
-    home: Ints,
-    value: int,
-) -> None:
+def descend(model: ContractedProblem, evaluator: BudgetedEvaluator, home: Ints, value: int) -> None:
     """Make the best move of one node until none lowers the period or the budget is spent."""
     able = model.allowed[:, model.type_of]
-    while not tracker.stop():
+    while not evaluator.tracker.stop():
         nodes, devices = np.nonzero(able & (np.arange(able.shape[1]) != home[:, None]))
-        rows = np.repeat(home[model.node][None, :], len(nodes), axis=0)
-        rows[model.node[None, :] == nodes[:, None]] = np.repeat(
-            devices, np.bincount(model.node, minlength=len(home))[nodes]
-        )
-        values = evaluator.values(rows)
-        best = int(values.argmin()) if len(values) else 0
-        if not len(values) or values[best] >= value:
+        moved = np.repeat(home[None, :], len(nodes), axis=0)
+        moved[np.arange(len(nodes)), nodes] = devices
+        values = evaluator.values(moved[:, model.node])
+        if values.min(initial=value) >= value:
             return
+        best = int(values.argmin())
         value = int(values[best])
         home[nodes[best]] = devices[best]

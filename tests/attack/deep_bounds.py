@@ -42,7 +42,6 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
 from placeopt.model.placement import Placement
 from placeopt.period import bounds as period_bounds
-from placeopt.period import contracted
 from placeopt.period.bounds import (
     closing,
 )
@@ -82,7 +81,6 @@ SMALL = {
         (PriceSearch, "rounds.near", (0.5,)),
         (PriceSearch, "rounds.disjoint", (1,)),
         (PriceSearch, "rounds.least_steady", (2.0,)),
-        (contracted, "ROWS_AT_ONCE", (1, 2)),
         (CoverBound, "bisection.most_nodes", (0,)),
         (CoverBound, "rounds.disjoint", (1,)),
         (CoverBound, "rounds.least_steady", (2.0,)),

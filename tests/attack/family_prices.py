@@ -9,8 +9,6 @@ import random
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import combinations, product
-from types import SimpleNamespace
-from unittest import mock
 
 import brute_force
 import compare
@@ -22,7 +20,6 @@ from limits import clock, patched
 
 from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
-from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
 from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.closing import Choice, Closing, PriceSearch, can_close, disjoint_sets
@@ -36,7 +33,7 @@ from placeopt.period.bounds.set_prices import (
     UndecidedError,
 )
 from placeopt.period.bounds.set_tables import SetTables
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import contract, device_types
 from placeopt.period.evaluate import period_batch
 
 FOREVER = 1e6
@@ -116,12 +113,10 @@ def attack(seed):
 
 
 def _contracted(case, problem, best, rng):
-    """Devices are of one type only where all their times and bytes are equal, whatever words tell
-    them apart; and the best placement of what is contracted is the best one.
+    """Devices are of one type only where all their times and bytes are equal; and the best
+    placement of what is contracted is the best one.
     """
-    few = SimpleNamespace(integers=lambda low, high, size: np.full(size, rng.choice([0, 1, low])))
-    with mock.patch.object(contracted.np.random, "default_rng", return_value=few):
-        types = contracted.device_types(problem)
+    types = device_types(problem)
     looks = []
     for d in range(case.num_devices):
         io = [row[case.io_class[d]] if case.io_class[d] >= 0 else 0 for row in case.transfer]

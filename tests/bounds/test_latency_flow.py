@@ -22,9 +22,8 @@ from placeopt.latency.bounds.flow import (
     Reduction,
     _crossing_time,
     _op_graph,
-    _smallest,
 )
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, fastest
 
 FAR = 1 << 60
 
@@ -422,7 +421,7 @@ def reduced(compute, edges, **fields):
     """Return the reduction of a problem of two accelerators and a pool."""
     settings = {"objective": "latency", "io_class": [0, 0, -1], "slots": 1, **fields}
     problem = po.PlacementProblem.from_edges([[t, t, p] for t, p in compute], edges, **settings)
-    fast, slow = _smallest(problem, [0, 1]), _smallest(problem, [2])
+    fast, slow = fastest(problem.compute[:, [0, 1]]), fastest(problem.compute[:, [2]])
     return Reduction(problem, fast, slow, problem.io_ticks[:, [0, 1]].min(axis=1))
 
 
@@ -556,8 +555,8 @@ def test_what_lies_between_two_ops_of_a_slot_is_in_it():
         problem = problems.random_problem(seed, n=8, objective="latency", slots=1).replace(
             colocation=np.full(8, -1)
         )
-        fast = _smallest(problem, [d for d in range(3) if problem.io_class[d] >= 0])
-        slow = _smallest(problem, [d for d in range(3) if problem.io_class[d] < 0])
+        fast = fastest(problem.compute[:, problem.io_class >= 0])
+        slow = fastest(problem.compute[:, problem.io_class < 0])
         found = Reduction(problem, fast, slow, problem.io_ticks[:, :2].min(axis=1))
         reach = nx.transitive_closure_dag(found.graph)
         kept = set(np.flatnonzero(rng.random(8) < 0.6).tolist())
@@ -603,8 +602,8 @@ def test_nodes_of_one_class_follow_or_feed_each_other(slots):
         problem = problem.replace(
             compute=np.where(idle, np.minimum(problem.compute, 0), problem.compute)
         )
-        fast = _smallest(problem, [d for d in range(3) if problem.io_class[d] >= 0])
-        slow = _smallest(problem, [d for d in range(3) if problem.io_class[d] < 0])
+        fast = fastest(problem.compute[:, problem.io_class >= 0])
+        slow = fastest(problem.compute[:, problem.io_class < 0])
         io = problem.io_ticks[:, problem.io_class >= 0].min(axis=1)
         found = Reduction(problem, fast, slow, io)
         nodes = found._nodes(set(range(6)), Charges(problem, io))

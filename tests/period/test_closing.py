@@ -179,7 +179,7 @@ def test_best_prices_bound_every_set(monkeypatch, room, part):
             except UndecidedError:
                 assert room < 100
                 continue
-            usable = search.usable(limit)
+            usable = search.cover.usable(limit, search.cover.g)
             dearest = max(
                 int(found.price[s].sum())
                 for s in subsets(cover.model)

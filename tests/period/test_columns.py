@@ -74,7 +74,9 @@ def test_a_set_costs_what_its_load_says(part):
                 lower, upper = np.zeros(part_of.width), np.ones(part_of.width)
                 lower[:n] = upper[:n] = flags
                 for limit in {max(1, load), max(1, load - 1)}:
-                    found = bound._relaxed(part_of, limit, prices, lower, upper)
+                    rows = columns._with_limit(part_of, limit)
+                    cost = -columns._pad(prices, part_of.width)
+                    found = bound._relaxed(cost, rows, lower, upper)
                     bytes_ = sum(int(model.resident[v]) for v in held)
                     right = load <= limit and bytes_ <= int(model.capacity[g])
                     expected = prices[flags].sum() if right else -np.inf
@@ -182,7 +184,7 @@ def test_prices_that_refute_are_right():
                 for prices in (uniform, rng.random(model.num_nodes) + 0.01):
                     try:
                         found = bound._prices_refute(limit, prices)
-                    except columns._UndecidedError:
+                    except columns.UndecidedError:
                         continue
                     assert found is not None or limit < best, (seed, limit)
                     refuted += found is None

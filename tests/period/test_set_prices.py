@@ -223,7 +223,7 @@ def test_long_lists_are_cut(monkeypatch):
             continue
         search = PriceSearch(cover, SetTables(cover.pricer.graph, 0.0))
         found = search.best(best, time.perf_counter() + SOON)
-        usable = search.usable(best)
+        usable = search.cover.usable(best, search.cover.g)
         for members in subsets(cover.model):
             if usable[members].all() and cover.pricer.load(members) <= best:
                 assert int(found.price[members].sum()) <= found.most, seed

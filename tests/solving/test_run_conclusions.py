@@ -41,7 +41,7 @@ def ended(value, devices, *, bound=0, start=None):
         TracePoint(0.2, 2, 3, 2),
         TracePoint(0.3, 3, 14, 2),
     ]
-    return tracker, _conclude(tracker, objective_of(problem), measured=False)
+    return tracker, _conclude(tracker, objective_of(problem))
 
 
 def test_a_value_that_meets_the_bound_is_optimal():

@@ -738,10 +738,10 @@ def test_a_judge_is_asked_again_unless_it_has_judged_this(monkeypatch):
     tracker = Tracker("x", problem_of(), Budget(seconds=60))
     tracker.offer(3, Placement(GOOD))
     finish = run_module._finish
-    assert finish(tracker, objective, tracker.solution, False).value == VALUE
+    assert finish(tracker, objective, tracker.solution).value == VALUE
     tracker.verdict = tracker.solution, Finished(99, "fifo", ())
-    assert finish(tracker, objective, tracker.solution, False).value == 99
-    assert finish(tracker, objective, Placement(WORSE), False).value == 14
+    assert finish(tracker, objective, tracker.solution).value == 99
+    assert finish(tracker, objective, Placement(WORSE)).value == 14
 
 
 @pytest.mark.parametrize("name", [int, None, ""])

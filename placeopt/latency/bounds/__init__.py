@@ -30,6 +30,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import sample
+from placeopt.model.arrays import fastest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -88,34 +91,42 @@ def longest_path(problem: PlacementProblem) -> int:
     return int((_around(problem)[0] + problem.min_compute).max())
 
 
-def load_bound(problem: PlacementProblem, path: int) -> int:
-    """Return the bound in ticks, at least `path`, the longest path."""
+def load_bound(problem: PlacementProblem, path: int, *, heads: int = 64) -> int:
+    """Return the bound in ticks, at least `path`, the longest path.
+
+    Parameters
+    ----------
+    heads : that are tried as `a`, spread evenly over their ranks: every choice is a valid bound,
+    and one of all ops costs a sort of them.
+    """
     accelerators = problem.io_class >= 0
-    if not accelerators.any():
+    count = int(accelerators.sum())
+    if count == 0:
         return path
-    busy = _fastest(problem.compute[:, accelerators])
-    cpu = _fastest(problem.compute[:, ~accelerators])
     head, tail = _around(problem)
-    through = head + tail + np.where(cpu < 0, 0, cpu)
-    windows = _Windows(head, tail, np.where(busy < 0, 0, busy), int(accelerators.sum()))
+    times = problem.compute
+    rows = head, tail, fastest(times[:, accelerators]), fastest(times[:, ~accelerators])
+    order = np.argsort(-tail, kind="stable")
+    head, tail, busy, cpu = (row[order] for row in rows)
+    busy, through = np.maximum(busy, 0), head + tail + np.maximum(cpu, 0)
+    levels = sample(np.unique(head), heads).tolist()
 
     def refutes(limit: int) -> bool:
-        return windows.refute(limit, (cpu < 0) | (through > limit))
+        """Whether some of the ops that must be on accelerators have no room within `limit`."""
+        must = (cpu < 0) | (through > limit)
+        for level in levels:
+            inside = must & (head >= level)
+            work = np.cumsum(np.where(inside, busy, 0))
+            if (inside & (-(-work // count) > limit - level - tail)).any():
+                return True
+        return False
 
     # below the longest path all is refuted; with all work after one another nothing is
-    low, high = path - 1, path + int(windows.busy.sum())
+    low, high = path - 1, path + int(busy.sum())
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if refutes(middle) else (low, middle)
     return high
-
-
-def _fastest(times: Ints) -> Ints:
-    """Return the shortest time of every op on some devices, -1 where none runs it."""
-    if times.shape[1] == 0:
-        return np.full(len(times), -1, np.int64)
-    least = np.where(times < 0, np.iinfo(np.int64).max, times).min(axis=1)
-    return np.where((times >= 0).any(axis=1), least, -1)
 
 
 def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
@@ -126,45 +137,8 @@ def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
     tail = np.zeros(problem.num_ops, np.int64)
     order = problem.topological_order.tolist()
     for u in order:
-        after = successor[ptr[u] : ptr[u + 1]]
-        np.maximum.at(head, after, head[u] + time[u])
+        np.maximum.at(head, successor[ptr[u] : ptr[u + 1]], head[u] + time[u])
     for u in reversed(order):
         after = successor[ptr[u] : ptr[u + 1]]
-        if len(after):
-            tail[u] = (tail[after] + time[after]).max()
+        tail[u] = (tail[after] + time[after]).max(initial=0)
     return head, tail
-
-
-class _Windows:
-    """Ops with their heads, tails and times on an accelerator, and the accelerators' number.
-
-    Parameters
-    ----------
-    heads : that are tried as `a`, spread evenly over their ranks: every choice is a valid bound,
-    and one of all ops costs a sort of them.
-    """
-
-    def __init__(
-        self,
-        head: Ints,
-        tail: Ints,
-        busy: Ints,
-        count: int,
-        *,
-        heads: int = 64,
-    ) -> None:
-        order = np.argsort(-tail, kind="stable")
-        self.head, self.tail, self.busy = head[order], tail[order], busy[order]
-        self.order, self.count = order, count
-        levels = np.unique(head)
-        self.levels = levels[np.unique(np.linspace(0, len(levels) - 1, heads).astype(int))]
-
-    def refute(self, limit: int, must: Flags) -> bool:
-        """Whether some of the ops that must be on accelerators have no room within `limit`."""
-        must = must[self.order]
-        for level in self.levels.tolist():
-            inside = must & (self.head >= level)
-            work = np.cumsum(np.where(inside, self.busy, 0))
-            if (inside & (-(-work // self.count) > limit - level - self.tail)).any():
-                return True
-        return False

@@ -62,14 +62,15 @@ from placeopt.latency.bounds.slot_program import (
     fill_rows,
     ideal_sums,
 )
-from placeopt.model.arrays import NO_VALUE, Floats, Ints, touching_tensors
+from placeopt.model.arrays import NO_VALUE, Floats, Ints, fastest, touching_tensors
 from placeopt.model.linear_program import linear_program
+from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags
     from placeopt.model.ideals import Lattice
     from placeopt.model.problem import PlacementProblem
 
@@ -131,10 +132,10 @@ class FlowBound:
         self._num_slots = len(self._accelerators) * problem.slots
         if not self._accelerators or not 1 < problem.num_ops <= self.effort.max_ops:
             return
-        self._io = problem.io_ticks[:, self._accelerators].min(axis=1)
-        self._slot_time = _smallest(problem, self._accelerators)
-        self._pool_time = _smallest(problem, self._pools)
-        reduction = Reduction(problem, self._slot_time, self._pool_time, self._io)
+        io = problem.io_ticks[:, self._accelerators].min(axis=1)
+        self._slot_time = fastest(problem.compute[:, self._accelerators])
+        pool_time = fastest(problem.compute[:, self._pools])
+        reduction = Reduction(problem, self._slot_time, pool_time, io)
         most = self.effort.max_ideals if max_ideals is None else max_ideals
         self._graph, found = reduction.graph, reduction.reduce(most, stop)
         if found is None:
@@ -158,10 +159,7 @@ class FlowBound:
         """The fields of `FlowArrays` about classes and memory."""
         nodes, unit = self.nodes, self.problem.units.unit
         n = len(nodes.ops)
-        _, first, label = np.unique(
-            [unit[ops[0]] for ops in nodes.ops], return_index=True, return_inverse=True
-        )
-        group = np.argsort(np.argsort(first))[label].astype(np.int64)
+        group = unit_of_ops(unit[[ops[0] for ops in nodes.ops]]).copy()
         leader, pool_time = self._leaders(group)
         follower = np.flatnonzero(leader != np.arange(n))
         follower = follower[np.argsort(leader[follower], kind="stable")]
@@ -176,9 +174,9 @@ class FlowBound:
             "resident": resident,
             "capacity": capacity,
             "group": group,
-            "group_size": np.bincount(group).astype(np.int64),
+            "group_size": np.bincount(group),
             "leader": leader,
-            "follower_ptr": np.searchsorted(leader[follower], np.arange(n + 1)).astype(np.int64),
+            "follower_ptr": np.searchsorted(leader[follower], np.arange(n + 1)),
             "follower": follower,
             "most_open": min(self.problem.slots - 1, 2),
             "step": capacity // self._steps + 1,
@@ -202,20 +200,17 @@ class FlowBound:
     def _left_out(self) -> dict[str, Any]:
         """The fields of `FlowArrays` about ops that were left out between nodes."""
         between = self.nodes.between
-        ends = [
+        ends = sorted(
             (v, i, at)
             for i, b in enumerate(between)
             for at in (False, True)
             for v in (b.behind if at else b.before)
-        ]
-        ends.sort()
-        tails = np.array([v for v, _, _ in ends], np.int64)
+        )
+        node, index, behind = np.array(ends, np.int64).reshape(-1, 3).T
         return {
-            "between_ptr": np.searchsorted(tails, np.arange(len(self.nodes.ops) + 1)).astype(
-                np.int64
-            ),
-            "between": np.array([i for _, i, _ in ends], np.int64),
-            "between_behind": np.array([at for _, _, at in ends], np.bool_),
+            "between_ptr": np.searchsorted(node, np.arange(len(self.nodes.ops) + 1)),
+            "between": index.copy(),
+            "between_behind": behind == 1,
             "between_time": np.array([b.time for b in between], np.int64),
             "between_resident": np.array([b.resident for b in between], np.int64),
         }
@@ -227,7 +222,7 @@ class FlowBound:
         producer = np.array([u for u, _, _ in nodes.tensors], np.int64)
         size = np.array([len(heads) for _, heads, _ in nodes.tensors], np.int64)
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
-        pointer = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        pointer = np.concatenate([[0], np.cumsum(size)])
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         self.arrays = FlowArrays(
@@ -237,7 +232,7 @@ class FlowBound:
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
             touch_producer=touch_role == 1,
-            edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)).astype(np.int64),
+            edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)),
             edge_head=self._ends[:, 1].copy(),
             **self._classes(),
             **self._left_out(),
@@ -479,33 +474,35 @@ class FlowBound:
 
     def _units(self) -> Ints:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
-        unit = np.full(len(self.nodes.ops), -1, np.int64)
+        n, members = len(self.nodes.ops), self.lattice.members
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
-        state, slot = int(self._tables.value[ideal, :, s].argmin()), 0
+        state = int(self._tables.value[ideal, :, s].argmin())
+        slots: list[Flags] = []  # from the last one
         while ideal > 0:
             above, (came, choice) = ideal, divmod(int(self._tables.back[ideal, state, s]), 2)
             ideal, state = divmod(came, self._tables.value.shape[1])
             if choice == SLOT:
-                n = len(unit)
-                unit[self.lattice.members(above, n) & ~self.lattice.members(ideal, n)] = slot
-                slot, s = slot + 1, s - 1
-        unit[unit >= 0] = slot - 1 - unit[unit >= 0]
+                slots.append(members(above, n) & ~members(ideal, n))
+                s -= 1
+        unit = np.full(n, -1, np.int64)
+        for slot, held in enumerate(reversed(slots)):
+            unit[held] = slot
         return unit
 
     def _cut(self, units: Ints) -> Floats:
         """Row of the master problem: value <= cost of this placement under any flow."""
-        a, n = self.arrays, len(units)
+        a, n, unit = self.arrays, len(units), units.tolist()
         lasts = np.zeros(max(1, int(units.max()) + 1), np.int64)
         np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
         for b in self.nodes.between:
-            held = {int(units[v]) for v in b.before} & {int(units[v]) for v in b.behind}
-            lasts[[unit for unit in held if unit >= 0]] += b.time
-        for t, (u, heads, _) in enumerate(self.nodes.tensors):
-            at = {int(units[v]) for v in heads}
-            if units[u] >= 0 and at != {int(units[u])}:
-                lasts[units[u]] += a.io_time[t]
-            for s in at - {int(units[u]), -1}:
-                lasts[s] += a.io_time[t]
+            held = {unit[v] for v in b.before} & {unit[v] for v in b.behind}
+            lasts[list(held - {-1})] += b.time
+        for u, heads, ticks in self.nodes.tensors:
+            at = {unit[v] for v in heads}
+            if unit[u] >= 0 and at != {unit[u]}:
+                lasts[unit[u]] += ticks
+            for s in at - {unit[u], -1}:
+                lasts[s] += ticks
         duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale
         ends = self._ends
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
@@ -515,9 +512,8 @@ class FlowBound:
         """Accelerator of every slot: those that share a class together, the fullest first, each
         where it fits most closely.
         """
-        totals = np.zeros(int(units.max(initial=-1)) + 1, np.int64)
-        np.add.at(totals, units[units >= 0], self.arrays.resident[units >= 0])
-        used = totals.tolist()
+        slots = range(int(units.max(initial=-1)) + 1)
+        used = [int(self.arrays.resident[units == slot].sum()) for slot in slots]
         parts = self._slots_together(units, len(used))
         free = [int(self.problem.capacity[d]) for d in self._accelerators]
         left = [self.problem.slots] * len(free)
@@ -526,7 +522,7 @@ class FlowBound:
             size = sum(used[u] for u in units_of)
             fitting = [i for i in range(len(free)) if left[i] >= len(units_of) and free[i] >= size]
             at = (
-                min(fitting, key=lambda i: (free[i], i))
+                min(fitting, key=free.__getitem__)
                 if fitting
                 else max(range(len(free)), key=lambda i: (left[i], free[i]))
             )
@@ -538,16 +534,13 @@ class FlowBound:
 
     def _slots_together(self, units: Ints, number: int) -> list[list[int]]:
         """Return the slots in parts: those that share a class are in one."""
-        joined = list(range(number))
+        together = nx.Graph()
+        together.add_nodes_from(range(number))
         first: dict[int, int] = {}
         for group, unit in zip(self.arrays.group.tolist(), units.tolist(), strict=True):
             if unit >= 0:
-                old, new = joined[unit], joined[first.setdefault(group, unit)]
-                joined = [new if label == old else label for label in joined]
-        parts: dict[int, list[int]] = {}
-        for unit, label in enumerate(joined):
-            parts.setdefault(label, []).append(unit)
-        return list(parts.values())
+                together.add_edge(first.setdefault(group, unit), unit)
+        return list(map(list, nx.connected_components(together)))
 
     def _placement(self, units: Ints) -> tuple[Ints, Ints]:
         """(device, slot) of every op; one that was left out goes to a neighbour."""
@@ -558,9 +551,8 @@ class FlowBound:
         home = self._homes(units)
         for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
             device[ops] = pool if unit < 0 else self._accelerators[home[unit]]
-            slot[ops] = (
-                0 if unit < 0 else home[:unit].count(home[unit])
-            )  # in this order on every accelerator
+            if unit >= 0:  # in this order on every accelerator
+                slot[ops] = home[:unit].count(home[unit])
         graph = self._graph
         for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
@@ -609,15 +601,6 @@ def flow_bounds(
 def _in_turn(times: Ints, ops: list[int]) -> int:
     """Ticks of ops one after the other, -1 where some of them cannot run."""
     return -1 if (times[ops] < 0).any() else int(times[ops].sum())
-
-
-def _smallest(problem: PlacementProblem, devices: list[int]) -> Ints:
-    """Ticks of every op on the fastest of the devices, -1 where it runs on none."""
-    if not devices:
-        return np.full(problem.num_ops, -1, np.int64)
-    times = problem.compute[:, devices]
-    best: Ints = np.where(times < 0, NO_VALUE, times).min(axis=1)
-    return np.where(best >= NO_VALUE, -1, best)
 
 
 @dataclass(frozen=True)
@@ -857,7 +840,8 @@ class Reduction:
         """
         p = self.problem
         free = (self.slot_time <= 0) & (self.pool_time == 0)
-        silent = free & (self._sent() == 0)
+        silent = free.copy()
+        silent[p.producer[self.io > 0]] = False
         kept = set(range(p.num_ops))
         for v in reversed(p.topological_order.tolist()):
             if free[v] and kept.isdisjoint(self.graph.successors(v)):
@@ -866,12 +850,6 @@ class Reduction:
             if silent[v] and kept.isdisjoint(self.graph.predecessors(v)):
                 kept.discard(v)
         return kept if len(kept) > 1 else set(range(p.num_ops))
-
-    def _sent(self) -> Ints:
-        """Ticks to send all tensors of every op."""
-        sent = np.zeros(self.problem.num_ops, np.int64)
-        np.add.at(sent, self.problem.producer, self.io)
-        return sent
 
     def _nodes(self, kept: set[int], charges: Charges) -> Nodes:
         """Return the reduced graph of the ops `kept`."""
@@ -967,8 +945,7 @@ class Reduction:
             return -1
         if len(ops) == 1:
             return times[ops[0]]
-        crossing = _crossing_time(graph, ops, times)
-        return 0 if crossing is None else crossing
+        return _crossing_time(graph, ops, times) or 0
 
 
 def _nearest(order: list[int], ptr: Ints, near: Ints, node: dict[int, int]) -> list[set[int]]:

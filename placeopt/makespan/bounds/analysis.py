@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
@@ -144,10 +144,7 @@ class Analysis:
 
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""
-        value, method = 0, "none"
-        for name, found in self.bounds.items():
-            if found > value:
-                value, method = found, name
+        method, value = max({"none": 0, **self.bounds}.items(), key=itemgetter(1))
         return value, method
 
     def closed(self) -> bool:
@@ -210,8 +207,7 @@ class Analysis:
 
     def _until(self, share: float) -> float:
         """End of a share of the time left, in seconds of `time.perf_counter`."""
-        left = self.seconds_left
-        return time.perf_counter() + share * left if math.isfinite(left) else math.inf
+        return time.perf_counter() + share * self.seconds_left
 
     def _affordable(self, name: str) -> bool:
         """Whether there is time for a bound, by an estimate of its steps."""

@@ -82,16 +82,15 @@ class HeadsTails(NamedTuple):
     def minima(self) -> tuple[Ints, Ints]:
         """Return head and tail of each op on its best class, shape (num_ops,) each."""
         off = self.compute < 0
-        return np.where(off, INFINITE, self.head).min(axis=1), np.where(
-            off, INFINITE, self.tail
-        ).min(axis=1)
+        head, tail = (np.where(off, INFINITE, far).min(axis=1) for far in (self.head, self.tail))
+        return head, tail
 
     def through(self) -> Ints:
         """Return what each op proves about the makespan: min over classes of head + compute +
         tail.
         """
         total = self.head + self.compute + self.tail
-        return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
+        return np.where(self.compute < 0, INFINITE, total).min(axis=1)
 
 
 def heads_tails(
@@ -124,8 +123,7 @@ def heads_tails(
     if window is None:
         limit = int(min(most_work, work_a_second * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    half = end - 0.5 * left if math.isfinite(end) else end
-    head = _run(relaxation, relaxation.forwards, weights, window, half)
+    head = _run(relaxation, relaxation.forwards, weights, window, end - 0.5 * left)
     tail = _run(relaxation, relaxation.backwards, weights, window, end)
     return HeadsTails(head, tail, relaxation.compute)
 

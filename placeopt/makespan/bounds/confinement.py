@@ -30,7 +30,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.relaxation import INFINITE, islands
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, islands
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -89,15 +89,14 @@ def _clusters(relaxation: Relaxation, heads: HeadsTails, decided: Clusters, hori
     """Return the number of the cluster of each op: all on one island."""
     n = relaxation.num_ops
     head, tail = heads.minima()
-    fast = np.where(heads.compute < 0, INFINITE, heads.compute).min(axis=1)
+    fast = fastest_ticks(heads.compute)
     u, v = relaxation.source, relaxation.target
     room = horizon - (head + fast)[u] - (fast + tail)[v]
     near = relaxation.far > room
-    leader = np.array([decided.find(w) for w in range(n)], np.int64)
     first = np.concatenate([u[near], np.arange(n)])
-    second = np.concatenate([v[near], leader])
-    joined = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(n, n))
-    return np.asarray(connected_components(joined, directed=False)[1], np.int64)
+    second = np.concatenate([v[near], n + decided.cluster])  # a node per cluster, too
+    joined = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(2 * n, 2 * n))
+    return np.asarray(connected_components(joined, directed=False)[1][:n], np.int64)
 
 
 def _can_hold(
@@ -122,13 +121,12 @@ def _can_hold(
     work = sum(map(int, ticks))
     if int(head[ops].min()) + -(-work // len(devices)) + int(tail[ops].min()) > horizon:
         return False
-    elsewhere = ~np.isin(np.arange(len(relaxation.class_size)), relaxation.class_of[devices])
+    elsewhere = np.setdiff1d(relaxation.class_of, relaxation.class_of[devices])
     compute = relaxation.compute.copy()
-    compute[np.ix_(ops, np.flatnonzero(elsewhere))] = INCOMPATIBLE
+    compute[np.ix_(ops, elsewhere)] = INCOMPATIBLE
     if time.perf_counter() >= end or (compute == relaxation.compute).all():
         return True
-    fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
-    there = replace(relaxation, compute=compute, min_compute=fastest)
+    there = replace(relaxation, compute=compute, min_compute=fastest_ticks(compute))
     return int(heads_tails(there, end=end).through().max()) <= horizon
 
 

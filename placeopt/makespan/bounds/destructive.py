@@ -37,7 +37,7 @@ from placeopt.makespan.bounds.communication import (
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
-from placeopt.makespan.bounds.relaxation import INFINITE, fits
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, fits
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -122,45 +122,26 @@ class Clusters:
     def __init__(self, relaxation: Relaxation, horizon: int) -> None:
         self.relaxation, self.horizon = relaxation, horizon
         self.free, self.pay = relaxation.free.copy(), relaxation.pay.copy()
-        self.leader = list(range(relaxation.num_ops))
-        self.members: dict[int, list[int]] = {v: [v] for v in range(relaxation.num_ops)}
+        self.cluster = relaxation.problem.units.unit.copy()  # of each op
         self.contradiction = False
         self.room = int(relaxation.problem.capacity.max())
-        group: dict[int, int] = {}
-        for v, label in enumerate(relaxation.problem.colocation.tolist()):
-            if label >= 0:
-                self._join(group.setdefault(label, v), v)
 
     def find(self, v: int) -> int:
         """Return the cluster of an op."""
-        while self.leader[v] != v:
-            self.leader[v] = self.leader[self.leader[v]]
-            v = self.leader[v]
-        return v
-
-    def _join(self, u: int, v: int) -> None:
-        a, b = self.find(u), self.find(v)
-        if a == b:
-            return
-        if len(self.members[a]) < len(self.members[b]):
-            a, b = b, a
-        self.leader[b] = a
-        self.members[a] += self.members.pop(b)
+        return int(self.cluster[v])
 
     def rule_out(self, heads: HeadsTails) -> tuple[bool, HeadsTails]:
         """Rule out classes of devices on which an op would come too late, for all ops of its
         cluster; return whether there are any, and heads and tails without them.
         """
         compute = heads.compute
-        cluster = np.array([self.find(v) for v in range(len(compute))], np.int64)
         late = (compute < 0) | (heads.head + compute + heads.tail > self.horizon)
         off = np.zeros_like(late)
-        np.logical_or.at(off, cluster, late)
-        off = off[cluster]
+        np.logical_or.at(off, self.cluster, late)
+        off = off[self.cluster]
         self.contradiction |= bool(off.all(axis=1).any())
         left = np.where(off, INCOMPATIBLE, compute)
-        fastest = np.where(left < 0, INFINITE, left).min(axis=1)
-        self.relaxation = replace(self.relaxation, compute=left, min_compute=fastest)
+        self.relaxation = replace(self.relaxation, compute=left, min_compute=fastest_ticks(left))
         return bool((left != compute).any()), heads._replace(compute=left)
 
     def propagate(self, heads: HeadsTails) -> bool:
@@ -172,20 +153,22 @@ class Clusters:
             head[r.source] + r.min_compute[r.source] + np.where(self.pay < INFINITE, self.pay, 0)
             > latest[r.target]
         )
-        for e in np.flatnonzero(late | (self.pay >= INFINITE)).tolist():
-            self._join(int(r.source[e]), int(r.target[e]))
-        several = [members for members in self.members.values() if len(members) > 1]
-        if any(self._one_machine(members, head, tail) > self.horizon for members in several):
-            self.contradiction = True
-            return True
+        together = late | (self.pay >= INFINITE)
+        for u, v in zip(r.source[together].tolist(), r.target[together].tolist(), strict=True):
+            if self.find(u) != self.find(v):
+                self.cluster[self.cluster == self.find(v)] = self.find(u)
+        for several in np.flatnonzero(np.bincount(self.cluster) > 1).tolist():
+            if self._one_machine(self._members(several), head, tail) > self.horizon:
+                self.contradiction = True
+                return True
         return self._decide(head, tail)
 
     def _decide(self, head: Ints, tail: Ints) -> bool:
         """Decide which edges are shared, and which paid; return whether any is."""
         r, changed = self.relaxation, False
         known: dict[tuple[int, int], bool] = {}
-        for e, (u, v) in enumerate(zip(r.source.tolist(), r.target.tolist(), strict=True)):
-            a, b = self.find(u), self.find(v)
+        ends = self.cluster[r.source].tolist(), self.cluster[r.target].tolist()
+        for e, (a, b) in enumerate(zip(*ends, strict=True)):
             if a == b:
                 if self.free[e] > 0:
                     self.contradiction = True
@@ -196,22 +179,24 @@ class Clusters:
             elif self.free[e] == 0 and 0 < self.pay[e] < INFINITE:
                 key = (min(a, b), max(a, b))
                 if key not in known:
-                    members = self.members[a] + self.members[b]
-                    known[key] = self._cannot_share(members, head, tail)
+                    known[key] = self._cannot_share(self._members(a, b), head, tail)
                 if known[key]:
                     self.free[e] = self.pay[e]
                     changed = True
         return changed
 
-    def _cannot_share(self, ops: list[int], head: Ints, tail: Ints) -> bool:
-        resident = self.relaxation.problem.resident
+    def _members(self, *clusters: int) -> Ints:
+        """Return the ops of some clusters."""
+        return np.flatnonzero(np.isin(self.cluster, clusters))
+
+    def _cannot_share(self, ops: Ints, head: Ints, tail: Ints) -> bool:
         if not (self.relaxation.compute[ops] >= 0).all(axis=0).any():
             return True
-        if sum(int(resident[v]) for v in ops) > self.room:
+        if int(self.relaxation.problem.resident[ops].sum()) > self.room:
             return True
         return self._one_machine(ops, head, tail) > self.horizon
 
-    def _one_machine(self, ops: list[int], head: Ints, tail: Ints) -> int:
+    def _one_machine(self, ops: Ints, head: Ints, tail: Ints) -> int:
         jobs = np.empty((JOB_ROWS, len(ops)), np.int64)
         jobs[[RELEASE, LENGTH, TAIL]] = head[ops], self.relaxation.min_compute[ops], tail[ops]
         return int(jackson(len(ops), jobs))

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import fastest_ticks
 from placeopt.model.arrays import UNLIMITED, Floats, Ints
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
@@ -57,8 +57,7 @@ def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
     return before
 
 
-@dataclass(frozen=True, eq=False)
-class LoadBound:
+class LoadBound(NamedTuple):
     """The bound, and the class weights that prove its fractional part (for the energy bounds)."""
 
     value: int  # ticks
@@ -69,19 +68,20 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     """Return the best load bound and its class weights; the search for weights ends at `end`
     (`time.perf_counter`).
     """
-    _, compute, resident = relaxation.items
-    fastest = np.where(compute < 0, np.iinfo(np.int64).max, compute).min(axis=1)
+    compute, resident = relaxation.items
     possible = (compute >= 0).any(axis=1)
-    compute, resident, fastest = compute[possible], resident[possible], fastest[possible]
-    if not len(compute):
-        return LoadBound(0, np.ones(len(relaxation.class_size), np.int64))
-    value = max(int(fastest.max()), _pigeonhole(fastest, int(relaxation.class_size.sum())))
-    size = relaxation.class_size
-    capacity = np.zeros(len(size), np.float64)
-    np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(np.float64))
-    binding = float(resident.sum()) > float(capacity.min())
+    compute, resident, size = compute[possible], resident[possible], relaxation.class_size
     uniform = np.ones(len(size), np.int64)
-    value = max(value, _weighted(compute, resident, uniform, None, relaxation))
+    if not len(compute):
+        return LoadBound(0, uniform)
+    shortest = fastest_ticks(compute)
+    value = max(
+        int(shortest.max()),
+        _pigeonhole(shortest, int(size.sum())),
+        _weighted(compute, resident, uniform, None, relaxation),
+    )
+    capacity = np.bincount(relaxation.class_of, relaxation.problem.capacity).astype(np.float64)
+    binding = float(resident.sum()) > float(capacity.min())
     if len(size) == 1:
         return LoadBound(value, uniform)
     table, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
@@ -99,9 +99,9 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     return LoadBound(best, best_weights)
 
 
-def _pigeonhole(fastest: Ints, num_devices: int) -> int:
+def _pigeonhole(shortest: Ints, num_devices: int) -> int:
     """Of the h k + 1 largest items some device holds h + 1."""
-    ordered = np.sort(fastest)[::-1]
+    ordered = np.sort(shortest)[::-1]
     total = np.concatenate(([0], np.cumsum(ordered)))
     h = np.arange(1, (len(ordered) - 1) // num_devices + 1)
     last = h * num_devices + 1

@@ -75,9 +75,7 @@ def head_tail_bound(
 
 def class_energy(compute: Ints, weights: Ints) -> Ints:
     """Return min over compatible classes of weight * compute, int64[num_ops]."""
-    return np.asarray(
-        np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1)
-    )
+    return np.where(compute < 0, np.iinfo(np.int64).max, compute * weights).min(axis=1)
 
 
 @uncounted_entry
@@ -154,15 +152,9 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
     if known >= upper or known < 1 or not refuted(known):
         return known
     low, step = known, max(1, known // 256)
-    high = None  # smallest horizon known not to be refuted
-    while high is None:
-        trial = low + step
-        if trial >= upper:
-            high = upper
-        elif refuted(trial):
-            low, step = trial, step * 2
-        else:
-            high = trial
+    while low + step < upper and refuted(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, upper)  # the smallest horizon that is not known to be refuted
     while high - low > 1:
         middle = (low + high) // 2
         if refuted(middle):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,17 +97,17 @@ class FrontProof(NamedTuple):
     last: tuple[int, int]
 
 
-def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
+def front_bound(evidence: Evidence, end: float) -> int:
     """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a
     bound in ticks).
     """
-    found = front_proof(evidence, end, num_workers)
+    found = front_proof(evidence, end)
     return evidence.known if found is None else found.bound
 
 
-def front_proof(evidence: Evidence, end: float, num_workers: int = 2) -> FrontProof | None:
+def front_proof(evidence: Evidence, end: float) -> FrontProof | None:
     """Return the best bound by fronts with what proves it, None if none is above what is known."""
-    return FrontSearch(evidence, num_workers).run(end, evidence.known, evidence.upper)
+    return FrontSearch(evidence).run(end, evidence.known, evidence.upper)
 
 
 class FrontSearch:
@@ -142,34 +143,21 @@ class FrontSearch:
         known : a bound, ticks. upper : value of a known solution, at which the search ends.
         go_on : told the best bound before every window, says whether to try it.
         """
-        seconds = end - time.perf_counter()
-        if not 1 <= known <= LARGEST_TIME or seconds < self.patience.seconds:
+        seconds, patience = end - time.perf_counter(), self.patience
+        if not 1 <= known <= LARGEST_TIME or seconds < patience.seconds:
             return None
-        goal = math.inf if upper is None else upper
-        self._rounds(seconds, end, known, goal, go_on)
-        return self.proof if self.proof is not None and self.proof.bound > known else None
-
-    def _rounds(
-        self,
-        seconds: float,
-        end: float,
-        known: int,
-        goal: float,
-        go_on: Callable[[int], bool],
-    ) -> None:
-        """Try windows in rounds, each with more time for one, until none is left open or the bound
-        meets the goal.
-        """
-        patience = self.patience
+        best, goal = known, math.inf if upper is None else upper
         limit = min(self._limit, max(patience.seconds, seconds / patience.growth))
-        while limit <= seconds and time.perf_counter() < end and go_on(known):
+        # rounds, each with more time for a window, until none is left open or the bound is met
+        while limit <= seconds and time.perf_counter() < end and go_on(best):
             for pair in self._pairs:
-                known = self._round(pair, limit, end, known, goal, go_on)
+                best = self._round(pair, limit, end, best, goal, go_on)
             complete = all(side.failed is None for pair in self._pairs for side in pair)
-            if complete or known >= goal:
+            if complete or best >= goal:
                 break
             if time.perf_counter() < end:
                 self._limit = limit = patience.growth * limit
+        return self.proof if self.proof is not None and self.proof.bound > known else None
 
     def _round(
         self,
@@ -255,8 +243,7 @@ class Fronts:
         """
         windows = self.windows
         if self.failed is None:
-            longer = max(int(self.solved * windows.growth), self.solved)
-            window = max(int(windows.first * known), longer) + 1
+            window = max(int(windows.first * known), int(self.solved * windows.growth)) + 1
             return window if window <= windows.last * known else None
         wide = self.failures < windows.failures and self.failed > self.solved * windows.fine + 1
         return (self.solved + self.failed) // 2 if wide else None
@@ -268,11 +255,8 @@ class Fronts:
     def extend(self, window: int, seconds: float) -> None:
         """Bound the energy of one window within about `seconds`."""
         before = max(w for w in self.most if w < window)
-        known = min(
-            window * self.width,
-            self.most[before] + (window - before) * self.width,
-            self.most.get(window, window * self.width),
-        )
+        known = self.most[before] + (window - before) * self.width
+        known = min(known, self.most.get(window, known))
         candidates = self.order[self.earliest[self.order] < window].tolist()
         exact = False
         if len(candidates) <= self.windows.most_ops:
@@ -296,9 +280,7 @@ class Fronts:
         end = time.perf_counter() + seconds
         model = FrontModel(self, candidates, window, known)
         reached, known = model.maximum(self.windows.look * seconds)
-        doubtful = (
-            reached  # least energy that may be out of reach; below it a question was left open
-        )
+        doubtful = reached  # least energy that may be out of reach: a question below it stays open
         close = window * self.width // self.windows.close
         while known - doubtful > close and (left := end - time.perf_counter()) > 0:
             target = doubtful + -(-(known - doubtful) // 2)
@@ -323,7 +305,7 @@ class FrontModel:
 
         self.front, self.candidates, self.window, self.known = front, candidates, window, known
         self.cp = cp_model.CpModel()
-        self.runs: dict[int, list[cp_model.IntVar | None]] = {}
+        self.runs: dict[int, dict[int, cp_model.IntVar]] = {}  # by op and device
         self.active: dict[int, cp_model.IntVar] = {}
         self.start: dict[int, cp_model.IntVar] = {}
         self.gained: list[cp_model.IntVar] = []
@@ -359,11 +341,9 @@ class FrontModel:
         status = solve_interruptibly(solver, model)
         if status == cp_model.INFEASIBLE:
             return False
-        return (
-            sum(solver.value(x) for x in self.gained)
-            if status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-            else None
-        )
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        return sum(solver.value(x) for x in self.gained)
 
     def _place(self) -> None:
         """At most one device runs an op, from its head on; what is before the end of the window
@@ -378,34 +358,27 @@ class FrontModel:
             gain = model.new_int_var(0, int(front.energy[v]), f"g{v}")
             self.gained.append(gain)
             model.add(gain == 0).only_enforce_if(~active)
-            self.runs[v] = []
+            runs = self.runs[v] = {}
             seen = [0] * r.compute.shape[1]
             for d, c in enumerate(r.class_of.tolist()):
                 seen[c] += 1
                 ticks = int(r.compute[v, c])
                 if ticks < 0 or head[v, c] >= window or seen[c] > i + 1:
-                    self.runs[v].append(None)
                     continue
-                here = model.new_bool_var(f"x{v}_{d}")
-                self.runs[v].append(here)
+                here = runs[d] = model.new_bool_var(f"x{v}_{d}")
                 on_device[d].append(
                     model.new_optional_fixed_size_interval_var(start, ticks, here, f"i{v}_{d}")
                 )
                 model.add(start >= int(head[v, c])).only_enforce_if(here)
                 model.add(gain <= int(front.weights[c]) * (window - start)).only_enforce_if(here)
-            model.add(sum(x for x in self.runs[v] if x is not None) == active)
+            model.add(sum(runs.values()) == active)
         for intervals in on_device:
             model.add_no_overlap(intervals)
 
     def _order(self) -> None:
         """An op follows its predecessors, and their transfers where it is on another device."""
-        r, model, runs, active, start = (
-            self.front.relaxation,
-            self.cp,
-            self.runs,
-            self.active,
-            self.start,
-        )
+        r, model = self.front.relaxation, self.cp
+        runs, active, start = self.runs, self.active, self.start
         for u, v, pay, free in self._edges():
             if u not in active:
                 model.add(active[v] == 0)
@@ -413,18 +386,13 @@ class FrontModel:
             model.add_implication(active[v], active[u])
             lasts: int | cp_model.LinearExprT = int(r.compute[u, 0])
             if r.compute.shape[1] > 1:
-                lasts = sum(
-                    int(r.compute[u, c]) * x
-                    for x, c in zip(runs[u], r.class_of.tolist(), strict=True)
-                    if x is not None
-                )
+                lasts = sum(int(r.compute[u, r.class_of[d]]) * x for d, x in runs[u].items())
             model.add(start[v] >= start[u] + lasts + free).only_enforce_if(active[v])
             if pay == free:
                 continue
             same = model.new_bool_var(f"same{u}_{v}")
-            for x, y in zip(runs[u], runs[v], strict=True):
-                if y is not None:
-                    model.add_bool_or([~same, ~y] + ([] if x is None else [x]))
+            for d, y in runs[v].items():
+                model.add_bool_or([~same, ~y, *([runs[u][d]] if d in runs[u] else [])])
             if pay >= INFINITE:
                 model.add_implication(active[v], same)
             else:
@@ -435,13 +403,8 @@ class FrontModel:
         any.
         """
         front, r = self.front, self.front.relaxation
-        rows = zip(
-            front.source.tolist(),
-            front.target.tolist(),
-            r.pay.tolist(),
-            r.free.tolist(),
-            strict=True,
-        )
+        columns = (front.source, front.target, r.pay, r.free)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return [row for row in rows if row[1] in self.active]
 
     def _share_classes(self) -> None:
@@ -454,11 +417,7 @@ class FrontModel:
                 continue  # its ops do not overlap already
             intervals = []
             for v in self.candidates:
-                here = [
-                    x
-                    for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True)
-                    if x is not None and of == c
-                ]
+                here = [x for d, x in self.runs[v].items() if r.class_of[d] == c]
                 if not here:
                     continue
                 present = model.new_bool_var(f"c{v}_{c}")
@@ -483,12 +442,11 @@ class FrontModel:
         kind.
         """
         compute, head = self.front.relaxation.compute, self.front.head
-        before: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
-        after: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
+        before: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        after: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for u, v, pay, free in self._edges():
             before[v].append((u, pay, free))
-            if u in after:
-                after[u].append((v, pay, free))
+            after[u].append((v, pay, free))
         pairs: list[tuple[int, int]] = []
         last: dict[tuple[Any, ...], int] = {}
         for v in self.candidates:

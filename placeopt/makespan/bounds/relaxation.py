@@ -93,7 +93,7 @@ class Relaxation:
     @cached_property
     def forwards(self) -> Direction:
         """In-edges in topological order."""
-        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
+        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1))
         rows = self.problem.topological_order, ptr, self.source, self.free, self.pay, self.far
         return Direction(*map(frozen, rows))
 
@@ -101,25 +101,20 @@ class Relaxation:
     def backwards(self) -> Direction:
         """Out-edges in reversed topological order."""
         by = np.argsort(self.source, kind="stable")
-        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1)).astype(np.int64)
+        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1))
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
         rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
         return Direction(*map(frozen, rows))
 
     @cached_property
-    def items(self) -> tuple[Ints, Ints, Ints]:
-        """Colocation groups merged: (item of each op, compute[item, class] or -1, resident
-        bytes).
-        """
-        item = self.problem.units.unit
-        count = int(item.max()) + 1
-        compute = np.zeros((count, self.compute.shape[1]), np.int64)
-        np.add.at(compute, item, np.maximum(self.compute, 0))
+    def items(self) -> tuple[Ints, Ints]:
+        """Colocation groups merged: (compute[item, class] or -1, resident bytes)."""
+        units = self.problem.units
+        compute = np.zeros((len(units.bytes), self.compute.shape[1]), np.int64)
+        np.add.at(compute, units.unit, np.maximum(self.compute, 0))
         possible = np.ones(compute.shape, np.bool_)
-        np.logical_and.at(possible, item, self.compute >= 0)
-        resident = np.zeros(count, np.int64)
-        np.add.at(resident, item, self.problem.resident)
-        return item, np.where(possible, compute, INCOMPATIBLE), resident
+        np.logical_and.at(possible, units.unit, self.compute >= 0)
+        return np.where(possible, compute, INCOMPATIBLE), units.bytes
 
 
 def _possible(problem: PlacementProblem) -> Flags:
@@ -129,6 +124,11 @@ def _possible(problem: PlacementProblem) -> Flags:
     if nowhere.any():
         allowed[nowhere] = problem.compute[nowhere] >= 0
     return allowed
+
+
+def fastest_ticks(compute: Ints) -> Ints:
+    """Return the ticks of each op where it is fastest; INFINITE where it can run nowhere."""
+    return np.where(compute < 0, INFINITE, compute).min(axis=1)
 
 
 def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
@@ -147,16 +147,15 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
     island = islands(problem)
     first, class_of = unique_columns(np.vstack([times, _companions(times, island)]))
     compute = np.ascontiguousarray(times[:, first])
-    fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
     source, target, free, pay, far = _pairs(problem, allowed, island)
     here = island[first][:, None] == island[None, :]
     members = class_of[:, None] == np.arange(len(first))
     found = Relaxation(
         problem=problem,
         class_of=class_of,
-        class_size=np.bincount(class_of, minlength=compute.shape[1]).astype(np.int64),
+        class_size=np.bincount(class_of, minlength=compute.shape[1]),
         compute=compute,
-        min_compute=fastest,
+        min_compute=fastest_ticks(compute),
         source=source,
         target=target,
         free=free,
@@ -175,13 +174,13 @@ def _merged(problem: PlacementProblem) -> Relaxation:
     pay = problem.min_transfer[tensor]
     group = problem.colocation
     pay = np.where((group[source] >= 0) & (group[source] == group[target]), INFINITE, pay)
-    fastest = problem.min_compute.copy()  # kernels are compiled for arrays that may be written to
+    ticks = problem.min_compute.copy()  # kernels are compiled for arrays that may be written to
     return Relaxation(
         problem=problem,
         class_of=np.zeros(problem.num_devices, np.int64),
         class_size=np.array([problem.num_devices], np.int64),
-        compute=fastest[:, None].copy(),
-        min_compute=fastest,
+        compute=ticks[:, None].copy(),
+        min_compute=ticks,
         source=source,
         target=target,
         free=np.zeros(len(source), np.int64),
@@ -243,7 +242,7 @@ def _pairs(problem: PlacementProblem, allowed: Flags, island: Ints) -> tuple[Int
     np.maximum.at(farthest, inverse, far)
     can_share = np.ones(len(distinct), np.bool_)
     np.logical_and.at(can_share, inverse, share)
-    free = np.where(can_share, 0, np.where(worst >= INFINITE, 0, worst))
+    free = np.where(can_share | (worst >= INFINITE), 0, worst)
     return distinct % problem.num_ops, distinct // problem.num_ops, free, worst, farthest
 
 
@@ -258,11 +257,8 @@ def _edge_costs(
     """Return, per edge, the cheapest transfer between two devices, between two islands, and whether
     one device can hold both.
     """
-    if (allowed == allowed[0]).all():
-        masks, kind = allowed[:1], np.zeros(len(allowed), np.int64)
-    else:
-        first, kind = unique_rows(allowed)
-        masks = allowed[first]
+    rows, kind = unique_rows(allowed)
+    masks = allowed[rows]
     pay, far = (np.full(len(source), INFINITE, np.int64) for _ in range(2))
     share = np.ones(len(source), np.bool_)
     pair_kind = kind[source] * len(masks) + kind[target]

@@ -5,6 +5,7 @@ With them, what is known of a problem when a stronger bound begins.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,9 +130,7 @@ class SegmentGraph:
         self.fastest = r.min_compute.tolist()
         self.ticks = list(map(tuple, r.compute.tolist()))
         self.class_size = r.class_size.tolist()
-        self.place = [0] * r.num_ops
-        for at, v in enumerate(self.order):
-            self.place[v] = at
+        self.place = np.argsort(self.order).tolist()
         self.before: list[Neighbours] = [[] for _ in self.order]
         self.behind: list[Neighbours] = [[] for _ in self.order]
         self.children = [0] * r.num_ops
@@ -166,10 +165,8 @@ class SegmentGraph:
                 if inside.bit_count() > most:
                     continue  # and so it is for all ops after v
                 waiting |= self.children[v]
-                branches, ends = (
-                    self.children[u] & (inside | bit),
-                    self.parents[v] & (inside | 1 << self.place[u]),
-                )
+                branches = self.children[u] & (inside | bit)
+                ends = self.parents[v] & (inside | 1 << self.place[u])
                 if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
                     yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
 
@@ -261,18 +258,18 @@ class SegmentGraph:
     ) -> tuple[list[int], list[int]]:
         """Return heads and tails where segments take what they may need."""
         head, tail = (list(map(int, row)) for row in heads.minima())
-        into: dict[int, list[Segment]] = {}
-        out: dict[int, list[Segment]] = {}
+        into: defaultdict[int, list[Segment]] = defaultdict(list)
+        out: defaultdict[int, list[Segment]] = defaultdict(list)
         for s in needed:
-            into.setdefault(s.last, []).append(s)
-            out.setdefault(s.first, []).append(s)
+            into[s.last].append(s)
+            out[s.first].append(s)
         for v in self.order:
             for u, free, _ in self.before[v]:
                 head[v] = max(head[v], head[u] + self.fastest[u] + free)
-            for s in into.get(v, ()):
+            for s in into[v]:
                 head[v] = max(head[v], head[s.first] + self.fastest[s.first] + needed[s])
         for v in reversed(self.order):
-            for s in out.get(v, ()):
+            for s in out[v]:
                 tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + needed[s])
             for u, free, _ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)

@@ -193,7 +193,7 @@ def _thresholds(rows: Floats, num_devices: int, *, most_levels: int = 24) -> tup
 
 
 def segments_bound(
-    evidence: Evidence, end: float, solved: dict[tuple[int, ...], int], *, everything: bool = True
+    evidence: Evidence, end: float, solved: dict[tuple[int, ...], int], *, everything: bool
 ) -> tuple[int, HeadsTails]:
     """Return the bound, at least `known`, and heads and tails with the delays of the segments found
     until `end`.

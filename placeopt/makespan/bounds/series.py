@@ -69,7 +69,7 @@ def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> lis
         return []
     above = SegmentGraph(relaxation, end).above
     before = np.array([mask.bit_count() for mask in above], np.int64)
-    order = np.argsort(before, kind="stable").astype(np.int64)
+    order = np.argsort(before, kind="stable")
     places = np.arange(1, len(order))
     parts = np.split(order, places[before[order[1:]] >= places])
     return _with_gates(parts) if sum(len(part) >= fewest_ops for part in parts) > 1 else []
@@ -158,17 +158,14 @@ def placement_in_series(
     """Return the placement that runs each part as its own placement does, one part after the
     other; gates go where their own part has them.
     """
-    position = np.empty(problem.num_ops, np.int64)
-    position[problem.topological_order] = np.arange(problem.num_ops)
+    position = np.argsort(problem.topological_order)
     device, sequence = np.empty(problem.num_ops, np.int64), []
     for (ops, own), placement in zip(parts, placements, strict=True):
         device[ops[own]] = placement.device[own]
         rank = position[ops] if placement.priority is None else placement.priority
         order = np.argsort(rank, kind="stable")
         sequence.append(ops[order][own[order]])
-    priority = np.empty(problem.num_ops, np.int64)
-    priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
-    return Placement(device, priority)
+    return Placement(device, np.argsort(np.concatenate(sequence)))
 
 
 def restricted(placement: Placement, ops: Ints) -> Placement:

@@ -15,7 +15,7 @@ J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Manageme
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.proof.steps import (
@@ -44,7 +44,7 @@ class OutOfReachError(Exception):
     """The proof would take more cases or more time than allowed, or there is none."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Effort:
     """How far a derivation may go.
 
@@ -55,14 +55,15 @@ class Effort:
     goals : heads and tails of a state by op and class, found faster elsewhere: only what they
     promise is looked for.
     rounds : of propagation before cases are tried.
+    spent : cases so far.
     """
 
     cases: int
     end: float
-    choices: Sequence[Choice] = ()
+    choices: Sequence[Choice]
     goals: Callable[[Supposition], tuple[Ints, Ints]] | None = None
     rounds: int = 12
-    spent: list[int] = field(default_factory=lambda: [0])
+    spent: int = 0
 
     def spend(self) -> None:
         """Count a case.
@@ -72,8 +73,8 @@ class Effort:
         OutOfReachError
             If it is one too many, or the time is over.
         """
-        self.spent[0] += 1
-        if self.spent[0] > self.cases or time.perf_counter() > self.end:
+        self.spent += 1
+        if self.spent > self.cases or time.perf_counter() > self.end:
             raise OutOfReachError
 
 

@@ -46,34 +46,24 @@ class Ancestors(NamedTuple):
     apart: dict[int, Delay]
 
 
-def sweep(
-    state: Supposition,
-    *,
-    backwards: bool,
-    goal: Ints | None = None,
-    search: bool = True,
-) -> list[Lemma]:
+def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
 
     Parameters
     ----------
     goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do
     not reach them.
-    search : whether to look for lemmas at all.
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
     into, split = state.neighbours(backwards=backwards), state.splits()
-    place = {v: i for i, v in enumerate(order)}
     found: list[Lemma] = []
-    for v in order:
+    for at, v in enumerate(order):
         _follow_edges(state, far, v, into)
         wanted = [
-            c
-            for c in state.classes(v)
-            if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])
+            c for c in state.classes(v) if into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
         if wanted:
-            found += _lemmas(state, far, v, wanted, ancestors(state, v, order, place, into, split))
+            found += _lemmas(state, far, v, wanted, ancestors(state, order[: at + 1], into, split))
         state.narrow(v)
         if state.closed:
             break
@@ -109,23 +99,15 @@ def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neig
 
 
 def ancestors(
-    state: Supposition,
-    v: int,
-    order: list[int],
-    place: dict[int, int],
-    into: Neighbours,
-    split: set[tuple[int, int]],
+    state: Supposition, order: list[int], into: Neighbours, split: set[tuple[int, int]]
 ) -> Ancestors:
-    """Return the ops before v with their delays."""
+    """Return the ops before the last one of an order, v, with their delays."""
+    v, ops = order[-1], []
     near: dict[int, Delay] = {v: 0}
     apart: dict[int, Delay] = {v: INFINITE}
-    pending, at, ops = 1, place[v], []
-    while pending:
-        w = order[at]
-        at -= 1
+    for w in reversed(order):
         if w not in near:
             continue
-        pending -= 1
         run: Delay = 0
         if w != v:
             ops.append(w)
@@ -135,7 +117,6 @@ def ancestors(
             elif (state.group[w][0], state.group[v][0]) in split:
                 near[w] = max(near[w], apart[w])
         for u, free, pay in into.get(w, ()):
-            pending += u not in near
             near[u] = max(near.get(u, 0), free + run + near[w])
             apart[u] = max(
                 apart.get(u, 0), min(pay + run + near[w], INFINITE if free else run + apart[w])
@@ -213,11 +194,11 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
         else:
             low = middle + 1
     best: tuple[Delay, list[int]] | None = None
-    for size in {low, max(low - 1, 0), max(low + 1, 0)}:
+    for size in {low, low - 1, low + 1}:
         if not 0 < size <= len(order):
             continue
         serial, ops = _one_machine(t, order[:size])
-        value = min(serial, float(t.key[ops].min()) if len(ops) else 0.0)
+        value = min(serial, float(t.key[ops].min()))
         if best is None or value > best[0]:
             best = value, ops
     return best
@@ -396,20 +377,14 @@ def late_and_early(columns: Columns, most_levels: int = 400) -> Step | None:
     order = np.argsort(-tail, kind="stable")
     for level in sample(np.unique(head), most_levels).tolist():
         ops = order[head[order] >= level]
-        work = np.cumsum(time[ops])
-        fewest = np.sort(
-            head[ops]
-        )  # the j smallest heads of a prefix are no smaller than those of the whole set
-        low = np.cumsum(fewest)
+        work, tails = np.cumsum(time[ops]), np.cumsum(tail[ops])
+        # the j smallest heads of a prefix are no smaller than those of the whole set
+        low = np.cumsum(np.sort(head[ops]))
         refuted = np.ones(len(ops), np.bool_)
-        for j in range(1, devices + 1):
+        for j in range(1, min(devices, len(ops)) + 1):  # on j devices a prefix has j ops at least
             # tails descend: the j smallest of a prefix are its last ones
-            last = np.cumsum(tail[ops])
-            last = (
-                last - np.concatenate([np.zeros(min(j, len(ops)), np.int64), last[:-j]])[: len(ops)]
-            )
-            enough = np.arange(1, len(ops) + 1) >= j
-            refuted &= ~enough | (low[min(j, len(ops)) - 1] + work + last > j * most)
+            last = tails - np.concatenate([np.zeros(j, np.int64), tails[:-j]])
+            refuted[j - 1 :] &= (low[j - 1] + work + last > j * most)[j - 1 :]
         found = np.flatnonzero(refuted)
         if found.size:
             return ["ends", sorted(ops[: int(found[0]) + 1].tolist())]

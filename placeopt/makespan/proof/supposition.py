@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -19,7 +20,7 @@ from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
 INFINITE = math.inf
 """Delay of what cannot be; it is only compared with and added to whole numbers."""
@@ -60,12 +61,9 @@ class Supposition:
         self.time: list[list[int | None]] = list(map(list, zip(*kinds, strict=True)))
         self.head: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
         self.tail: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
-        self.group: list[list[int]] = [[v] for v in range(n)]
-        together: dict[int, list[int]] = {}
-        for v, label in enumerate(problem.colocation.tolist()):
-            if label >= 0:
-                self.group[v] = together.setdefault(label, [])
-                self.group[v].append(v)
+        units = problem.units
+        members = [ops.tolist() for ops in np.split(units.member, units.member_ptr[1:-1])]
+        self.group: list[list[int]] = [members[i] for i in units.unit.tolist()]
         self.apart: list[tuple[int, int]] = []
         self.edges: dict[tuple[int, int], list[Delay]] = {}
         self.delays: dict[tuple[int, int], int] = {}
@@ -178,13 +176,12 @@ class Supposition:
 
     def neighbours(self, *, backwards: bool) -> Neighbours:
         """Return the ops before each op (after it, read backwards) with the delays between them."""
+        edges = [(u, v, free, pay) for (u, v), (free, pay) in self.edges.items()]
+        edges += [(u, v, ticks, ticks) for (u, v), ticks in self.delays.items()]
         found: Neighbours = {}
-        for (u, v), (free, pay) in self.edges.items():
-            found.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
-        for (u, v), ticks in self.delays.items():
-            found.setdefault(u if backwards else v, []).append(
-                (v if backwards else u, ticks, ticks)
-            )
+        for u, v, free, pay in edges:
+            first, last = (v, u) if backwards else (u, v)
+            found.setdefault(last, []).append((first, free, pay))
         return found
 
     # --- what is supposed, or follows
@@ -217,53 +214,35 @@ class Supposition:
     def precede(self, u: int, v: int) -> None:
         """Let u end before v starts, on the device that they share."""
         self.edges[u, v] = [self.edges.get((u, v), [0])[0], INFINITE]
-        order = _sorted(self.problem.num_ops, self.edges)
-        if order is None:
-            self.closed = True
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(self.problem.num_ops))
+        graph.add_edges_from(self.edges)
+        if nx.is_directed_acyclic_graph(graph):
+            self.order = list(nx.topological_sort(graph))
         else:
-            self.order = order
+            self.closed = True
 
     def must_share(self, u: int, v: int) -> bool:
         """Whether the transfer of an edge would come too late, or both ops can use one and the same
         device only.
         """
-        pay = self.edges.get((u, v), [0, 0])[1]
-        for c in self.classes(u):
-            for d in self.classes(v):
-                if c == d and self.count[c] == 1:
-                    continue
-                total = (
-                    self.head[u][c]
-                    + (self.time[u][c] or 0)
-                    + pay
-                    + (self.time[v][d] or 0)
-                    + self.tail[v][d]
-                )
-                if total <= self.most or (u, v) not in self.edges:
-                    return False
-        return True
+        pay = self.edges[u, v][1]
+        before = [(c, self.head[u][c] + (self.time[u][c] or 0)) for c in self.classes(u)]
+        after = [(d, (self.time[v][d] or 0) + self.tail[v][d]) for d in self.classes(v)]
+        return all(
+            end + pay + rest > self.most
+            for (c, end), (d, rest) in product(before, after)
+            if c != d or self.count[c] > 1
+        )
 
     def too_much(self, ops: list[int]) -> bool:
         """Whether ops cannot all be on one device, in time or in memory."""
-        if sum(int(self.problem.resident[v]) for v in ops) > int(self.problem.capacity.max()):
+        if int(self.problem.resident[ops].sum()) > int(self.problem.capacity.max()):
             return True
         for c in range(len(self.count)):
             ticks = [self.time[v][c] for v in ops]
             total = sum(INFINITE if t is None else t for t in ticks)
-            if (
-                total + min(self.head[v][c] for v in ops) + min(self.tail[v][c] for v in ops)
-                <= self.most
-            ):
+            head, tail = (min(far[v][c] for v in ops) for far in (self.head, self.tail))
+            if total + head + tail <= self.most:
                 return False
         return True
-
-
-def _sorted(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
-    """Return 0..count-1 such that every edge goes forwards, None if there is a cycle."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(edges)
-    try:
-        return list(nx.topological_sort(graph))
-    except nx.NetworkXUnfeasible:
-        return None

@@ -32,7 +32,7 @@ from placeopt.makespan.bounds.segments import segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-from placeopt.model.arrays import Ints, frozen
+from placeopt.model.arrays import frozen
 from placeopt.model.bound import Belief, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.makespan.bounds.front import FrontProof
+    from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Segment
     from placeopt.makespan.bounds.segments import Spread
     from placeopt.makespan.proof.derivation import Choice
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Step
     from placeopt.model.problem import PlacementProblem
-
-    Table = Ints
 
 LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
@@ -81,20 +81,17 @@ def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
 
     Weights of classes of devices, or pigeonholes; what they do not show is lowered to what they do.
     """
-    choices = class_choices(problem, Supposition(problem, bound, edges=False))
+    choices = class_choices(Supposition(problem, bound, edges=False))
     low, high, best = 0, bound, Witness(0, "none", {"steps": []})
-    while (
-        low < high
-    ):  # what closes for a bound closes for a smaller one: bisection, the bound itself first
-        middle = bound if high == bound else (low + high + 1) // 2
+    middle = bound
+    while low < high:  # what closes for a bound closes for a smaller one: bisection
         steps = _load_steps(Supposition(problem, middle - 1, edges=False), choices)
         if steps is None:
             high = middle - 1
         else:
-            low, best = (
-                middle,
-                Witness(middle, method if middle == bound else "load", {"steps": steps}),
-            )
+            low, name = middle, method if middle == bound else "load"
+            best = Witness(middle, name, {"steps": steps})
+        middle = (low + high + 1) // 2
     return best
 
 
@@ -131,21 +128,19 @@ def _steps(
             analysis.run_all(COMBINATORIAL, optional=True)
             steps = raise_by_segments(state, analysis, until, everything=segments == "all")
         if steps or segments == "none":
-            found = _derived(problem, state, until, most_cases if cases else 1)
+            found = _derived(state, until, most_cases if cases else 1)
             if found is not None:
                 return [*steps, *found], ()
     return _by_fronts(problem, most, end) if cases else None
 
 
-def _derived(
-    problem: PlacementProblem, state: Supposition, until: float, cases: int
-) -> list[Step] | None:
+def _derived(state: Supposition, until: float, cases: int) -> list[Step] | None:
     """Return steps that refute a supposition, of small problems by so many cases; None if none were
     found.
     """
-    small = _is_small(problem)
-    goals = None if small else goals_of(problem, state)
-    effort = Effort(cases if small else 1, until, class_choices(problem, state), goals)
+    small = _is_small(state.problem)
+    goals = None if small else goals_of(state)
+    effort = Effort(cases if small else 1, until, class_choices(state), goals)
     try:
         return derive(state, effort)
     except OutOfReachError:
@@ -160,16 +155,23 @@ def _is_small(problem: PlacementProblem, *, most_ops: int = 40) -> bool:
 def _by_fronts(
     problem: PlacementProblem, most: int, end: float
 ) -> tuple[list[Step], tuple[Belief, ...]] | None:
-    """Raise heads and tails, then let fronts close the supposition."""
-    state, steps = Supposition(problem, most), []
-    goals = None if _is_small(problem) else goals_of(problem, state)(state)
-    for backwards in (False, True):
-        lemmas = sweep(state, backwards=backwards, goal=None if goals is None else goals[backwards])
-        steps.append(["sweep", int(backwards), lemmas])
+    """Raise heads and tails, then let fronts close the supposition; None if they do not prove it
+    until `end`.
+    """
+    state = Supposition(problem, most)
+    goals = (None, None) if _is_small(problem) else goals_of(state)(state)
+    steps: list[Step] = [
+        ["sweep", backwards, sweep(state, backwards=bool(backwards), goal=goal)]
+        for backwards, goal in enumerate(goals)
+    ]
     analysis = Analysis(problem, seconds=max(1.0, end - time.perf_counter()), upper=most + 1)
     analysis.run_all(COMBINATORIAL, optional=True)
-    found = front_step(state, analysis, analysis.best()[0], end)
-    return None if found is None else ([*steps, found[0]], found[1])
+    proof = front_proof(analysis.evidence(analysis.best()[0]), end)
+    if proof is None or proof.bound <= most:
+        return None
+    weights = [proof.weights[c] for c in _classes(state, analysis.relaxation)]
+    step, beliefs = _front_step(state, proof, weights)
+    return [*steps, step], beliefs
 
 
 def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
@@ -185,48 +187,38 @@ def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[
             yield aim, "propagation"
 
 
-def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]:
+def _classes(state: Supposition, relaxation: Relaxation) -> list[int]:
+    """Return the relaxation's class of each class of devices of a supposition."""
+    return [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]
+
+
+def class_choices(state: Supposition) -> list[Choice]:
     """Return weights of classes worth trying in windows: all equal, the load bound's, each class on
     its own.
     """
     none = np.zeros(len(state.count), np.int64)
-    choices = [(np.ones_like(none), none)]
+    weights = [np.ones_like(none)]
     if len(state.count) > 1:
-        analysis = Analysis(problem, seconds=5.0)
-        weights = analysis.load.weights
-        choices.append(
-            (
-                np.array(
-                    [
-                        weights[analysis.relaxation.class_of[state.kind.index(c)]]
-                        for c in range(len(none))
-                    ]
-                ),
-                none,
-            )
-        )
-        choices += [(unit, none) for unit in np.eye(len(none), dtype=np.int64)]
-    return choices
+        analysis = Analysis(state.problem, seconds=5.0)
+        weights.append(analysis.load.weights[_classes(state, analysis.relaxation)])
+        weights += list(np.eye(len(none), dtype=np.int64))
+    return [(choice, none) for choice in weights]
 
 
-def goals_of(
-    problem: PlacementProblem, state: Supposition
-) -> Callable[[Supposition], tuple[Table, Table]]:
+def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
     """Return a function that finds heads and tails of a state by the kernels of
     `placeopt.makespan.bounds.communication`.
     """
-    analysis = Analysis(problem, seconds=20.0)
-    relaxation = analysis.relaxation
-    column = [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]
+    relaxation = Analysis(state.problem, seconds=20.0).relaxation
+    column = _classes(state, relaxation)
     pairs = list(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True))
 
-    def goals(now: Supposition) -> tuple[Table, Table]:
+    def goals(now: Supposition) -> tuple[Ints, Ints]:
         delays = np.array(
             [[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], np.int64
         ).reshape(-1, 2)
-        costs = replace(
-            relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy())
-        )
+        free, pay = map(frozen, delays.T)
+        costs = replace(relaxation, free=free, pay=pay)
         longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
         found = heads_tails(with_delays(costs, longer) if longer else costs)
         return found.head[:, column], found.tail[:, column]
@@ -237,30 +229,16 @@ def goals_of(
 Model = dict[str, Any]
 
 
-def front_step(
-    state: Supposition, analysis: Analysis, known: int, end: float
-) -> tuple[Step, tuple[Belief, ...]] | None:
-    """Return the step that closes the supposition, and what it takes on trust; None if fronts do
-    not prove it until `end`.
+def _front_step(
+    state: Supposition, proof: FrontProof, weights: list[int]
+) -> tuple[Step, tuple[Belief, ...]]:
+    """Return the step that closes the supposition, and what it takes on trust.
 
     Parameters
     ----------
     state : supposition whose heads and tails have been raised.
-    known : a bound proved otherwise, ticks.
+    weights : of its classes of devices.
     """
-    proof = front_proof(analysis.evidence(known), end)
-    if proof is None or proof.bound <= state.most:
-        return None
-    weights = [
-        proof.weights[int(analysis.relaxation.class_of[state.kind.index(c)])]
-        for c in range(len(state.count))
-    ]
-    return _step(state, proof, weights)
-
-
-def _step(
-    state: Supposition, proof: FrontProof, weights: list[int]
-) -> tuple[Step, tuple[Belief, ...]]:
     width = sum(y * x for x, y in zip(state.count, weights, strict=True))
     beliefs = []
     for backwards, (ticks, most) in enumerate((proof.first, proof.last)):

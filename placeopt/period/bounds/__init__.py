@@ -43,14 +43,12 @@ def period_bounds(
     seconds: float,
     methods: Sequence[str] = METHODS,
     upper: int | None = None,
-    limits: Limits | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Yield (method, ticks) one after the other; without time only those that take milliseconds.
 
     Parameters
     ----------
     upper : period of a known placement in ticks, which `columns` may prove to be the best.
-    limits : which bounds are tried; `LIMITS` where None.
 
     Raises
     ------
@@ -62,11 +60,11 @@ def period_bounds(
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 
-    end, best, limits = time.perf_counter() + seconds, 0, limits or LIMITS
-    needed = limits.contract_seconds * (
+    end, best = time.perf_counter() + seconds, 0
+    needed = LIMITS.contract_seconds * (
         problem.num_ops * (1 + problem.num_devices / 100) + problem.num_edges
     )
-    if seconds < needed and needed > limits.no_time:
+    if seconds < needed and needed > LIMITS.no_time:
         if "load" in methods:
             yield "load", Analysis(problem, seconds=0.0).run("load")
         return
@@ -79,8 +77,8 @@ def period_bounds(
         "columns": lambda left: column_bound(problem, best, upper, left),
     }
     least = {
-        "area": 0.0 if model.num_nodes <= limits.area_nodes else math.inf,
-        "columns": max(limits.column_seconds, 3 * needed) if problem.num_devices > 1 else math.inf,
+        "area": 0.0 if model.num_nodes <= LIMITS.area_nodes else math.inf,
+        "columns": max(LIMITS.column_seconds, 3 * needed) if problem.num_devices > 1 else math.inf,
     }
     for method in METHODS:
         left = end - time.perf_counter()

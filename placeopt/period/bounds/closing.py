@@ -44,13 +44,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.objective import INFEASIBLE
-from placeopt.period.bounds.covering import Master, Rounds, ratio
+from placeopt.period.bounds.covering import Master, Rounds, disjoint_others, ratio
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.evaluate import period_batch
@@ -237,7 +238,7 @@ class Closing:
         """The slack's share of what all devices hold: about that of the limit that prices do not
         need.
         """
-        return prices.slack / max(1, prices.most * len(self._model.types[self._cover.g]))
+        return prices.slack / max(1, prices.most * self._search.count)
 
     def _attain(self, prices: BestPrices, deadline: float) -> bool | None:
         """Whether there is a placement within the limit; None where that stays open."""
@@ -254,7 +255,7 @@ class Closing:
         choice = Choice(
             np.ascontiguousarray(sets.bits[order]), prices.most - sets.price[order], ticks, cost
         )
-        for chosen in disjoint_sets(choice, len(model.types[g]), prices.slack, room, deadline):
+        for chosen in disjoint_sets(choice, self._search.count, prices.slack, room, deadline):
             if self._accept(members[order[chosen]], prices.limit):
                 return True
         return False if whole else None
@@ -275,7 +276,7 @@ class Closing:
 
     def _nearest(self, prices: BestPrices, share: float) -> NearSets | None:
         """Return the sets within a share of the slack of the dearest, None if they are too many."""
-        usable = self._search.usable(prices.limit)
+        usable = self._cover.usable(prices.limit, self._cover.g)
         least = max(0, prices.most - int(share * prices.slack))
         try:
             self._tables.prepare(prices.price, usable, prices.limit, least)
@@ -347,32 +348,32 @@ class BestPrices(NamedTuple):
     most: int  # price that no set within the limit exceeds
     # that the sets of a placement within the limit share; negative: there is no such placement
     slack: int
-    value: float  # of the linear program, in devices
 
 
 class PriceSearch:
-    """Column generation for limits of one model; sets and prices are kept between them."""
+    """Column generation for limits of one model; sets and prices are kept between them.
+
+    Attributes
+    ----------
+    count : devices of the most numerous type, whose sets are examined.
+    """
 
     rounds = ExactRounds()
 
     def __init__(self, cover: CoverBound, tables: SetTables) -> None:
         self.cover, self.tables = cover, tables
-        self._sets: list[tuple[int, Flags]] = []  # (load, members)
-        self._known = set[bytes]()
+        self._sets: dict[bytes, tuple[int, Flags]] = {}  # (load, members)
+        self.count = cover.counts[cover.g]
         times = cover.model.smallest_times
-        self._steady = times / max(1.0, float(times.sum())) * len(cover.model.types[cover.g])
+        self._steady = times / max(1.0, float(times.sum())) * self.count
         for _, members in cover.sets:
             self.add(members)
 
     def add(self, members: Flags) -> None:
         """Add a set to those known."""
-        if members.tobytes() not in self._known:
-            self._known.add(members.tobytes())
-            self._sets.append((self.cover.pricer.load(members), members))
-
-    def usable(self, limit: int) -> Flags:
-        """Which nodes a device may hold within `limit`."""
-        return self.cover.usable(limit)
+        key = members.tobytes()
+        if key not in self._sets:
+            self._sets[key] = self.cover.pricer.load(members), members
 
     def best(self, limit: int, deadline: float) -> BestPrices:
         """Return the best prices for `limit`, or the first that refute it; at the deadline the best
@@ -408,17 +409,17 @@ class PriceSearch:
             At the deadline.
         """
         self.tables.deadline = deadline
-        count, price = len(self.cover.model.types[self.cover.g]), prices.price
+        price = prices.price
         pay = self.cover.pay(price, limit)
-        least = max(1, -(-pay // count))
-        usable = self.usable(limit)
+        least = max(1, -(-pay // self.count))
+        usable = self.cover.usable(limit, self.cover.g)
         self.tables.prepare(price, usable, limit, least, near=self.rounds.nearest, dear=least)
         most = self.tables.dearest()
-        return prices._replace(limit=limit, most=most, slack=count * most - pay)
+        return prices._replace(limit=limit, most=most, slack=self.count * most - pay)
 
     def known(self, limit: int) -> list[Flags]:
         """Sets within `limit` that are known."""
-        return [members for load, members in self._sets if load <= limit]
+        return [members for load, members in self._sets.values() if load <= limit]
 
 
 class _Generation:
@@ -426,12 +427,12 @@ class _Generation:
 
     def __init__(self, search: PriceSearch, limit: int, steady: Floats, deadline: float) -> None:
         self.search, self.limit, self.deadline = search, limit, deadline
-        self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
-        self.rounds = search.rounds
-        self.usable, self.steady, self.share = search.usable(limit), steady, self.rounds.steady
-        self.master = Master(self.model, (search.cover.g,), limit)
+        self.count, self.rounds, cover = search.count, search.rounds, search.cover
+        self.usable, self.steady = cover.usable(limit, cover.g), steady
+        self.share = self.rounds.steady
+        self.master = Master(cover.model, (cover.g,), limit)
         for members in search.known(limit):
-            self.master.add(search.cover.g, members)
+            self.master.add(cover.g, members)
         self.closest = (
             np.inf
         )  # by which factor coarse sets keep the steady prices from the program's value
@@ -451,7 +452,7 @@ class _Generation:
                     phase, self.closest = phase + 1, np.inf
                 continue
             if self._exact(value, prices, price, mixed) and self.proved is not None:
-                return self.proved._replace(value=value)
+                return self.proved
 
     def _coarse(
         self,
@@ -474,19 +475,9 @@ class _Generation:
         if missed < self.closest:
             self.closest, self.steady = missed, mixed
         new = self._add(found)
-        usable, other = self.usable, found
-        for _ in range(rounds.disjoint):
-            usable = usable & ~other
-            more = pricer.dear(
-                np.where(usable, price, 0),
-                usable,
-                self.limit,
-                max(1, int(rounds.dear * worth)),
-                rounds.phases[0].bits,
-            )
-            if more is None:
-                break
-            other = more
+        least, bits = max(1, int(rounds.dear * worth)), rounds.phases[0].bits
+        ask = partial(pricer.dear, limit=self.limit, least=least, bits=bits)
+        for other in disjoint_others(ask, price, self.usable, found, rounds.disjoint):
             self._add(other)
         if self.closest < phase.close:
             return True
@@ -507,7 +498,7 @@ class _Generation:
         most, listed = self._dearest(price, pay)
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
-            self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
+            self.proved, self.steady = BestPrices(self.limit, price, most, slack), mixed
         if slack < 0 or most == 0:  # refuted, or no set is worth anything: what costs no time
             return True
         worth = listed.astype(np.float64) @ prices
@@ -697,24 +688,10 @@ def disjoint_sets(
     """
     nodes, size = len(choice.rest_ticks), len(choice.excess)
     depth = nodes + 2
-    first, end, node, at, taken, left, ticks, free = (np.zeros(depth, np.int64) for _ in range(8))
-    held, ways = (
-        np.zeros((depth, choice.bits.shape[1]), np.uint64),
-        np.zeros(nodes, np.int64),
-    )
-    levels = Levels(
-        np.zeros(4 * size + 1024, np.int64),
-        first,
-        end,
-        node,
-        at,
-        taken,
-        left,
-        ticks,
-        free,
-        held,
-        ways,
-    )
+    first, end, node, at, taken, left, ticks, free = np.zeros((8, depth), np.int64)
+    sets, ways = np.zeros(4 * size + 1024, np.int64), np.zeros(nodes, np.int64)
+    held = np.zeros((depth, choice.bits.shape[1]), np.uint64)
+    levels = Levels(sets, first, end, node, at, taken, left, ticks, free, held, ways)
     levels.sets[:size] = np.arange(size)
     levels.end[0], levels.node[0], levels.at[0] = size, -1, -1
     levels.budget[0], levels.room[0], levels.devices[0] = budget, room, devices

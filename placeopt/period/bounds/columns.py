@@ -31,6 +31,7 @@ import numpy as np
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import integer_program, linear_program
+from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -69,14 +70,6 @@ class Effort:
     close: float = 1e-3
 
 
-class _OutOfTimeError(Exception):
-    """The deadline passed inside a subproblem."""
-
-
-class _UndecidedError(Exception):
-    """A subproblem took longer than its share."""
-
-
 @dataclass
 class _Subproblem:
     """Sets of one device type: binary membership, one variable per transfer, one load row (the
@@ -84,7 +77,6 @@ class _Subproblem:
     """
 
     matrix: Any
-    right: Floats
     width: int
     load: Floats  # (width,) ticks of every variable
     fits: Floats  # (N,) 1 where the node may be in a set
@@ -143,15 +135,14 @@ class ColumnBound:
                 self._exact = True
                 if self._refutes(upper - 1, uniform, effort.rounds):
                     lower = upper
-        except _OutOfTimeError:  # or a program that failed, which another turn would do as well
+        except OutOfTimeError:  # or a program that failed, which another turn would do as well
             self.unfinished = time.perf_counter() >= self.deadline - effort.least_seconds
         return lower
 
     def _uniform(self) -> Floats:
         """Prices of nodes by their times; all alike where no node needs any time."""
         times = self.model.smallest_times.astype(np.float64)
-        prices: Floats = times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
-        return prices
+        return times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
 
     def _refutes(self, limit: int, uniform: Floats, rounds: int) -> bool:
         """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price
@@ -163,7 +154,7 @@ class ColumnBound:
                 return False
             try:
                 answer = self._prices_refute(limit, prices)
-            except _UndecidedError:
+            except UndecidedError:
                 return False
             if answer is None:
                 return True
@@ -181,11 +172,11 @@ class ColumnBound:
         refuted).
         """
         n, num_types = self.model.num_nodes, self.model.num_types
-        usable = [i for i in range(len(self.sets)) if self._loads[i] <= limit * (1 + _MARGIN)]
+        loads = zip(self.sets, self._loads, strict=True)
+        usable = [found for found, load in loads if load <= limit * (1 + _MARGIN)]
         cover = np.zeros((n, len(usable)))
         budget = np.zeros((num_types, len(usable)))
-        for column, i in enumerate(usable):
-            g, members = self.sets[i]
+        for column, (g, members) in enumerate(usable):
             cover[:, column] = members
             budget[g, column] = 1.0
         cost = np.concatenate([np.zeros(len(usable)), uniform])
@@ -248,7 +239,7 @@ class ColumnBound:
             least = _MARGIN * float(prices.sum())
             found = self._above(g, limit, prices, max(threshold, least))
             if found is None and threshold < least:
-                raise _UndecidedError
+                raise UndecidedError
         if found is None:  # so far a claim of floating-point arithmetic at most
             found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
@@ -284,7 +275,7 @@ class ColumnBound:
         if code == cp_model.INFEASIBLE:
             return None
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            raise _UndecidedError
+            raise UndecidedError
         return np.array([bool(solver.value(var)) for var in x])
 
     def _limit_load(
@@ -295,7 +286,7 @@ class ColumnBound:
         terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
         for t in np.flatnonzero(model.weight[:, g]).tolist():
             ticks, u = int(model.weight[t, g]), x[int(model.producer[t])]
-            readers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
+            readers = model.readers(t)
             into, out = cp.new_bool_var(""), cp.new_bool_var("")
             terms.append(ticks * into)
             if len(readers) > 1:
@@ -321,76 +312,70 @@ class ColumnBound:
         upper = np.ones(part.width)
         upper[:n] = part.fits * (self.model.total[:, g] <= limit)
         lower = np.zeros(part.width)
+        cost, rows = -_pad(prices, part.width), _with_limit(part, limit)
         if self._direct:
-            found = self._ask(part, limit, prices, lower, upper, effort.direct_seconds, threshold)
-            if found is not _UNKNOWN:
-                return found  # type: ignore[no-any-return]
-            self._left()  # a turn that is over says nothing about longer ones
-            self._direct = False
+            try:
+                return self._ask(cost, rows, lower, upper, effort.direct_seconds, threshold)
+            except UndecidedError:
+                self._left()  # a turn that is over says nothing about longer ones
+                self._direct = False
         for root in np.lexsort((np.arange(n), -prices)).tolist():
             if upper[root] == 0.0:
                 continue
             if float(prices[upper[:n] > 0].sum()) <= threshold:
                 return None
-            if self._relaxed(part, limit, prices, lower, upper) <= threshold:
+            if self._relaxed(cost, rows, lower, upper) <= threshold:
                 return None
             lower[root] = 1.0
-            if self._relaxed(part, limit, prices, lower, upper) > threshold:
-                found = self._ask(part, limit, prices, lower, upper, effort.root_seconds, threshold)
-                if found is _UNKNOWN:
-                    raise _UndecidedError
+            if self._relaxed(cost, rows, lower, upper) > threshold:
+                found = self._ask(cost, rows, lower, upper, effort.root_seconds, threshold)
                 if found is not None:
                     return found
             lower[root] = upper[root] = 0.0
         return None
 
     def _relaxed(
-        self,
-        part: _Subproblem,
-        limit: int,
-        prices: Floats,
-        lower: Floats,
-        upper: Floats,
+        self, cost: Floats, rows: tuple[Any, Floats], lower: Floats, upper: Floats
     ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
-        matrix, right = _with_limit(part, limit)
         answer = linear_program(
-            -_pad(prices, part.width),
-            below=(matrix, right),
+            cost,
+            below=rows,
             bounds=np.stack([lower, upper], axis=1),
             seconds=self._left(),
         )
         if answer.status == 2:
             return -np.inf
         if answer.status != 0:
-            raise _OutOfTimeError
+            raise OutOfTimeError
         return float(-answer.fun)
 
     def _ask(
         self,
-        part: _Subproblem,
-        limit: int,
-        prices: Floats,
+        cost: Floats,
+        rows: tuple[Any, Floats],
         lower: Floats,
         upper: Floats,
         seconds: float,
         threshold: float,
-    ) -> Any:
-        """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too
-        short.
+    ) -> Flags | None:
+        """Return a set above the threshold, None if there is none.
+
+        Raises
+        ------
+        UndecidedError
+            If the time was too short.
         """
         from scipy.sparse import csr_matrix, vstack
 
-        n = self.model.num_nodes
-        matrix, right = _with_limit(part, limit)
-        scale = 1.0 / max(threshold, 1e-12)
-        row = csr_matrix(-_pad(prices, part.width) * scale)
-        integrality = np.zeros(part.width)
+        n, (matrix, right) = self.model.num_nodes, rows
+        scaled = cost * (1.0 / max(threshold, 1e-12))
+        integrality = np.zeros(len(cost))
         integrality[:n] = 1
         answer = integer_program(
-            -_pad(prices, part.width) * scale,
+            scaled,
             integrality,
-            [(vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0))],
+            [(vstack([matrix, csr_matrix(scaled)]).tocsr(), -np.inf, np.append(right, -1.0))],
             (lower, upper),
             time_limit=min(seconds, self._left()),
             mip_rel_gap=0.01,
@@ -399,24 +384,17 @@ class ColumnBound:
             return None
         if answer.x is not None:
             return answer.x[:n] > 0.5
-        if answer.status not in (0, 1):
-            raise _OutOfTimeError
-        return _UNKNOWN
+        raise UndecidedError if answer.status in (0, 1) else OutOfTimeError
 
     def _left(self) -> float:
         left = self.deadline - time.perf_counter()
         if left <= self.effort.least_seconds:
-            raise _OutOfTimeError
+            raise OutOfTimeError
         return left
 
 
-_UNKNOWN = object()  # answer of a subproblem that ran out of its share of time
-
-
 def _pad(values: Floats, width: int) -> Floats:
-    padded = np.zeros(width)
-    padded[: len(values)] = values
-    return padded
+    return np.pad(values, (0, width - len(values)))
 
 
 def _load(model: ContractedProblem, g: int, members: Flags) -> float:
@@ -430,37 +408,20 @@ def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
     from scipy.sparse import coo_matrix
 
     n = model.num_nodes
-    rows: list[int] = []
-    columns: list[int] = []
-    data: list[float] = []
+    terms: list[tuple[int, int, int]] = []  # (a, b, y): x_a - x_b <= y
     extra: list[float] = []
-    row = 0
-
-    def transfer(pairs: list[tuple[int, int]], ticks: float) -> None:
-        nonlocal row
-        for a, b in pairs:  # x_a - x_b <= y
-            rows.extend([row] * 3)
-            columns.extend([a, b, n + len(extra)])
-            data.extend([1.0, -1.0, -1.0])
-            row += 1
-        extra.append(ticks)
-
-    for t in range(len(model.producer)):
-        ticks = float(model.weight[t, g])
-        if ticks == 0:
-            continue
-        u = int(model.producer[t])
-        consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        if len(consumers) == 1:
-            transfer([(u, consumers[0]), (consumers[0], u)], ticks)
-        else:
-            transfer([(c, u) for c in consumers], ticks)
-            transfer([(u, c) for c in consumers], ticks)
+    for t in np.flatnonzero(model.weight[:, g]).tolist():
+        u, readers = int(model.producer[t]), model.readers(t)
+        into, out = [(c, u) for c in readers], [(u, c) for c in readers]
+        for pairs in [out + into] if len(readers) == 1 else [into, out]:
+            terms += [(a, b, n + len(extra)) for a, b in pairs]
+            extra.append(float(model.weight[t, g]))
+    columns = np.array(terms, np.int64).reshape(-1)
+    rows, data = np.repeat(np.arange(len(terms)), 3), np.tile([1.0, -1.0, -1.0], len(terms))
     width = n + len(extra)
     binding = int(model.resident.sum()) > int(model.capacity[g])
     return _Subproblem(
-        matrix=coo_matrix((data, (rows, columns)), shape=(row, width)).tocsr(),
-        right=np.zeros(row),
+        matrix=coo_matrix((data, (rows, columns)), shape=(len(terms), width)).tocsr(),
         width=width,
         load=np.concatenate([model.total[:, g].astype(np.float64), np.array(extra)]),
         fits=model.allowed[:, g].astype(np.float64),
@@ -475,8 +436,7 @@ def _with_limit(part: _Subproblem, limit: int) -> tuple[Any, Floats]:
     from scipy.sparse import csr_matrix, vstack
 
     blocks = [part.matrix, csr_matrix(part.load / max(float(limit), 1.0))]
-    right = [part.right, np.array([1.0 + _MARGIN])]
     if part.resident is not None:
         blocks.append(csr_matrix(_pad(part.resident, part.width)))
-        right.append(np.array([1.0 + _MARGIN]))
-    return vstack(blocks).tocsr(), np.concatenate(right)
+    right = np.repeat([0.0, 1.0 + _MARGIN], [part.matrix.shape[0], len(blocks) - 1])
+    return vstack(blocks).tocsr(), right

@@ -26,6 +26,7 @@ Memory is left out.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -42,7 +43,7 @@ from placeopt.period.bounds.set_prices import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.contracted import ContractedProblem
@@ -226,8 +227,7 @@ class Prices(NamedTuple):
 
     def whole(self) -> Ints:
         """Return prices as integers."""
-        found: Ints = np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
-        return found
+        return np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
 
 
 class Answer(NamedTuple):
@@ -390,16 +390,11 @@ class CoverBound:
         ticks = model.total.copy()
         for g in self.pricers:
             np.add.at(ticks[:, g], pins, model.weight[tensor, g])
-        alone: Ints = np.where(model.allowed, ticks, NO_VALUE).min(axis=1)
-        return alone
+        return np.where(model.allowed, ticks, NO_VALUE).min(axis=1)
 
-    def usable(self, limit: int, g: int | None = None) -> Flags:
-        """Which nodes a device of type `g`, by default the most numerous, may hold within
-        `limit`.
-        """
-        h = self.g if g is None else g
-        found: Flags = self.model.allowed[:, h] & (self.model.total[:, h] <= limit)
-        return found
+    def usable(self, limit: int, g: int) -> Flags:
+        """Which nodes a device of type `g` may hold within `limit`."""
+        return self.model.allowed[:, g] & (self.model.total[:, g] <= limit)
 
     def pay(self, price: Ints, limit: int) -> int:
         """Price that the devices of the types examined have to hold together within `limit`."""
@@ -440,6 +435,28 @@ class CoverBound:
                 self.lower = middle
             else:
                 high = middle - 1
+
+
+def disjoint_others(
+    ask: Callable[[Ints, Flags], Flags | None],
+    price: Ints,
+    usable: Flags,
+    members: Flags,
+    most: int,
+) -> Iterator[Flags]:
+    """Yield up to `most` dear sets of usable nodes, none in `members` or in a set before.
+
+    Parameters
+    ----------
+    ask : what finds a dear set, given prices and usable nodes; None ends it.
+    """
+    for _ in range(most):
+        usable = usable & ~members
+        found = ask(np.where(usable, price, 0), usable)
+        if found is None:
+            return
+        yield found
+        members = found
 
 
 def _shares(pay: int, weight: dict[int, float]) -> dict[int, int]:
@@ -547,11 +564,9 @@ class _Generation:
         for g, members in answer.sets.items():
             usable, dearest = self.cover.usable(self.limit, g), self.cover.pricers[g].dearest
             ask = partial(dearest, price, usable, self.limit, depth=1)
-            try:
+            with suppress(UndecidedError):
                 while (better := ask(int(price[found[g]].sum()) + 1)) is not None:
                     found[g] = better
-            except UndecidedError:
-                pass
             more = int(price[found[g]].sum()) - int(price[members].sum())
             missed += self.counts[g] * more / answer.pay
         return answer._replace(sets=found, missed=missed)
@@ -562,17 +577,11 @@ class _Generation:
         """
         for g, members in answer.sets.items():
             usable, dearest = self.cover.usable(self.limit, g), self.cover.pricers[g].dearest
-            least, found = int(self.rounds.dear * int(price[members].sum())), members
-            for _ in range(self.rounds.disjoint):
-                usable = usable & ~found
-                try:
-                    other = dearest(np.where(usable, price, 0), usable, self.limit, least, depth=0)
-                except UndecidedError:
-                    break
-                if other is None:
-                    break
-                self._add({g: other})
-                found = other
+            least = int(self.rounds.dear * int(price[members].sum()))
+            ask = partial(dearest, limit=self.limit, least=least, depth=0)
+            with suppress(UndecidedError):
+                for other in disjoint_others(ask, price, usable, members, self.rounds.disjoint):
+                    self._add({g: other})
 
     def _add(self, sets: dict[int, Flags]) -> list[int]:
         """Add sets; return the types whose set was not known."""

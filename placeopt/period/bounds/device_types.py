@@ -19,8 +19,8 @@ tensor that crosses the type's border in each direction, and one of them reaches
         sum_g x[v, g] = 1
 
 relaxes every placement. Its value does not depend on floating-point arithmetic: for min c z subject
-to A z >= b (some rows with equality) and low <= z <= high, any multipliers y (y_i >= 0 on
-inequalities) give the bound y b + sum_j min over [low_j, high_j] of (c - y A)_j z_j. HiGHS only
+to A z >= b (some rows with equality) and 0 <= z <= high, any multipliers y (y_i >= 0 on
+inequalities) give the bound y b + sum_j min over [0, high_j] of (c - y A)_j z_j. HiGHS only
 suggests y; it is rounded to multiples of a power of two and the bound is evaluated in Python
 integers, so nothing has to be trusted.
 """
@@ -81,18 +81,17 @@ def area(model: ContractedProblem, seconds: float) -> int:
     """Return the bound in ticks; 0 if the linear program takes longer than `seconds`."""
     program = IntegerProgram()
     scale = max(1.0, float(model.smallest_times.sum()))
-    most = model.largest_load
     shares = [
-        [program.variable(0, int(fits)) for fits in row] for row in model.allowed.tolist()
+        [program.variable(int(fits)) for fits in row] for row in model.allowed.tolist()
     ]  # x[v, g]
-    period = program.variable(0, most, unit=scale, cost=1)
+    period = program.variable(model.largest_load, unit=scale)
     for row in shares:
         program.row([(1, x) for x in row], 1, equal=True)
     for g, devices in enumerate(model.types):
         load = [(-int(ticks), shares[v][g]) for v, ticks in enumerate(model.total[:, g]) if ticks]
         load += _moves(program, model, g, [row[g] for row in shares])
         program.row([(len(devices), period), *load], 0, unit=scale)
-    value = program.value(scale, seconds)
+    value = program.least(period, seconds)
     return 0 if value is None else max(0, value)
 
 
@@ -103,7 +102,7 @@ def _moves(
     nodes that they have.
     """
     moves = {
-        t: (program.variable(0, 1), program.variable(0, 1))
+        t: (program.variable(1), program.variable(1))
         for t in np.flatnonzero(model.weight[:, g]).tolist()
     }
     for t, c in zip(model.edge_tensor.tolist(), model.consumer.tolist(), strict=True):
@@ -116,27 +115,22 @@ def _moves(
 
 @dataclass(eq=False)
 class IntegerProgram:
-    """An LP with integer data, built row by row; `value` solves it and certifies the bound."""
+    """An LP with integer data and variables of at least 0, built row by row; `least` solves it and
+    certifies the bound.
+    """
 
-    cost: dict[int, int] = field(default_factory=dict)
-    low: list[int] = field(default_factory=list)
     high: list[int] = field(default_factory=list)
     unit: list[float] = field(default_factory=list)  # size of one scaled unit of each variable
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    entries: list[int] = field(default_factory=list)
+    terms: list[tuple[int, int, int]] = field(default_factory=list)  # (row, column, entry)
     right: list[int] = field(default_factory=list)
     equal: list[bool] = field(default_factory=list)
     row_unit: list[float] = field(default_factory=list)
 
-    def variable(self, low: int, high: int, unit: float = 1.0, cost: int = 0) -> int:
+    def variable(self, high: int, unit: float = 1.0) -> int:
         """Add a variable and return its index."""
-        self.low.append(int(low))
-        self.high.append(int(high))
+        self.high.append(high)
         self.unit.append(unit)
-        if cost:
-            self.cost[len(self.low) - 1] = cost
-        return len(self.low) - 1
+        return len(self.high) - 1
 
     def row(
         self, terms: list[tuple[int, int]], right: int, unit: float = 1.0, equal: bool = False
@@ -145,74 +139,60 @@ class IntegerProgram:
         numbers.
         """
         index = len(self.right)
-        for coefficient, column in terms:
-            self.rows.append(index)
-            self.columns.append(column)
-            self.entries.append(int(coefficient))
-        self.right.append(int(right))
+        self.terms += [(index, column, coefficient) for coefficient, column in terms]
+        self.right.append(right)
         self.equal.append(equal)
         self.row_unit.append(unit)
 
-    def value(self, cost_unit: float, seconds: float) -> int | None:
-        """Return a proven lower bound on the optimum, rounded up; None if HiGHS gives no
-        multipliers in time.
-
-        Parameters
-        ----------
-        cost_unit : size of the objective.
+    def least(self, goal: int, seconds: float) -> int | None:
+        """Return a proven lower bound on a variable, rounded up; None if HiGHS gives no multipliers
+        in time.
         """
-        multipliers = self._multipliers(cost_unit, seconds)
-        return None if multipliers is None else self.evaluate(multipliers)
+        multipliers = self._multipliers(goal, seconds)
+        return None if multipliers is None else self._evaluate(goal, multipliers)
 
-    def _multipliers(self, cost_unit: float, seconds: float) -> list[float] | None:
+    def _multipliers(self, goal: int, seconds: float) -> list[float] | None:
         from scipy.sparse import coo_array
 
         unit, row_unit = np.array(self.unit), np.array(self.row_unit)
-        rows, columns = np.array(self.rows), np.array(self.columns)
-        entries = np.array(self.entries, np.float64) * unit[columns] / row_unit[rows]
-        matrix = coo_array(
-            (entries, (rows, columns)), shape=(len(self.right), len(self.low))
-        ).tocsr()
+        rows, columns, entries = np.array(self.terms, np.int64).T
+        entries = entries * unit[columns] / row_unit[rows]
+        matrix = coo_array((entries, (rows, columns)), shape=(len(row_unit), len(unit))).tocsr()
         right = np.array(self.right, np.float64) / row_unit
         equal = np.array(self.equal)
-        cost = np.zeros(len(self.low))
-        for column, value in self.cost.items():
-            cost[column] = value * unit[column] / cost_unit
-        bounds = np.column_stack([np.array(self.low, np.float64), np.array(self.high, np.float64)])
+        cost = np.zeros(len(unit))
+        cost[goal] = 1.0
         solution = linear_program(
             cost,
             below=(-matrix[~equal], -right[~equal]),
             equal=(matrix[equal], right[equal]),
-            bounds=bounds / unit[:, None],
+            bounds=np.column_stack([np.zeros(len(unit)), np.array(self.high, np.float64) / unit]),
             seconds=max(0.1, seconds),
         )
         if solution.status != 0:
             return None
-        scaled = np.zeros(len(self.right))
+        scaled = np.zeros(len(right))
         scaled[~equal] = -solution.ineqlin.marginals
         scaled[equal] = solution.eqlin.marginals
-        result: list[float] = (scaled * cost_unit / row_unit).tolist()
-        return result
+        return (scaled * unit[goal] / row_unit).tolist()
 
-    def evaluate(self, multipliers: list[float]) -> int:
+    def _evaluate(self, goal: int, multipliers: list[float]) -> int:
         """Evaluate the bound of the module text for given multipliers, exactly, rounded up."""
         # rows in large units (bytes) have tiny multipliers: one common shift that resolves all of
         # them
-        smallest = min((1.0 / u for u in self.row_unit), default=1.0)
+        smallest = 1.0 / max(self.row_unit)
         shift = SHIFT + max(0, -int(np.floor(np.log2(smallest))))
         one = 1 << shift
         exact = [
             _times_power(value if equal else max(value, 0.0), shift)
             for value, equal in zip(multipliers, self.equal, strict=True)
         ]
-        reduced = [0] * len(self.low)
-        for column, value in self.cost.items():
-            reduced[column] = value * one
-        for row, column, entry in zip(self.rows, self.columns, self.entries, strict=True):
+        reduced = [0] * len(self.high)
+        reduced[goal] = one
+        for row, column, entry in self.terms:
             reduced[column] -= exact[row] * entry
         total = sum(y * b for y, b in zip(exact, self.right, strict=True))
-        for slope, low, high in zip(reduced, self.low, self.high, strict=True):
-            total += slope * (low if slope > 0 else high)
+        total += sum(min(0, slope) * high for slope, high in zip(reduced, self.high, strict=True))
         return -(-total // one)
 
 

@@ -46,6 +46,7 @@ D. Bergman, A. A. Cire, W.-J. van Hoeve, J. Hooker: "Decision Diagrams for Optim
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -82,7 +83,7 @@ class OutOfTimeError(Exception):
 
 
 class UndecidedError(Exception):
-    """No set was found, but the buckets are too coarse to rule one out."""
+    """No set was found, but the buckets are too coarse, or the time too short, to rule one out."""
 
 
 class FrontierGraph(NamedTuple):
@@ -193,12 +194,10 @@ class Paths(NamedTuple):
         """Return those of a model contracted for "convex", or for "none", which has no order edges;
         None where these lead around.
         """
-        nodes = range(model.num_nodes)
-        graph = nx.DiGraph(zip(model.order_from.tolist(), model.order_to.tolist(), strict=True))
-        graph.add_nodes_from(nodes)
+        graph = model.order_graph
         if not nx.is_directed_acyclic_graph(graph):
             return None
-        before, after = [list(graph.pred[v]) for v in nodes], [list(graph.succ[v]) for v in nodes]
+        before, after = ([list(side[v]) for v in graph] for side in (graph.pred, graph.succ))
         conducts, reach = _conducting(model), np.eye(model.num_nodes, dtype=np.bool_)
         for v in reversed(list(nx.topological_sort(graph))):
             for w in after[v] if conducts[v] else ():
@@ -233,8 +232,8 @@ def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tenso
     """Return the tensors that devices of some of the types pay for."""
     weight, tensors = model.weight[:, types], []
     for t in np.flatnonzero(weight.any(axis=1)).tolist():
-        consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        tensors.append(_Tensor(sorted({int(model.producer[t]), *consumers}), weight[t]))
+        pins = sorted({int(model.producer[t]), *model.readers(t)})
+        tensors.append(_Tensor(pins, weight[t]))
     return tensors
 
 
@@ -257,13 +256,11 @@ def _thin_orders(pins: list[list[int]], paths: Paths, *, orders: int = 24) -> It
     touching = _touching(len(paths.before), pins)
     first = [v for v, before in enumerate(paths.before) if not before]
     starts = sorted(first, key=lambda v: (len(touching[v]), v))[:orders]
-    best: tuple[int, list[int]] | None = None
+    best: tuple[float, list[int]] = math.inf, []
     ways = (False, True) if any(paths.before) else (False,)
     for start, newest in itertools.product(starts, ways):
-        most = None if best is None else best[0]
-        best = _greedy_order(start, touching, pins, paths, most, newest=newest) or best
-        if best is not None:
-            yield best[1]
+        best = _greedy_order(start, touching, pins, paths, best[0], newest=newest) or best
+        yield best[1]
 
 
 def _greedy_order(
@@ -271,7 +268,7 @@ def _greedy_order(
     touching: list[list[int]],
     pins: list[list[int]],
     paths: Paths,
-    most: int | None,
+    most: float,
     *,
     newest: bool,
 ) -> tuple[int, list[int]] | None:
@@ -298,7 +295,7 @@ def _greedy_order(
         return scores[v]
 
     while outside:
-        if most is not None and cost >= most:
+        if cost >= most:
             return None
         ready = [u for u in waiting if behind[u] == 0]
         v = (
@@ -320,7 +317,7 @@ def _greedy_order(
                 scores.pop(u, None)
         order.append(v)
         cost += 1 << len(opened)
-    return None if most is not None and cost >= most else (cost, order)
+    return None if cost >= most else (cost, order)
 
 
 @dataclass
@@ -375,8 +372,7 @@ class _States:
         before = self.here[:, near]
         settled = np.logical_and.reduceat(never, ends, axis=1) & (before != _SOME)
         self.here[:, near] = np.where(settled, _SOME, before)
-        parted: Flags = settled & (before == 1)
-        return parted
+        return settled & (before == 1)
 
     def forget(self, dear: Ints) -> None:
         """Take from all states a part of what they know: what half of the nodes are behind, those
@@ -732,11 +728,7 @@ class SetPricer:
         labels.load[0] = labels.price[0] = labels.first[0] = 0
         labels.first[1] = 1
         size = (ask.limit >> ask.shift) + 1
-        buckets = Buckets(
-            np.full(size, -1, np.int64),
-            np.zeros(size, np.int64),
-            np.zeros(size, np.int64),
-        )
+        buckets = Buckets(np.full(size, -1, np.int64), *np.zeros((2, size), np.int64))
         layer = 0
         while layer < len(self.graph.order):
             if time.perf_counter() >= self.deadline:
@@ -757,10 +749,9 @@ class SetPricer:
         return members
 
     def _make_room(self, size: int) -> None:
-        load, price, origin = (np.empty(size, np.int64) for _ in range(3))
-        self._labels = Labels(
-            load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, np.int64)
-        )
+        first = np.zeros(int(self.graph.layer[-1]) + 1, np.int64)
+        load, price, origin = np.empty((3, size), np.int64)
+        self._labels = Labels(load, price, origin, first)
 
 
 def _shift(limit: int, bits: int) -> int:

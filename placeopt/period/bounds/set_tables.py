@@ -110,10 +110,7 @@ class NearSets(NamedTuple):
     def members(self, num_nodes: int) -> Flags:
         """Return a row per set and a column per node."""
         node = np.arange(num_nodes)
-        found: Flags = (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(
-            1
-        ) != 0
-        return found
+        return (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(1) != 0
 
 
 @inlined
@@ -340,7 +337,7 @@ class SetTables:
         self.graph, self.deadline = graph, deadline
         layers, states = len(graph.order), int(graph.layer[-1])
         self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), np.int64)
-        self._walk = Walk(*(np.zeros(layers + 1, np.int64) for _ in Walk._fields))
+        self._walk = Walk(*np.zeros((len(Walk._fields), layers + 1), np.int64))
         self._begin, self._rest = (_table(states, max(self.room.labels, states)) for _ in range(2))
         self._want = Wanted(np.zeros(layers, np.int64), np.zeros(layers, np.bool_), 0, 1, 0)
 
@@ -459,5 +456,4 @@ class SetTables:
 
 
 def _table(states: int, room: int) -> Table:
-    load, price = (np.empty(room, np.int64) for _ in range(2))
-    return Table(load, price, *(np.zeros(states, np.int64) for _ in range(2)))
+    return Table(*np.empty((2, room), np.int64), *np.zeros((2, states), np.int64))

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from placeopt.sharding.exact_rest import Ending
     from placeopt.sharding.problem import ShardingProblem
 
-    Bools = Flags
-
 SHRUNK = 0.9
 """What survives is bounded anew where it is at most this part of what is bounded now."""
 
@@ -240,7 +238,7 @@ class Bounding:
         else:
             self.dual = Dual(compact)
 
-    def _narrow(self, alive: Bools, pairs: Bools) -> None:
+    def _narrow(self, alive: Flags, pairs: Flags) -> None:
         """Go on with what survives."""
         assert self.upper is not None
         below, before = self.upper - self.narrowed.offset, self.dual
@@ -271,7 +269,7 @@ def without_forbidden(
     problem: ShardingProblem,
     forbidden: int,
     upper: int | None,
-    late: Callable[[], bool] = lambda: False,
+    late: Callable[[], bool],
 ) -> Remainder:
     """Return what remains of a problem for choices that cost less than `upper` and use nothing that
     is all but forbidden.
@@ -298,9 +296,6 @@ def amount_left(compact: Compact, below: int) -> int:
     return max(int((compact.table < below).sum()), live // 100)
 
 
-def _size(alive: Bools, pairs: Bools) -> int:
+def _size(alive: Flags, pairs: Flags) -> int:
     """Return how many strategies and pairs there are."""
     return int(alive.sum()) + int(pairs.sum())
-
-
-__all__ = ["Bounding", "Remainder", "amount_left", "without_forbidden"]

@@ -27,7 +27,7 @@ import numpy as np
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual, State
 from placeopt.sharding.bounds.message_passing import chain_choices
-from placeopt.sharding.compact import costs_of
+from placeopt.sharding.compact import cost_of
 from placeopt.sharding.decode import decode
 from placeopt.sharding.reduction import composed, what_survives
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.bounds.bounding import Bounding
     from placeopt.sharding.compact import Condensed
-
-    Bools = Flags
 
 STEPS = 60
 """Most steps of the bound of a part, which begins at the prices and messages of what it was taken
@@ -59,9 +57,9 @@ class Part(NamedTuple):
     condensed: Condensed
     bound: int  # of the choices in it, without an offset
     state: State  # of its bound
-    alive: Bools  # strategies and pairs that survive
-    pairs: Bools
-    low: Bools  # strategies of the node that is parted next that use little, all of the others
+    alive: Flags  # strategies and pairs that survive
+    pairs: Flags
+    low: Flags  # strategies of the node that is parted next that use little, all of the others
 
 
 class Branches:
@@ -81,8 +79,7 @@ class Branches:
         self._order = count()
         self._numbers = 0
         dual, narrowed = bounding.dual, bounding.narrowed
-        root = self._kept(narrowed, dual, bounding.bound - bounding.condensed.offset)
-        self._keep([] if root is None else [root])
+        self._keep(self._kept(narrowed, dual, bounding.bound - bounding.condensed.offset))
 
     @property
     def bound(self) -> int:
@@ -147,11 +144,10 @@ class Branches:
             if dual.bound > below:  # in floats, so passed rather than met
                 break
         self._offer(condensed.expand(decode(dual.factors, compact, dual.width)))
-        kept = self._kept(condensed, dual, part.bound)
-        return [] if kept is None else [kept]
+        return self._kept(condensed, dual, part.bound)
 
-    def _kept(self, condensed: Condensed, dual: Dual, known: int) -> Part | None:
-        """Return a part as far as its bound has come, None if it holds no better choice.
+    def _kept(self, condensed: Condensed, dual: Dual, known: int) -> list[Part]:
+        """Return a part as far as its bound has come, nothing if it holds no better choice.
 
         Parameters
         ----------
@@ -162,15 +158,15 @@ class Branches:
         found, witness, clamped = dual.certify()
         bound = max(known, found.bound + offset)
         if bound >= self.upper:
-            return None
+            return []
         alive, pairs = survivors(clamped, witness, found, below)
         alive &= dual.compact.cost < below
         pairs &= dual.compact.table < below
-        return Part(condensed, bound, dual.state(), alive, pairs, _usage_split(dual, alive))
+        return [Part(condensed, bound, dual.state(), alive, pairs, _usage_split(dual, alive))]
 
     def _offer(self, choice: Ints) -> None:
         """Take note of a choice if it is better."""
-        cost = sum(int(part.sum()) for part in costs_of(self.compact, choice))
+        cost = cost_of(self.compact, choice)
         if cost < self.upper:
             self.upper, self.choice = cost, choice
 
@@ -192,13 +188,13 @@ def _numbers(part: Part) -> int:
     return len(compact.table) + 8 * len(compact.cost)
 
 
-def _parted(low: Bools, node_ptr: Ints) -> tuple[int, int]:
+def _parted(low: Flags, node_ptr: Ints) -> tuple[int, int]:
     """Return where the strategies of the parted node begin and end."""
     v = int(np.searchsorted(node_ptr, int(np.argmin(low)), side="right")) - 1
     return int(node_ptr[v]), int(node_ptr[v + 1])
 
 
-def _usage_split(dual: Dual, alive: Bools) -> Bools:
+def _usage_split(dual: Dual, alive: Flags) -> Flags:
     """Return all strategies but those of one node that use more than the middle of its spread, or,
     where usage differs nowhere, half of those of the node that has most.
     """

@@ -87,9 +87,7 @@ def witness_of(
     those of stars included.
     """
     node_prices = prices_of_nodes(compact, prices)
-    priced = float(
-        (np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0)
-    )
+    priced = float((compact.most_usage * node_prices).max(initial=0.0))
     rows, star_prices = stars
     most_usage = max(compact.usage.max(initial=0), compact.capacity.max(initial=0))
     priced = max(priced, float(star_prices.max(initial=0.0)) * float(most_usage))

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
+from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -63,8 +64,7 @@ def factors_of(compact: Compact) -> Factors:
     """Return the factors of a compact problem, all messages 0."""
     sizes = compact.num_choices
     low, high = compact.edge[:, 0], compact.edge[:, 1]
-    low_ptr = np.concatenate([[0], np.cumsum(sizes[low])]).astype(np.int64)
-    high_ptr = np.concatenate([[0], np.cumsum(sizes[high])]).astype(np.int64)
+    low_ptr, high_ptr = starts_of(sizes[low]), starts_of(sizes[high])
     table = compact.table.astype(np.float64)
     turned = np.empty_like(table)
     _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)

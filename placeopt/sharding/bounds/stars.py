@@ -61,8 +61,8 @@ def stars_of(compact: Compact, prices: Floats, below: float) -> Stars:
     dear = np.argsort(-prices, kind="stable")[: max(1, len(compact.table) // edges)]
     dear = dear[prices[dear] > 0]
     limit = min(below, 2.0**62)
-    most = np.maximum.reduceat(compact.usage, compact.node_ptr[:-1])
-    return Stars(*_stars_at(compact, dear, most, limit, len(compact.table) // 2))
+    pairs = len(compact.table) // 2
+    return Stars(*_stars_at(compact, dear, compact.most_usage, limit, pairs))
 
 
 @entry
