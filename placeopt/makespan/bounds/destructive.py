@@ -22,6 +22,7 @@ resource-constrained project scheduling", European Journal of Operational Resear
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -157,13 +158,16 @@ class Clusters:
         for u, v in zip(r.source[together].tolist(), r.target[together].tolist(), strict=True):
             if self.find(u) != self.find(v):
                 self.cluster[self.cluster == self.find(v)] = self.find(u)
-        for several in np.flatnonzero(np.bincount(self.cluster) > 1).tolist():
-            if self._one_machine(self._members(several), head, tail) > self.horizon:
-                self.contradiction = True
-                return True
-        return self._decide(head, tail)
+        members: defaultdict[int, list[int]] = defaultdict(list)
+        for v, label in enumerate(self.cluster.tolist()):
+            members[label].append(v)
+        several = [ops for ops in members.values() if len(ops) > 1]
+        if any(self._one_machine(ops, head, tail) > self.horizon for ops in several):
+            self.contradiction = True
+            return True
+        return self._decide(members, head, tail)
 
-    def _decide(self, head: Ints, tail: Ints) -> bool:
+    def _decide(self, members: dict[int, list[int]], head: Ints, tail: Ints) -> bool:
         """Decide which edges are shared, and which paid; return whether any is."""
         r, changed = self.relaxation, False
         known: dict[tuple[int, int], bool] = {}
@@ -179,24 +183,20 @@ class Clusters:
             elif self.free[e] == 0 and 0 < self.pay[e] < INFINITE:
                 key = (min(a, b), max(a, b))
                 if key not in known:
-                    known[key] = self._cannot_share(self._members(a, b), head, tail)
+                    known[key] = self._cannot_share(members[a] + members[b], head, tail)
                 if known[key]:
                     self.free[e] = self.pay[e]
                     changed = True
         return changed
 
-    def _members(self, *clusters: int) -> Ints:
-        """Return the ops of some clusters."""
-        return np.flatnonzero(np.isin(self.cluster, clusters))
-
-    def _cannot_share(self, ops: Ints, head: Ints, tail: Ints) -> bool:
+    def _cannot_share(self, ops: list[int], head: Ints, tail: Ints) -> bool:
         if not (self.relaxation.compute[ops] >= 0).all(axis=0).any():
             return True
         if int(self.relaxation.problem.resident[ops].sum()) > self.room:
             return True
         return self._one_machine(ops, head, tail) > self.horizon
 
-    def _one_machine(self, ops: Ints, head: Ints, tail: Ints) -> int:
+    def _one_machine(self, ops: list[int], head: Ints, tail: Ints) -> int:
         jobs = np.empty((JOB_ROWS, len(ops)), np.int64)
         jobs[[RELEASE, LENGTH, TAIL]] = head[ops], self.relaxation.min_compute[ops], tail[ops]
         return int(jackson(len(ops), jobs))
