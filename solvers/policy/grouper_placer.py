@@ -166,7 +166,7 @@ class GroupingPolicy:
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         centre = float(rewards.mean())
         before = centre if self.baseline is None else self.baseline
-        advantage = rewards - (centre - (centre - before))
+        advantage = rewards - before
         self.baseline = (
             centre if self.baseline is None else decay * self.baseline + (1 - decay) * centre
         )
