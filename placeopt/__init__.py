@@ -77,45 +77,71 @@ _MODULES = {
 __all__ = ["__version__", *_EXPORTS, *_MODULES]
 
 if TYPE_CHECKING:
-    from placeopt import experiments, instances, plotting, schedules, solvers, streams
-    from placeopt.api import load, solve
-    from placeopt.certify.certificate import Certificate
-    from placeopt.certify.verify import recheck, verify
-    from placeopt.exports.export import export
-    from placeopt.instances.clusters import make_cluster
-    from placeopt.instances.generators import generate
-    from placeopt.instances.readers import read_graph
-    from placeopt.io import serialize
-    from placeopt.makespan.evaluate import INFEASIBLE, Evaluation, evaluate, evaluate_batch
-    from placeopt.makespan.judge import placement_violations, schedule_violations
-    from placeopt.model.cluster import Cluster, Device, Link
-    from placeopt.model.errors import (
-        InfeasiblePlacementError,
-        InfeasibleProblemError,
-        InputError,
-        MissingExtraError,
-        Refused,
-        SolverError,
+    from placeopt import (
+        experiments as experiments,
+        instances as instances,
+        plotting as plotting,
+        schedules as schedules,
+        solvers as solvers,
+        streams as streams,
     )
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.objective import Objective, register_objective
-    from placeopt.model.placement import Placement, Schedule
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Budget, Result, TracePoint
-    from placeopt.planning import plan
-    from placeopt.plans.plan import TrainingPlan
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
-    from placeopt.schedules.sources import load_pipeline
-    from placeopt.sharding.problem import ShardingProblem, ShardingSolution
-    from placeopt.solving.base import SearchSolver
-    from placeopt.solving.bound import bound
-    from placeopt.solving.options import option
-    from placeopt.solving.registry import Solver, make_solver, register
-    from placeopt.solving.run import run
-    from placeopt.streams import load_stream
-    from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import Episode
+    from placeopt.api import load as load, solve as solve
+    from placeopt.certify.certificate import Certificate as Certificate
+    from placeopt.certify.verify import recheck as recheck, verify as verify
+    from placeopt.exports.export import export as export
+    from placeopt.instances.clusters import make_cluster as make_cluster
+    from placeopt.instances.generators import generate as generate
+    from placeopt.instances.readers import read_graph as read_graph
+    from placeopt.io import serialize as serialize
+    from placeopt.makespan import bounds as bounds
+    from placeopt.makespan.evaluate import (
+        INFEASIBLE as INFEASIBLE,
+        Evaluation as Evaluation,
+        evaluate as evaluate,
+        evaluate_batch as evaluate_batch,
+    )
+    from placeopt.makespan.judge import (
+        placement_violations as placement_violations,
+        schedule_violations as schedule_violations,
+    )
+    from placeopt.model.cluster import Cluster as Cluster, Device as Device, Link as Link
+    from placeopt.model.errors import (
+        InfeasiblePlacementError as InfeasiblePlacementError,
+        InfeasibleProblemError as InfeasibleProblemError,
+        InputError as InputError,
+        MissingExtraError as MissingExtraError,
+        Refused as Refused,
+        SolverError as SolverError,
+    )
+    from placeopt.model.graph import OpGraph as OpGraph
+    from placeopt.model.objective import (
+        Objective as Objective,
+        register_objective as register_objective,
+    )
+    from placeopt.model.placement import Placement as Placement, Schedule as Schedule
+    from placeopt.model.problem import PlacementProblem as PlacementProblem
+    from placeopt.model.result import Budget as Budget, Result as Result, TracePoint as TracePoint
+    from placeopt.planning import plan as plan
+    from placeopt.plans.plan import TrainingPlan as TrainingPlan
+    from placeopt.schedules.problem import PipelineProblem as PipelineProblem
+    from placeopt.schedules.solution import PipelineSchedule as PipelineSchedule
+    from placeopt.schedules.sources import load_pipeline as load_pipeline
+    from placeopt.sharding.problem import (
+        ShardingProblem as ShardingProblem,
+        ShardingSolution as ShardingSolution,
+    )
+    from placeopt.solving.base import SearchSolver as SearchSolver
+    from placeopt.solving.bound import bound as bound
+    from placeopt.solving.options import option as option
+    from placeopt.solving.registry import (
+        Solver as Solver,
+        make_solver as make_solver,
+        register as register,
+    )
+    from placeopt.solving.run import run as run
+    from placeopt.streams import load_stream as load_stream
+    from placeopt.streams.problem import JobStreamProblem as JobStreamProblem
+    from placeopt.streams.simulator import Episode as Episode
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,7 @@ from placeopt.io.serialize import load as load_json
 from placeopt.model.errors import InputError
 from placeopt.model.objective import default_solver, objective_names, objective_of
 from placeopt.model.result import Budget
-from placeopt.sharding.contest_format import holds_sharding
-from placeopt.sharding.contest_format import read as read_sharding
+from placeopt.sharding.contest_format import holds_sharding, read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run

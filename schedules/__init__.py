@@ -12,13 +12,18 @@ from placeopt.model.lazy import on_first_use
 from placeopt.solving.registry import SolverSpec
 
 if TYPE_CHECKING:
-    from placeopt.schedules.joint import JointResult, choose_pipeline
-    from placeopt.schedules.judge import pipeline_violations
-    from placeopt.schedules.problem import Block, PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule, Repetend
-    from placeopt.schedules.solve import schedule, schedule_result
-    from placeopt.schedules.sources import load_pipeline
-
+    from placeopt.schedules.joint import (
+        JointResult as JointResult,
+        choose_pipeline as choose_pipeline,
+    )
+    from placeopt.schedules.judge import pipeline_violations as pipeline_violations
+    from placeopt.schedules.problem import Block as Block, PipelineProblem as PipelineProblem
+    from placeopt.schedules.solution import (
+        PipelineSchedule as PipelineSchedule,
+        Repetend as Repetend,
+    )
+    from placeopt.schedules.solve import schedule as schedule, schedule_result as schedule_result
+    from placeopt.schedules.sources import load_pipeline as load_pipeline
 
 ZERO_BUBBLE = "Qi et al.: Zero bubble pipeline parallelism, ICLR 2024"
 V_SCHEDULES = "Qi et al.: Pipeline parallelism with controllable memory, NeurIPS 2024"

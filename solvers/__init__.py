@@ -24,8 +24,7 @@ def all_specs() -> tuple[SolverSpec, ...]:
     from placeopt.solvers.heuristics import SPECS as HEURISTICS
     from placeopt.solvers.planning import SPECS as PLANNING
     from placeopt.solvers.policy import SPECS as POLICY
-    from placeopt.solvers.search import SAMPLED
-    from placeopt.solvers.search import SPECS as SEARCH
+    from placeopt.solvers.search import SAMPLED, SPECS as SEARCH
     from placeopt.solvers.sharding import SPECS as SHARDING
     from placeopt.solvers.splits import SPECS as SPLITS
     from placeopt.solving.registry import SolverSpec

@@ -87,8 +87,7 @@ def lists_by_time() -> None:
 
 def clusterings() -> None:
     """Cluster in every way, and map clusters to devices."""
-    from placeopt.solvers.heuristics import clustering
-    from placeopt.solvers.heuristics import clustering_kernels as kernels
+    from placeopt.solvers.heuristics import clustering, clustering_kernels as kernels
     from placeopt.solvers.heuristics.context import Context
 
     context = Context(small_problem())

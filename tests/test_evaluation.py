@@ -7,8 +7,7 @@ import os
 import numpy as np
 import pytest
 import reference
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from random_problems import random_device, random_problem
 
 from placeopt.makespan.evaluate import INFEASIBLE, evaluate, evaluate_batch

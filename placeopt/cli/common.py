@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_of
-from placeopt.model.objective import time_text as seconds_text
+from placeopt.model.objective import objective_of, time_text as seconds_text
 from placeopt.model.sizes import bytes_text as bytes_text
 
 if TYPE_CHECKING:

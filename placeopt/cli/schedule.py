@@ -26,8 +26,7 @@ from placeopt.model.files import write_text
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.plotting.pipeline import draw_pipeline
-from placeopt.schedules.cuts import SHAPES as CUT_SHAPES
-from placeopt.schedules.cuts import cut_source
+from placeopt.schedules.cuts import SHAPES as CUT_SHAPES, cut_source
 from placeopt.schedules.files import write_starts_csv, write_torch_csv, write_trace
 from placeopt.schedules.from_model import ALL
 from placeopt.schedules.joint import choose_pipeline

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.planning.plan_model import plan as best_plan
-from placeopt.planning.plan_model import plan_problem
+from placeopt.planning.plan_model import plan as best_plan, plan_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

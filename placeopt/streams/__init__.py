@@ -37,19 +37,26 @@ _EXPORTS = {
 __all__ = list(_EXPORTS)
 
 if TYPE_CHECKING:
-    from placeopt.streams.bound import OfflineBound, offline_bound
-    from placeopt.streams.lookahead import LookaheadConfig, step_time
-    from placeopt.streams.problem import JobStreamProblem, JobTable
-    from placeopt.streams.profiles import PAC_ML_MODELS, JobProfile, load_profiles
-    from placeopt.streams.simulator import (
-        DegreePolicy,
-        Episode,
-        Summary,
-        simulate,
-        simulate_each,
-        simulate_many,
+    from placeopt.streams.bound import OfflineBound as OfflineBound, offline_bound as offline_bound
+    from placeopt.streams.lookahead import (
+        LookaheadConfig as LookaheadConfig,
+        step_time as step_time,
     )
-    from placeopt.streams.sources import StreamSpec, load_stream
-    from placeopt.streams.topology import RampTopology
+    from placeopt.streams.problem import JobStreamProblem as JobStreamProblem, JobTable as JobTable
+    from placeopt.streams.profiles import (
+        PAC_ML_MODELS as PAC_ML_MODELS,
+        JobProfile as JobProfile,
+        load_profiles as load_profiles,
+    )
+    from placeopt.streams.simulator import (
+        DegreePolicy as DegreePolicy,
+        Episode as Episode,
+        Summary as Summary,
+        simulate as simulate,
+        simulate_each as simulate_each,
+        simulate_many as simulate_many,
+    )
+    from placeopt.streams.sources import StreamSpec as StreamSpec, load_stream as load_stream
+    from placeopt.streams.topology import RampTopology as RampTopology
 
 __getattr__ = on_first_use(__name__, _EXPORTS)

@@ -45,8 +45,7 @@ import claims  # noqa: E402
 import more_families  # noqa: E402
 from exact_instances import known_optima  # noqa: E402 - tests/ is no package
 from tampering import KINDS, load_checker, plain, tampered, verdict  # noqa: E402
-from tampering_families import KINDS as KINDS_OF  # noqa: E402
-from tampering_families import tampered as tampered_of  # noqa: E402
+from tampering_families import KINDS as KINDS_OF, tampered as tampered_of  # noqa: E402
 from whole_tables import record_tables  # noqa: E402
 
 TAMPERED, SEED = 1000, 17

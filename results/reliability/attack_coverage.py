@@ -131,8 +131,7 @@ def attacks() -> dict[str, Callable[[int], list[str]]]:
     from families import FAMILIES
 
     def adversary(seed: int) -> list[str]:
-        from adversary import FAMILIES as AIMS
-        from adversary import attacked
+        from adversary import FAMILIES as AIMS, attacked
 
         tally = attacked(AIMS[seed % len(AIMS)], int(seed), 10)
         return [tally.first] if tally.at_optimum else []

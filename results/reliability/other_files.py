@@ -20,8 +20,7 @@ from placeopt.instances.clusters import EXAMPLE, make_cluster
 from placeopt.instances.op_cost_file import read_costs
 from placeopt.instances.traces import read_trace
 from placeopt.io.placement_file import read_placement
-from placeopt.io.serialize import load as load_saved
-from placeopt.io.serialize import to_dict
+from placeopt.io.serialize import load as load_saved, to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.plans.piper_json import read_piper

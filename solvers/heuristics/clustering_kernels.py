@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
-from placeopt.model.union_find import number_sets
-from placeopt.model.union_find import root as find_root
+from placeopt.model.union_find import number_sets, root as find_root
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints

@@ -15,8 +15,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel, pasted
 from placeopt.model.random_bits import split_uniform
-from placeopt.model.union_find import number_sets
-from placeopt.model.union_find import root as find_root
+from placeopt.model.union_find import number_sets, root as find_root
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,8 @@ import numpy as np
 from limits import clock, current, patched
 
 from placeopt.latency.bounds.flow import FlowBound
-from placeopt.makespan.bounds import METHODS as MAKESPAN
 from placeopt.makespan.bounds import (
+    METHODS as MAKESPAN,
     communication,
     destructive,
     elementary,

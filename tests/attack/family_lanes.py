@@ -22,8 +22,7 @@ from case import NO_LIMIT, Case
 from deep_bounds import deep_bounds, in_series, small_limits, there_and_back
 from limits import clock, current, patched
 
-from placeopt.makespan.bounds import METHODS as MAKESPAN
-from placeopt.makespan.bounds import front, segments
+from placeopt.makespan.bounds import METHODS as MAKESPAN, front, segments
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import is_small, propagate

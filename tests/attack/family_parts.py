@@ -15,8 +15,7 @@ from limits import patched
 
 from placeopt.model.errors import InputError
 from placeopt.sharding import reduction
-from placeopt.sharding.bounds import bounding as bounding_file
-from placeopt.sharding.bounds import branches as branches_file
+from placeopt.sharding.bounds import bounding as bounding_file, branches as branches_file
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.lagrangian import BEYOND, MOST_PRICE, Dual

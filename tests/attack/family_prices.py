@@ -20,8 +20,7 @@ from limits import clock, patched
 
 from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
-from placeopt.period.bounds import METHODS as PERIOD
-from placeopt.period.bounds import period_bounds
+from placeopt.period.bounds import METHODS as PERIOD, period_bounds
 from placeopt.period.bounds.closing import Choice, Closing, PriceSearch, can_close, disjoint_sets
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type

@@ -8,8 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from exact_instances import brute_force, doppler, known_optima, random_layered
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from random_problems import random_problem
 
 from placeopt.makespan.bounds import METHODS, analysis, bound, destructive

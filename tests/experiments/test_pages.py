@@ -20,8 +20,14 @@ import draw  # noqa: E402 - results/ is no package
 from page_tables import TABLES  # noqa: E402
 from page_tables.origins import NOT_SAID, origins, state_of  # noqa: E402
 from page_tables.scheduling_systems import gaps_of_cuts  # noqa: E402
-from page_tables.source import RESULTS as FOLDER  # noqa: E402
-from page_tables.source import Source, percent, seconds, span, value  # noqa: E402
+from page_tables.source import (  # noqa: E402
+    RESULTS as FOLDER,
+    Source,
+    percent,
+    seconds,
+    span,
+    value,
+)
 
 PAGES = draw.pages()
 

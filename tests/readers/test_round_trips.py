@@ -7,8 +7,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from placeopt.instances.readers import FORMATS, from_networkx, read_graph, to_networkx, write_graph
 from placeopt.model.errors import InputError

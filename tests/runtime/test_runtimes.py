@@ -89,8 +89,7 @@ def test_torch_without_gpus_says_why() -> None:
     reason.
     """
     pytest.importorskip("torch", reason="needs torch, the extra 'torch'")
-    from placeopt.runtime import TorchRuntime
-    from placeopt.runtime import torch_runtime as module
+    from placeopt.runtime import TorchRuntime, torch_runtime as module
 
     if module.unavailable():
         with pytest.raises(InputError, match="no CUDA device; name devices"):

@@ -8,8 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
 from placeopt.model.problem import PlacementProblem

@@ -14,8 +14,7 @@ from sharding_problems import draw, draw_huge, oracle
 
 import placeopt as po
 from placeopt.model.objective import objective_of
-from placeopt.sharding.bounds import branches as branches_module
-from placeopt.sharding.bounds import independent_bound
+from placeopt.sharding.bounds import branches as branches_module, independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.exact_pass import Witness, exact_pass, in_units

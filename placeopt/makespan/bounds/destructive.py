@@ -36,8 +36,7 @@ from placeopt.makespan.bounds.communication import (
     heads_tails,
     jackson,
 )
-from placeopt.makespan.bounds.energy import refutes as energy_refutes
-from placeopt.makespan.bounds.energy import search_horizon
+from placeopt.makespan.bounds.energy import refutes as energy_refutes, search_horizon
 from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, fits
 from placeopt.model.problem import INCOMPATIBLE
 
