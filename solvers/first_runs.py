@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solving.registry import make_solver
@@ -61,7 +62,7 @@ def ranks() -> None:
     rank.placed_rank(context.graph, context.costs, device)
     rank.downward_rank(context.graph, context.mean_compute, context.mean_transfer)
     rank.optimistic_cost(context.graph, context.costs, context.mean_transfer)
-    rank.priority_list(context.graph, Context.inverse(context.graph.order))
+    rank.priority_list(context.graph, place_in(context.graph.order))
 
 
 def lists() -> None:
@@ -79,7 +80,7 @@ def lists_by_time() -> None:
 
     context = Context(small_problem())
     graph, costs, units = context.graph, context.costs, context.units
-    position, none = Context.inverse(graph.order), np.full(len(graph.order), -1, np.int64)
+    position, none = place_in(graph.order), np.full(len(graph.order), -1, np.int64)
     context.by_time(position)
     time_kernels.schedule_with_favourites(graph, costs, units, position, none)
     time_kernels.schedule_earliest_start(graph, costs, units, np.array(graph.order), position)

@@ -122,22 +122,26 @@ class TrainedPolicy:
     validation: tuple[int, int]
 
 
-KEPT = 3
-"""Rounds whose streams are learned from, and policies of a course that are compared on validation
-streams."""
+@dataclass(frozen=True)
+class Lessons:
+    """How a course learns, round after round.
 
-FIRST_SWEEPS = 4
-"""Times that returns are taken and the network is fitted to them in the first round of a course,
-from random weights; later once."""
+    Attributes
+    ----------
+    kept : rounds whose streams are learned from, and policies of a course that are compared on
+    validation streams.
+    first_sweeps : times that returns are taken and the network is fitted to them in the first
+    round, from random weights; later once.
+    final_rate : part of the learning rate that is left in the last round.
+    first_stream : training streams before this one are those on which orders are compared.
+    validation_share : of a time limit, kept for choosing among the policies of the training.
+    """
 
-FINAL_RATE = 0.1
-"""Part of the learning rate that is left in the last round."""
-
-FIRST_STREAM = 1000
-"""Training streams before this one are those on which orders are compared."""
-
-VALIDATION_SHARE = 0.15
-"""Of a time limit, kept for choosing among the policies of the training."""
+    kept: int = 3
+    first_sweeps: int = 4
+    final_rate: float = 0.1
+    first_stream: int = 1000
+    validation_share: float = 0.15
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class PolicyDegree(DegreeSolver):
     """Greedy in a learned value of the cluster, never worse than its seed on validation streams."""
 
     name: ClassVar[str] = "policy-degree"
+    lessons: ClassVar[Lessons] = Lessons()
     iterations: int = option(
         12,
         low=0,
@@ -200,16 +205,20 @@ class PolicyDegree(DegreeSolver):
                 break
             course = courses[iteration % len(courses)]
             last = self._serve(problem, course.served, tracker, iteration)
-            course.seen = [*course.seen[1 - KEPT :] * (len(course.rounds) > 1), last]
-            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - FINAL_RATE))
-            sweeps = 1 if course.rounds else FIRST_SWEEPS
+            course.seen = [*course.seen[1 - self.lessons.kept :] * (len(course.rounds) > 1), last]
+            rate = self.learning_rate * (
+                1 - iteration / self.iterations * (1 - self.lessons.final_rate)
+            )
+            sweeps = 1 if course.rounds else self.lessons.first_sweeps
             error = self._fit(course.network, course.seen, sweeps, rate, rng)
             rounds.append(Round(error, 1.0 - float(last.rewards.mean())))
             course.rounds.append(rounds[-1])
             course.served = self._greedy(course.network)
             course.found.append(course.served)
         candidates = [
-            policy for course in courses for policy in finalists(course.found, course.rounds)
+            policy
+            for course in courses
+            for policy in finalists(course.found, course.rounds, self.lessons.kept)
         ]
         best, before, after = self._choose(problem, [seed_policy, *candidates], tracker)
         return TrainedPolicy(best, seed_policy, tuple(rounds), (before, after))
@@ -230,7 +239,7 @@ class PolicyDegree(DegreeSolver):
         iteration: int,
     ) -> Served:
         """Serve fresh streams, every other one with random choices."""
-        offset = TRAINING + FIRST_STREAM + iteration * self.streams
+        offset = TRAINING + self.lessons.first_stream + iteration * self.streams
         streams = training_streams(problem, self.streams, tracker.seed, offset)
         curious = replace(policy, explore=self.explore)
         tasks = [
@@ -302,8 +311,8 @@ class PolicyDegree(DegreeSolver):
         """Whether another round would leave too little of the budget for the validation; an episode
         takes `episode` s.
         """
-        keep = self.validation * (2 * KEPT + 1)
-        share = VALIDATION_SHARE * (tracker.budget.seconds or 0.0)
+        keep = self.validation * (2 * self.lessons.kept + 1)
+        share = self.lessons.validation_share * (tracker.budget.seconds or 0.0)
         seconds = max(share, episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
 
@@ -314,11 +323,13 @@ def smallest_first(problem: JobStreamProblem) -> DegreePolicy:
     return DegreePolicy("feasible-first", order=np.tile(np.arange(degrees), (models, 1)))
 
 
-def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:
-    """Return the policies to compare: the last one, and of the others those that blocked fewest
-    jobs in the round after their own.
+def finalists(
+    found: list[DegreePolicy], rounds: list[Round], count: int = Lessons.kept
+) -> list[DegreePolicy]:
+    """Return `count` policies: the last one, and of the others those that blocked fewest jobs in
+    the round after their own.
     """
-    others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
+    others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: count - 1]
     return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic
@@ -132,7 +133,7 @@ class MSct(Heuristic):
                 "were chosen greedily instead of by the linear program"
             )
         level, _ = context.upward_rank()
-        position = context.inverse(context.by_decreasing(level))
+        position = place_in(context.by_decreasing(level))
         yield context.fitted(
             schedule_with_favourites(
                 context.graph, context.costs, context.units, position, favourite

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.placement import Placement
 from placeopt.model.projection import group_units
 from placeopt.solvers.heuristics import ranks
@@ -86,7 +87,7 @@ class Context:
     @cached_property
     def position(self) -> Ints:
         """Place of each op in the topological order, shape (num_ops,)."""
-        return self.inverse(self.problem.topological_order)
+        return place_in(self.problem.topological_order)
 
     @cached_property
     def unpinned(self) -> Ints:
@@ -109,18 +110,11 @@ class Context:
         """Ops sorted by decreasing `key`, ties in topological order."""
         return np.lexsort((self.position, -key)).astype(np.int64)
 
-    @staticmethod
-    def inverse(order: Ints) -> Ints:
-        """Position of each op in `order`."""
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        return position
-
     def topological(self, order: Ints) -> Ints:
         """Return `order` changed so that producers precede consumers: always the earliest op that
         is free.
         """
-        return ranks.priority_list(self.graph, self.inverse(order))
+        return ranks.priority_list(self.graph, place_in(order))
 
     def in_order(
         self,

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
@@ -117,7 +118,7 @@ def peft_plan(
 def etf_plan(context: Context) -> ListSchedule:
     """Start the (op, device) pair with the earliest start, ties by the largest static level."""
     level, _ = context.upward_rank(communication=False)
-    return context.by_time(context.inverse(context.by_decreasing(level)))
+    return context.by_time(place_in(context.by_decreasing(level)))
 
 
 @dataclass(frozen=True)

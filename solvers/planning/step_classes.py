@@ -80,11 +80,26 @@ def _span_sums(ticks: Ints | None) -> Ints:
     return total[None] - total[:, None]
 
 
-class BatchTables:
-    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes.
+@dataclass(frozen=True)
+class Doubt:
+    """Where spans of layers, computed all at once, are asked one by one: rounding may decide there.
 
-    Spans of layers are computed all at once, and asked one by one where rounding may decide.
+    Attributes
+    ----------
+    ticks, tick_part : times that are nearer to half a tick than this, and this part of them.
+    memory, memory_part : what is nearer to the limit than so many bytes, and this part of them.
     """
+
+    ticks: float = 1e-3
+    tick_part: float = 1e-12
+    memory: float = 64.0
+    memory_part: float = 1e-9
+
+
+class BatchTables:
+    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
+
+    doubt = Doubt()
 
     def __init__(
         self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, Ints]
@@ -142,7 +157,7 @@ class BatchTables:
             return self.table(function)
         exact = seconds / TICK_SECONDS
         found = np.where(seconds > 0, np.maximum(np.floor(exact + 0.5), 1), 0).astype(np.int64)
-        near = 1e-3 + 1e-12 * np.abs(exact)  # to half a tick
+        near = self.doubt.ticks + self.doubt.tick_part * np.abs(exact)
         unsure = np.abs(exact - np.floor(exact) - 0.5) < near
         for first, last in np.argwhere(unsure & self.inside).tolist():
             found[first, last] = function(first, last)
@@ -200,7 +215,7 @@ class BatchTables:
             each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)
         ).clip(-1, many)
         number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
-        slack = 64.0 + 1e-9 * (np.abs(fixed) + room)  # bytes to the limit
+        slack = self.doubt.memory + self.doubt.memory_part * (np.abs(fixed) + room)
         unsure = np.abs(left - np.round(fitting) * each) <= slack
         for first, last in np.argwhere(unsure & self.inside).tolist():
             number[first, last] = most(first, last)

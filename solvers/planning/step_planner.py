@@ -47,18 +47,23 @@ METHOD = "stages"
 """Name of the bound."""
 
 
-FIRST = 12
-"""Micro-batches and data degrees in which a first plan is looked for, at most."""
+@dataclass(frozen=True)
+class Opening:
+    """How ranges of periods are opened.
 
-GUESS = 4
-"""A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
+    Attributes
+    ----------
+    first : micro-batches and data degrees in which a first plan is looked for, at most.
+    guess : it is looked for up to this part (1 / guess) above the bound on its period.
+    near : periods are met one by one instead of halved where the width of those that are left is
+    relatively at most this. few_labels : a kernel that made fewer labels the last time takes
+    milliseconds, less than a thread is worth.
+    """
 
-NEAR = 1e-3
-"""Periods are met one by one instead of halved where the width of those that are left is relatively
-at most this."""
-
-FEW_LABELS = 4000
-"""A kernel that made fewer labels the last time takes milliseconds, less than a thread is worth."""
+    first: int = 12
+    guess: int = 4
+    near: float = 1e-3
+    few_labels: int = 4000
 
 
 @dataclass(frozen=True, order=True)
@@ -110,6 +115,8 @@ class StepPlanner(SearchSolver):
 
 class _Front:
     """What is open, as a heap of ranges."""
+
+    opening = Opening()
 
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
@@ -198,11 +205,11 @@ class _Front:
             if least < NEVER:
                 bound = tables.turns * least + int(tables.least_fill[-1])
                 found.append(replace(part, bound=bound, least=least))
-        for part in sorted(found)[:FIRST]:
+        for part in sorted(found)[: self.opening.first]:
             tables = self._tables(part)
             if self.tracker.stop() or self.goal <= tables.turns * part.least:
                 return
-            limit = min(part.least + part.least // GUESS, tables.most_period)
+            limit = min(part.least + part.least // self.opening.guess, tables.most_period)
             labels, at, _ = self._ask(tables, 0, part.least, limit)
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
@@ -240,7 +247,7 @@ class _Front:
         """Run the kernel for periods low..limit, in a thread where it may take long."""
         self.tracker.count()
         arrays, cutoff = tables.arrays_of(stages), self.goal - tables.turns * low
-        if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
+        if len(self.problem.pools) == 1 or tables.last_labels < self.opening.few_labels:
             found: tuple[Ints, int, int] = search_period(arrays, low, limit, cutoff)
         else:
             found = call_interruptibly(lambda: search_period(arrays, low, limit, cutoff))
@@ -277,9 +284,11 @@ class _Front:
         if top < part.least:
             return
         if self.goal >= NEVER:
-            limit = part.least + max(1, part.least // GUESS)  # no plan is known: a guess
+            limit = part.least + max(
+                1, part.least // self.opening.guess
+            )  # no plan is known: a guess
         else:
-            few = top - part.least <= NEAR * part.least
+            few = top - part.least <= self.opening.near * part.least
             limit = top if few else (part.least + top) // 2
         limit = min(limit, top)
         labels, at, rest = self._ask(tables, part.stages, part.least, limit)

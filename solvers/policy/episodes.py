@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
@@ -62,7 +63,7 @@ class OrderedProblem:
         """
         view = Context(problem)
         order = problem.topological_order
-        place = view.inverse(order)
+        place = place_in(order)
         level, _ = view.upward_rank()
         mean, delay = view.mean_compute, view.mean_transfer
         units = problem.units

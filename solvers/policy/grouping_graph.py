@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
@@ -62,4 +63,4 @@ def b_level_ranks(problem: PlacementProblem) -> Ints:
     """
     view = Context(problem)
     level, _ = view.upward_rank()
-    return view.inverse(view.by_decreasing(level))
+    return place_in(view.by_decreasing(level))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
@@ -180,9 +181,8 @@ class MutatedRows:
         self.evaluator, self.homes, self.states = evaluator, homes, states
         self.ranks = np.zeros((len(homes), 0), np.int64)
         if evaluator.ordered:
-            inverse = evaluator.space.context.inverse
             self.ranks = (
-                np.stack([inverse(order) for order in orders]) * population_kernels.RANK_GAP
+                np.stack([place_in(order) for order in orders]) * population_kernels.RANK_GAP
             )
         self.values = self._evaluate(self.homes, self.ranks)
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
@@ -186,8 +187,8 @@ class Genetic(BatchSearch):
         order = a.order
         if len(order) and rng.random() < 0.5:
             # Mean place in both orders: consistent with what both agree upon.
-            place = space.context.inverse(a.order) + space.context.inverse(b.order)
-            order = np.lexsort((space.context.inverse(a.order), place)).astype(np.int64)
+            place = place_in(a.order) + place_in(b.order)
+            order = np.lexsort((place_in(a.order), place)).astype(np.int64)
         homes, states = home[None, :].astype(np.int64), random_states(rng, 1)
         if not kernels.fit(space.graph, homes, states)[0]:
             homes = a.home[None, :].copy()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import Flags, Floats, Ints, frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen, place_in
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
@@ -100,7 +100,7 @@ class SearchSpace:
     @cached_property
     def rank(self) -> Ints:
         """Place of each op in `sequence`."""
-        return frozen(Context.inverse(self.sequence))
+        return frozen(place_in(self.sequence))
 
     @cached_property
     def mean_load(self) -> float:
