@@ -6,7 +6,9 @@ Run `python results/engine/study.py STAGE... [--apart] [--only NAMES] [--part P]
 problems    write the problems to FOLDER (by default 120 problems in 30 families)
 run         the engine and every tactic alone, through `placeopt bench`
 old PATH    the same problems by the default solvers of an older checkout
-table       regret.csv (a line per problem), tactics.csv (what each is worth alone) and pairs.csv
+without     the engine twice, with two seeds, and without one tactic after the other
+table       regret.csv (a line per problem), tactics.csv (what each is worth alone), pairs.csv and
+            without.csv (what each is worth among the others)
 
 A problem is run whole, the engine and all its tactics, before the next one begins; the first
 problem of every family comes before the second of any, and objectives alternate, so that whatever
@@ -56,6 +58,9 @@ PER_FAMILY = 4
 SECONDS = {"makespan": 15.0, "latency": 60.0, "period": 60.0}
 DEFAULT = {"makespan": "portfolio", "latency": "cp-sat", "period": "cp-sat"}
 CLUSTERS = ("2xA100", "4xV100", "8xA100", "2xA100+2xV100", "4xP100?contention=pair", "uniform:6")
+
+AGAIN = "engine again"
+"""Label of the engine with another seed: by how much runs differ that do the same."""
 
 ROUNDED = 0.01
 """Points of the gap that count as none."""
@@ -264,14 +269,25 @@ def tactics(objective: str) -> list[str]:
     return [name for name in names if name != "starts"]
 
 
-def study(objective: str, path: Path, part: float, *, alone: bool) -> dict[str, Any]:
-    """The definition of the runs of one problem."""
+def study(objective: str, path: Path, part: float, runs: str = "") -> dict[str, Any]:
+    """The definition of the runs of one problem: of the engine, of every tactic `alone`, or of the
+    engine `without` each.
+    """
     solvers: list[dict[str, Any]] = [{"name": DEFAULT[objective], "label": "engine"}]
-    first = "" if objective == "makespan" else "starts,"  # an incumbent to begin with
-    if alone:
+    first = [] if objective == "makespan" else ["starts"]  # an incumbent to begin with
+    names = tactics(objective)
+    kept = {name: [name] for name in names}
+    if runs == "without":
+        solvers += [{"name": DEFAULT[objective], "label": AGAIN, "seeds": [1]}]
+        kept = {f"without {name}": [other for other in names if other != name] for name in names}
+    if runs:
         solvers += [
-            {"name": DEFAULT[objective], "label": name, "options": {"tactics": first + name}}
-            for name in tactics(objective)
+            {
+                "name": DEFAULT[objective],
+                "label": label,
+                "options": {"tactics": ",".join(first + some)},
+            }
+            for label, some in kept.items()
         ]
     return {
         "name": name_of(objective, part),
@@ -287,15 +303,17 @@ def name_of(objective: str, part: float) -> str:
     return f"engine-{objective}-{part * SECONDS[objective]:g}s"
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the engine and every tactic alone; one at a time, on two cores."""
+def run(options: argparse.Namespace, runs: str) -> None:
+    """Run the engine and every tactic alone, or the engine without each; one at a time, on two
+    cores.
+    """
     started = time.monotonic()
     for objective, path in files(options.apart):
         if options.only and path.stem not in options.only:
             continue
         if time.monotonic() - started > 60.0 * options.minutes:
             break
-        definition = Study.model_validate(study(objective, path, options.part, alone=True))
+        definition = Study.model_validate(study(objective, path, options.part, runs))
         summary = run_study(
             definition,
             FOLDER / options.folder,
@@ -330,7 +348,7 @@ def run_old(options: argparse.Namespace) -> None:
             break
         if (objective, path.stem) in done:
             definition = FOLDER / "old.json"
-            definition.write_text(json.dumps(study(objective, path, options.part, alone=False)))
+            definition.write_text(json.dumps(study(objective, path, options.part)))
             subprocess.run(
                 [sys.executable, "-c", RUN_OLD, str(definition), str(FOLDER / "old")],
                 cwd=options.old,
@@ -355,7 +373,7 @@ def gap(row: dict[str, Any]) -> float:
 
 def table(part: float, folder: str, home: Path) -> None:
     """Write the tables over the problems whose runs are all there, and print their means."""
-    regret, alone, pairs = [], [], []
+    regret, alone, pairs, without = [], [], [], []
     for objective in SECONDS:
         new = rows(folder, objective, part)
         old = rows("old", objective, part) if folder == "new" else {}
@@ -363,11 +381,16 @@ def table(part: float, folder: str, home: Path) -> None:
         for name in dict.fromkeys(problem for problem, _ in new):
             family = name.rpartition("-")[0]
             mine = {label: gap(row) for (at, label), row in new.items() if at == name}
-            if not names <= set(mine):
-                continue
             engine, now = mine.pop("engine"), new[name, "engine"]
             head = {"problem": name, "objective": objective, "apart": int(family in APART)}
             head |= {key: now[key] for key in ORIGIN}  # when it was run, not when this is written
+            less = {label: mine.pop(label) for label in list(mine) if label not in names}
+            without += [
+                {**head, "runs": label, **rounded({"engine_gap": engine, "gap": value})}
+                for label, value in less.items()
+            ]
+            if not names <= {"engine", *mine}:
+                continue
             best = min(mine, key=lambda label: mine[label])
             numbers = {"engine_gap": engine, "best_gap": mine[best], "regret": engine - mine[best]}
             regret.append({**head, "best_tactic": best, **rounded(numbers)})
@@ -385,7 +408,12 @@ def table(part: float, folder: str, home: Path) -> None:
                 }
                 pairs.append({**head, **rounded(numbers)})
     end = ("" if folder == "new" else f"-{folder}") + ("-whole" if part == 1.0 else "")
-    for stem, lines in (("regret", regret), ("tactics", alone), ("pairs", pairs)):
+    for stem, lines in (
+        ("regret", regret),
+        ("tactics", alone),
+        ("pairs", pairs),
+        ("without", without),
+    ):
         if lines:
             write_csv(home / f"{stem}{end}.csv", lines)
     for apart in (1, 0):
@@ -396,6 +424,13 @@ def table(part: float, folder: str, home: Path) -> None:
                 if line["apart"] == apart and objective in ("", line["objective"])
             ]
             describe(f"{'apart' if apart else 'chosen on'}, {objective or 'all'}", some)
+    for label in dict.fromkeys((line["objective"], line["runs"]) for line in without):
+        more = [
+            line["gap"] - line["engine_gap"]
+            for line in without
+            if (line["objective"], line["runs"]) == label
+        ]
+        print(*label, f"{len(more)} problems, {np.mean(more):+.3f} points, most {max(more):.3f}")
     for line in pairs:
         print(line)
 
@@ -433,7 +468,9 @@ def main(words: list[str]) -> None:
     if "problems" in stages:
         print(len(files(options.apart)), "problems")
     if "run" in stages:
-        run(options)
+        run(options, "alone")
+    if "without" in stages:
+        run(options, "without")
     if "old" in stages:
         options.old = Path(stages[stages.index("old") + 1]).resolve()
         run_old(options)
