@@ -588,11 +588,7 @@ def _take_heads(
     """
     relaxation, found = inner.relaxation, []
     for own, fine in zip(inner.heads[:2], analysis.device_heads_tails(analysis.heads), strict=True):
-        rounded = np.where(fine < 0, INFINITE, fine // unit)[kept]
-        classes = range(len(relaxation.class_size))
-        least = np.stack(
-            [rounded[:, relaxation.class_of == c].min(axis=1) for c in classes], axis=1
-        )
+        least = relaxation.least_by_class((fine // unit)[kept])
         found.append(np.where((own < 0) | (least >= INFINITE), own, np.maximum(own, least)))
     inner.heads = inner.heads._replace(head=found[0], tail=found[1])
 

@@ -17,6 +17,7 @@ from random_problems import random_problem
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.series import Place, heads_in_series, part_problem, series_parts
+from placeopt.makespan.evaluate import evaluate
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact import makespan_tactics
@@ -135,6 +136,30 @@ def test_a_device_that_a_part_could_use_stays_closed():
     heads = heads_in_series(analysis, parts, inner, [2, 2])
     assert (heads.head[0] < 0).any()
     assert ((heads.head < 0) == (analysis.heads.head < 0)).all()
+
+
+def test_devices_that_differ_in_a_part_alone_get_the_least_of_its_heads():
+    """Cheap links set a device apart from two others in the first part, but not in the whole, where
+    all three are of one class: the head that an op has there on the lone device holds for none.
+    """
+    near, far = 0, 10
+    inner_edges = [(0, 2, near, far), (1, 2, near, far), (4, 6, 2 * far, near), (4, 7, near, near)]
+    edges = inner_edges + [(u, v, near, near) for u in range(4) for v in range(4, 8)]
+    link_class = np.ones((3, 3), np.int64)
+    link_class[1:, 1:] = 0
+    problem = PlacementProblem.from_edges(
+        np.full((8, 3), 5), [(u, v, 0) for u, v, *_ in edges]
+    ).replace(transfer=np.array([ticks for _, _, *ticks in edges]), link_class=link_class)
+    analysis = Analysis(problem)
+    parts = series_parts(analysis.relaxation, np.inf)
+    inner = [Analysis(part_problem(problem, place)) for place in parts]
+    assert [len(part.relaxation.class_size) for part in (analysis, *inner)] == [1, 2, 1]
+    heads = heads_in_series(analysis, parts, inner, [10, 10])
+    starts = np.array([0, 0, 5, 0, 10, 10, 15, 15])
+    schedule = evaluate(problem, po.Placement(np.array([1, 2, 1, 0, 0, 1, 0, 1]), starts))
+    assert schedule.makespan == 20
+    assert heads.head[2].max() <= schedule.start[2] == 5
+    assert heads.through().max() <= schedule.makespan
 
 
 @pytest.mark.slow

@@ -106,6 +106,14 @@ class Relaxation:
         rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
         return Direction(*map(frozen, rows))
 
+    def least_by_class(self, ticks: Ints) -> Ints:
+        """Return the least of ticks per op and device, -1 where there are none, over the devices of
+        each class: what holds of all of them. INFINITE where no device has any.
+        """
+        known = np.where(ticks < 0, INFINITE, ticks)
+        classes = range(len(self.class_size))
+        return np.stack([known[:, self.class_of == c].min(axis=1) for c in classes], axis=1)
+
     @cached_property
     def items(self) -> tuple[Ints, Ints]:
         """Colocation groups merged: (compute[item, class] or -1, resident bytes)."""

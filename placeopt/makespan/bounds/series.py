@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.segment_graph import SegmentGraph, too_large
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -130,11 +131,13 @@ def heads_in_series(
 ) -> HeadsTails:
     """Return the heads and tails of a problem raised by its parts.
 
+    Devices of one class of the whole may differ in a part, whose own tensors say which links are
+    cheap: the least of theirs holds for all.
+
     Parameters
     ----------
     inner, least : what is known of the problem of each part, and the ticks that it needs at least.
     """
-    some = np.unique(whole.relaxation.class_of, return_index=True)[1]  # a device of each class
     head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
     before, after = 0, sum(least)
     for place, part, ticks in zip(parts, inner, least, strict=True):
@@ -143,9 +146,10 @@ def heads_in_series(
         for found, inside, beyond in zip(
             (head, tail), part.device_heads_tails(part.heads), (before, after), strict=True
         ):
-            there = inside[place.own][:, some]
-            raised = np.where(there < 0, -1, there + beyond)
-            found[members] = np.where(found[members] < 0, -1, np.maximum(found[members], raised))
+            there = whole.relaxation.least_by_class(inside[place.own])
+            off = (found[members] < 0) | (there >= INFINITE)
+            raised = np.maximum(found[members], there + beyond)
+            found[members] = np.where(off, found[members], raised)
         before += ticks
     return whole.heads._replace(head=head, tail=tail)
 
