@@ -13,6 +13,7 @@ from random_problems import random_device, random_problem
 from placeopt.makespan.evaluate import INFEASIBLE, evaluate, evaluate_batch
 from placeopt.makespan.judge import schedule_violations
 from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -130,6 +131,30 @@ def test_broken_constraints_are_infeasible_in_batches_and_errors_alone():
         with pytest.raises(InfeasiblePlacementError, match=words):
             evaluate(problem, row)
     assert evaluate(problem, rows[3], check=False).makespan == 6
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("objective", ["makespan", "period", "latency"])
+def test_a_huge_number_is_no_device(objective):
+    """What int32 cannot hold does not come back as the device that is left of it."""
+    problem = PlacementProblem.from_edges([[1, 1], [2, 2]], [(0, 1, 1)], objective=objective)
+    rows = [
+        np.array([[2**32, 2**32], [2**32 + 1, 1], [1, 1]], kind) for kind in (np.int64, np.uint64)
+    ]
+    for devices in (*rows, -rows[0] * [[1], [1], [0]] + [[0], [0], [1]]):
+        values = objective_of(problem).evaluate_batch(problem, devices)
+        assert (values == INFEASIBLE).tolist() == [True, True, False]
+
+
+@pytest.mark.interpreted
+def test_priorities_are_whole_numbers_in_batches_too():
+    """Scores between 0 and 1 are refused, as a Placement refuses them, not cut to the rank 0."""
+    problem = PlacementProblem.from_edges([[1], [2], [4]], [(0, 2, 1)])
+    for ranks, words in (([0.5, 0.1, 0.9], "below 2"), ([np.nan, 0, 1], "NaN"), (["a"] * 3, "<U1")):
+        with pytest.raises(InputError, match=f"priorities: expected whole numbers.*{words}"):
+            evaluate_batch(problem, [[0, 0, 0]], ranks)
+    floats = evaluate_batch(problem, [[0, 0, 0]], [2.0, 0.0, 1.0])
+    assert floats.tolist() == evaluate_batch(problem, [[0, 0, 0]], [2, 0, 1]).tolist()
 
 
 @pytest.mark.interpreted

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.latency.judge import latency_violations, placement_slots
+from placeopt.model.arrays import int_array
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
@@ -108,12 +109,15 @@ def latency_batch(
     devices : device of every op, shape (num_placements, num_ops).
     slots : slot of every op on its accelerator (0 by default), same shape.
     """
-    rows = np.array(devices, np.int64, order="C")
+    given = np.asarray(devices)
+    rows = np.array(int_array(given, given.shape, "devices"))
     if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
         raise InputError(
             f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
         )
-    chosen = np.zeros_like(rows) if slots is None else np.array(slots, np.int64, order="C")
+    chosen = np.zeros_like(rows)
+    if slots is not None:
+        chosen[:] = int_array(slots, rows.shape, "slots")
     value = np.empty(len(rows), np.int64)
     latency_rows(latency_arrays(problem), rows, chosen, value)
     return value

@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.judge import placement_violations
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import Ints, distinct, frozen, int_array
+from placeopt.model.arrays import Ints, device_rows, distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
@@ -219,10 +219,7 @@ def evaluate_batch(
     -------
     Ticks, shape (batch,); INFEASIBLE (2^63 - 1) for placements that break a constraint.
     """
-    table = np.asarray(devices)
-    if table.dtype.kind not in "iu":
-        table = int_array(table, table.shape, "devices")
-    table = _table(table, np.int32)
+    table = _read_only(device_rows(devices))
     if table.ndim != 2 or table.shape[1] != problem.num_ops:
         raise InputError(
             f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}"
@@ -231,7 +228,10 @@ def evaluate_batch(
     if priorities is None or mode == kernels.FIFO:
         ranks = _NO_RANKS
     else:
-        ranks = _table(np.atleast_2d(np.asarray(priorities)), np.int64)
+        ranks = np.atleast_2d(np.asarray(priorities))
+        if ranks.dtype.kind != "i":
+            ranks = int_array(ranks, ranks.shape, "priorities")
+        ranks = _table(ranks, np.int64)
         if ranks.shape not in ((1, problem.num_ops), table.shape):
             raise InputError(
                 f"priorities: expected shape {table.shape} or ({problem.num_ops},), received "

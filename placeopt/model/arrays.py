@@ -118,6 +118,22 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     return frozen(array.astype(np.int64))
 
 
+def device_rows(devices: ArrayLike) -> NDArray[np.int32]:
+    """Return the devices of many placements as kernels read them.
+
+    A number that int32 cannot hold stays what it is, no device: -1.
+    """
+    table = np.asarray(devices)
+    if table.dtype.kind not in "iu":
+        table = int_array(table, table.shape, "devices")
+    rows = np.ascontiguousarray(table, np.int32)
+    if table.dtype.itemsize >= rows.dtype.itemsize and table.dtype != rows.dtype:
+        wrapped = rows != table
+        if wrapped.any():
+            rows = np.where(wrapped, np.int32(-1), rows)
+    return rows
+
+
 def _check_whole(array: NDArray[Any], what: str) -> None:
     """Refuse real numbers that are not whole, or too large."""
     if not np.isfinite(array).all():

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen
+from placeopt.model.arrays import Flags, Ints, device_rows, frozen
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
@@ -80,7 +80,7 @@ def period_batch(problem: PlacementProblem, devices: ArrayLike) -> Ints:
     ----------
     devices : device index of every op, shape (num_placements, num_ops).
     """
-    rows = np.ascontiguousarray(devices, np.int32)
+    rows = device_rows(devices)
     if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
         raise InputError(
             f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
