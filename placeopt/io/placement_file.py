@@ -240,7 +240,7 @@ def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
     """Yield (op, value) of a mapping, or of a list that has one entry per op by index."""
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, list):
+    if isinstance(value, list | tuple | np.ndarray):
         return enumerate(value)
     raise InputError(f'{where}: "{key}": expected an object {{op: value}}, received {value!r:.40}')
 
@@ -365,9 +365,9 @@ class _Table:
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number given as int or as text, None for anything else."""
-    if type(value) is int:
-        return value
+    """Return a whole number given as int, of numpy too, or as text, None for anything else."""
+    if type(value) is int or isinstance(value, np.integer):
+        return int(value)
     if isinstance(value, str):
         text = value.strip()
         if text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20:
