@@ -8,6 +8,7 @@ import importlib
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from placeopt.model.errors import InputError, SolverError, check_choice
@@ -54,6 +55,11 @@ class Budget:
     target: int | None = None
 
     def __post_init__(self) -> None:
+        for key, kind in (("seconds", Real), ("evaluations", Integral), ("target", Real)):
+            limit = getattr(self, key)
+            if limit is not None and not isinstance(limit, kind):
+                number = "whole number" if kind is Integral else "number"
+                raise InputError(f"budget {key}: expected a {number}, received {limit!r:.40}")
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise InputError(f"budget seconds: expected a number >= 0, received {self.seconds}")
         if self.evaluations is not None and self.evaluations < 1:

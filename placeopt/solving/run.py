@@ -8,6 +8,7 @@ search.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import (
@@ -65,7 +66,7 @@ def run(
     Refused
         If the solver does not take the problem.
     InputError
-        If `initial` is not valid, or a search that never stops by itself has no limit.
+        If `initial` or `seed` is not valid, or a search that never stops by itself has no limit.
     SolverError
         If the solver raises, its solution is rejected by the judge, or a bound exceeds a value.
     """
@@ -94,6 +95,8 @@ def _run(
     ours = is_ours(solver)
     if ours:
         solver = settled(solver)
+    if not isinstance(seed, Integral) or seed < 0:
+        raise InputError(f"seed: expected a whole number >= 0, received {seed!r:.40}")
     check_accepts(solver, problem)
     objective, known = objective_of(problem), declared(solver)
     if known.endless and budget.unlimited:

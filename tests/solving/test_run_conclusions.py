@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
 
-from placeopt.model.errors import SolverError
+from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, TracePoint
@@ -153,3 +153,19 @@ def test_solutions_of_objectives_without_a_class_are_made_plain():
     found = restated([np.int64(3)], problem_of(), SimpleNamespace(kind="other"))
     assert found == (3,)
     assert type(found[0]) is int
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", None])
+def test_a_seed_is_a_whole_number(seed):
+    """The caller is told, whichever solver would have stumbled over it."""
+    with pytest.raises(InputError, match="seed: expected a whole number >= 0"):
+        run(problem_of(), make_solver("annealing"), Budget(evaluations=5), seed=seed)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"seconds": "1"}, {"evaluations": 1.5}, {"evaluations": "3"}, {"target": "x"}]
+)
+def test_limits_are_numbers(limit):
+    """A budget names the limit that is none."""
+    with pytest.raises(InputError, match=f"budget {next(iter(limit))}: expected a .*number"):
+        Budget(**limit)
