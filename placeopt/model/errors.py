@@ -54,6 +54,13 @@ class MissingExtraError(InputError):
             f"{purpose} needs the package '{package}', which is not installed: "
             f"run pip install 'placeopt[{extra}]'"
         )
+        self._given = package, extra, purpose
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        """Be pickled by what it was made of: a pool of processes waits forever for an error that
+        it cannot read.
+        """
+        return type(self), self._given
 
 
 class SolverError(RuntimeError):

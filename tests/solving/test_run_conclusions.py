@@ -4,6 +4,7 @@ fresh share of mutants showed which.
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
 
-from placeopt.model.errors import InputError, SolverError
+from placeopt.model.errors import InputError, MissingExtraError, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, TracePoint
@@ -169,3 +170,10 @@ def test_limits_are_numbers(limit):
     """A budget names the limit that is none."""
     with pytest.raises(InputError, match=f"budget {next(iter(limit))}: expected a .*number"):
         Budget(**limit)
+
+
+def test_errors_come_back_from_other_processes():
+    """Each is unpickled with its words; one that is not leaves a pool waiting."""
+    for error in (InputError("x"), SolverError("x"), MissingExtraError("onnx", "onnx", "reading")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy)) == (type(error), str(error))
