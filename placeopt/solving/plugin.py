@@ -208,6 +208,8 @@ class PluginTracker(Generic[SolutionT]):
         whole, objective = self.__whole, self.__objective
         try:
             own = restated(solution, whole.problem, objective)
+            if type(own) in (tuple, np.ndarray):  # arrays have a `device` of their own
+                raise TypeError(f"expected a Placement, received {type(solution).__name__}")
             finished = objective.finish(whole.problem, own)
         except SolverError:
             raise
@@ -287,9 +289,14 @@ def adopt(face: PluginTracker[Any], result: Any) -> None:
     Raises
     ------
     SolverError
-        If the solution is not valid.
+        If it is no Result, or the solution is not valid.
     """
-    face.count(getattr(result, "evaluations", 0) or 0)
+    if not (result is None or hasattr(result, "status") or hasattr(result, "solution")):
+        raise SolverError(
+            f"solver '{face.solver}': its solve returned a {type(result).__name__}, expected a "
+            "Result"
+        )
+    face.count(_number(getattr(result, "evaluations", 0)) or 0)
     face.message = getattr(result, "message", "")
     face.raise_bound(getattr(result, "lower_bound", 0), getattr(result, "bound_method", ""))
     if _text(getattr(result, "status", "")) == "infeasible":

@@ -332,7 +332,7 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
             type(solver).search(solver, tracker.problem, tracker)
         else:
             _search_outside(solver, PluginTracker(tracker, objective), initial)
-    except (KeyboardInterrupt, InputError):
+    except (KeyboardInterrupt, Refused):
         raise
     except SolverError as error:
         partial = _partial(tracker, objective)
@@ -343,7 +343,9 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
     except BaseException as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error
-        if ours and not isinstance(error, Exception | SystemExit):
+        if ours and (
+            isinstance(error, InputError) or not isinstance(error, Exception | SystemExit)
+        ):
             raise
         words = one_line(f"{type(error).__name__}: {error}", 160)
         partial = _partial(tracker, objective)
@@ -367,7 +369,12 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
     """
     try:
         if hasattr(solver, "search"):
-            solver.search(face.problem, face)
+            returned = solver.search(face.problem, face)
+            if face.value is None and not isinstance(returned, bool | None):
+                raise SolverError(
+                    f"solver '{face.solver}': its search returned a {type(returned).__name__}, "
+                    "which nobody takes; hand solutions over by tracker.offer(solution)"
+                )
         else:
             found = solver.solve(
                 face.problem,

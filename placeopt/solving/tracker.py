@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 
+from placeopt.model.errors import SolverError
+from placeopt.model.files import one_line
 from placeopt.model.result import Result, SolutionT, TracePoint
 from placeopt.solving.deadline import reserve
 
@@ -358,9 +360,14 @@ class Tracker(Generic[SolutionT]):
         now, interval = self.elapsed, 0.1
         if force or now - self._last_report >= interval:
             self._last_report = now
-            self.on_progress(
-                Progress(now, self.evaluations, self.value, self.lower_bound, self.at_work)
-            )
+            progress = Progress(now, self.evaluations, self.value, self.lower_bound, self.at_work)
+            try:
+                self.on_progress(progress)
+            except SolverError:  # of the whole search, which says so already
+                raise
+            except Exception as error:
+                words = one_line(f"{type(error).__name__}: {error}", 160)
+                raise SolverError(f"on_progress raised {words}") from error
 
 
 class Side(Protocol):

@@ -46,7 +46,7 @@ class Plugin(SearchSolver):
 
     def search(self, problem, tracker):
         """Do it."""
-        self.deed(problem, tracker)
+        return self.deed(problem, tracker)
 
 
 def face_of(problem=None, budget=None, objective=None):
@@ -248,10 +248,27 @@ def test_ctrl_c_in_a_face_ends_the_whole():
 def test_nothing_returned_says_nothing():
     """No evaluations, no bound, no message, no solution."""
     whole, face = face_of()
-    adopt(face, SimpleNamespace())
+    adopt(face, SimpleNamespace(solution=None))
     adopt(face, None)
     assert (whole.evaluations, whole.value, whole.result().message) == (0, None, "")
     assert whole.stop_reason == "converged"
+
+
+@pytest.mark.parametrize("returned", [Placement([0, 0, 0]), [0, 0, 0], {"solution": [0, 0, 0]}])
+def test_what_is_no_result_is_called_that(returned):
+    """A placement that `solve` or `search` returns is not passed over in silence."""
+    with pytest.raises(SolverError, match=r"'plugin': its solve returned a .*expected a Result"):
+        adopt(face_of()[1], returned)
+    searching = Plugin(lambda problem, tracker: returned)
+    with pytest.raises(SolverError, match=r"'plugin': its search returned a .*tracker\.offer"):
+        run(problem_of(), searching, Budget(seconds=1))
+
+
+def test_evaluations_that_are_no_number_cost_no_solution():
+    """What comes with them counts."""
+    whole, face = face_of()
+    adopt(face, SimpleNamespace(evaluations="many", solution=Placement(GOOD)))
+    assert (whole.evaluations, whole.value) == (0, VALUE)
 
 
 def test_what_is_returned_is_taken_once():
@@ -269,7 +286,7 @@ def test_what_is_returned_is_taken_once():
     assert whole.stop_reason == "interrupted"
     assert "claims that there is no solution ('so')" in whole.result().message
     whole, face = face_of(budget=Budget(evaluations=4))
-    adopt(face, SimpleNamespace(evaluations=4))
+    adopt(face, SimpleNamespace(solution=None, evaluations=4))
     assert whole.stop_reason == "evaluations"
 
 
@@ -395,7 +412,7 @@ def test_a_step_that_is_interrupted_ends_its_caller():
 
 
 def test_what_a_search_raises_is_told_with_what_it_found():
-    """Errors of ours and of others, Ctrl-C inside another error, and bad input."""
+    """Errors of ours and of others, Ctrl-C inside another error, bad input, and refusals."""
 
     def deed(error, cause=None):
         def raises(problem, tracker):
@@ -407,20 +424,51 @@ def test_what_a_search_raises_is_told_with_what_it_found():
     for error, words in (
         (ValueError("odd"), "solver 'plugin' raised ValueError: odd"),
         (SystemExit(3), "solver 'plugin' raised SystemExit: 3"),
+        (InputError("yours"), "solver 'plugin' raised InputError: yours"),
         (SolverError("sorry"), "^sorry$"),
     ):
         with pytest.raises(SolverError, match=words) as caught:
             run(problem_of(), deed(error), Budget(seconds=1))
         assert caught.value.partial.value == VALUE
         assert caught.value.partial.stop_reason == "interrupted"
-    with pytest.raises(InputError, match="yours"):
-        run(problem_of(), deed(InputError("yours")), Budget(seconds=1))
+    with pytest.raises(Refused, match=r"^not mine$"):
+        run(problem_of(), deed(Refused("not mine")), Budget(seconds=1))
     for error, cause in ((SystemError("x"), KeyboardInterrupt()), (KeyboardInterrupt(), None)):
         result = run(problem_of(), deed(error, cause), Budget(seconds=1))
         assert (result.value, result.stop_reason) == (VALUE, "interrupted")
     with pytest.raises(SolverError) as caught:
         run(problem_of(), Plugin(lambda p, t: 1 / 0), Budget(seconds=1))
     assert caught.value.partial is None
+
+
+@pytest.mark.parametrize("offered", [[0, 0, 0], np.zeros(3, np.int64), (0, 0, 0)])
+def test_a_list_of_devices_is_no_solution(offered):
+    """The message says what is expected, not how many letters an attribute of arrays has."""
+    with pytest.raises(SolverError, match=r"expected a Placement.*received (list|tuple|ndarray)"):
+        run(problem_of(), Plugin(lambda p, t: t.offer(offered)), Budget(seconds=1))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [Plugin(lambda p, t: (t.count(), t.offer(Placement(GOOD)))), make_solver("annealing")],
+    ids=["theirs", "ours"],
+)
+def test_a_callback_that_raises_is_named(solver):
+    """The caller's fault is not the solver's, and what was found is kept."""
+
+    def tell(progress):
+        if progress.evaluations:
+            raise RuntimeError("no window")
+
+    with pytest.raises(SolverError, match=r"^on_progress raised RuntimeError: no window") as caught:
+        run(
+            problem_of(),
+            solver,
+            Budget(evaluations=50),
+            initial=Placement(WORSE),
+            on_progress=tell,
+        )
+    assert caught.value.partial.value <= 14
 
 
 # --- parts
