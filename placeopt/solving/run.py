@@ -8,6 +8,7 @@ search.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -378,7 +379,7 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
         else:
             found = solver.solve(
                 face.problem,
-                face.budget,
+                _left(face),
                 seed=face.seed,
                 initial=lent(initial),
                 on_progress=lambda progress: face.count(0),
@@ -386,6 +387,13 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
             adopt(face, found)
     except InfeasibleProblemError as error:
         face.infeasible(str(error))
+
+
+def _left(face: PluginTracker[Any]) -> Budget:
+    """Return what is left of the budget: who returns a solution keeps to no clock but its own."""
+    if face.budget.seconds is None:
+        return face.budget
+    return replace(face.budget, seconds=face.seconds_left)
 
 
 def _partial(tracker: Tracker[Any], objective: Objective) -> Result[Any] | None:

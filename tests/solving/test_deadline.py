@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -101,3 +102,20 @@ def test_small_problems_and_other_budgets_run_as_they_are():
         3 * large.num_ops // 2,
     )
     assert "claims that there is no solution ('nonsense')" in result.message
+
+
+def test_who_returns_a_solution_is_told_what_is_left():
+    """A `solve` that uses the seconds it is given returns before it is left behind."""
+    told = []
+
+    class Returning:
+        name = "returning"
+
+        def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+            told.append(budget.seconds)
+            return SimpleNamespace(solution=Placement(np.zeros(problem.num_ops, np.int64)))
+
+    problem = problem_of(LARGE // 100)
+    result = run(problem, Returning(), Budget(seconds=5.0))
+    assert 0 < told[0] < 5.0 - reserve(problem, 5.0)
+    assert result.solution is not None
