@@ -134,6 +134,19 @@ def test_broken_constraints_are_infeasible_in_batches_and_errors_alone():
 
 
 @pytest.mark.interpreted
+def test_ids_of_groups_may_be_hashes():
+    """Groups of huge ids are those of small ones, and need no more memory."""
+    compute, edges = [[1, 2], [2, 1], [3, 3], [4, 4]], [(0, 1, 1), (1, 3, 2)]
+    rows = np.indices((2,) * 4).reshape(4, -1).T
+    small, huge = (
+        evaluate_batch(PlacementProblem.from_edges(compute, edges, colocation=ids), rows).tolist()
+        for ids in ([0, 1, 0, 1], [2**62 + 5, 2**40, 2**62 + 5, 2**40])
+    )
+    assert huge == small
+    assert small.count(INFEASIBLE) == 12
+
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("objective", ["makespan", "period", "latency"])
 def test_a_huge_number_is_no_device(objective):
     """What int32 cannot hold does not come back as the device that is left of it."""

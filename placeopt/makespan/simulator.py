@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, frozen
+from placeopt.model.arrays import Ints, distinct, frozen
 from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
 from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -57,7 +57,7 @@ class ProblemArrays(NamedTuple):
     capacity: Ints  # (k,)
     colocation: Ints  # (n,)
     tensor_bytes: Ints  # (m,)
-    num_groups: int  # largest colocation id + 1
+    num_groups: int  # colocation groups, numbered from 0
     peak_memory: bool  # whether capacity bounds the dynamic peak
 
 
@@ -66,6 +66,8 @@ def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
     cached: ProblemArrays | None = problem.__dict__.get("_kernel_arrays")
     if cached is None:
         edge_ptr, edge_op, edge_tensor = problem.successors
+        groups = distinct(problem.colocation[problem.colocation >= 0])  # ids may be huge
+        group = np.searchsorted(groups, problem.colocation)
         cached = ProblemArrays(
             compute=problem.compute,
             indegree=frozen(np.bincount(problem.consumer, minlength=problem.num_ops)),
@@ -81,9 +83,9 @@ def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
             num_channels=problem.num_channels,
             resident=problem.resident,
             capacity=problem.capacity,
-            colocation=problem.colocation,
+            colocation=frozen(np.where(problem.colocation < 0, -1, group)),
             tensor_bytes=problem.tensor_bytes,
-            num_groups=int(problem.colocation.max()) + 1,
+            num_groups=len(groups),
             peak_memory=problem.memory == "peak",
         )
         problem.__dict__["_kernel_arrays"] = cached
