@@ -5,6 +5,9 @@ a list scheduler over 10^6 ops and 64 devices, may outlast the limit; there a se
 thread of its own. When the time is over, what it has offered by then counts, and it is left behind:
 its tracker is closed, so that it ends at its next look at the clock, and nothing that it finds
 later is taken. A reserve of the time is kept for judging the answer.
+
+Searches of others may never look at the clock. On small problems, too, they run in a thread of
+their own, and are left behind when their time has been over for as long again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
+
+PATIENCE = 10.0
+"""Seconds after its limit that somebody else's search on a small problem has at least: what it
+imports and compiles at first may take so long.
+"""
 
 
 def is_large(problem: Any, least: int = LARGE) -> bool:
@@ -38,21 +46,27 @@ def reserve(problem: Any, seconds: float | None) -> float:
     return min(most * seconds, needed + hashing * problem.num_ops * problem.num_devices)
 
 
-def search_within(search: Callable[[], object], tracker: Any, least: int) -> None:
+def search_within(
+    search: Callable[[], object], tracker: Any, least: int, *, foreign: bool = False
+) -> None:
     """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker
     is over.
 
     Parameters
     ----------
     least : ops times devices from which the search is watched.
+    foreign : whether it is somebody else's, which is watched on smaller problems, too.
     """
-    if tracker.budget.seconds is None or not is_large(tracker.problem, least):
+    seconds, large = tracker.budget.seconds, is_large(tracker.problem, least)
+    if seconds is None or not (large or foreign):
         search()
         return
+    end = tracker.seconds_left + (0.0 if large else max(seconds, PATIENCE))
+    end += tracker.elapsed
     call = BackgroundCall(search)
     call.begin("placeopt-search")
     try:
-        while not call.ended(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
+        while not call.ended(min(0.2, max(0.0, end - tracker.elapsed))) and tracker.elapsed < end:
             pass
     except KeyboardInterrupt:
         tracker.interrupt()
@@ -60,6 +74,7 @@ def search_within(search: Callable[[], object], tracker: Any, least: int) -> Non
         raise
     finally:
         if not call.ended():
+            tracker.message = "it did not come back when its time was over, and was left behind"
             tracker.stop()
             tracker.close()
             leave_behind(call)

@@ -121,6 +121,7 @@ def _run(
                     lambda: _search(solver, tracker, objective, initial),
                     tracker,
                     known.watched_from,
+                    foreign=not ours,
                 )
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more

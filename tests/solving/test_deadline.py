@@ -5,17 +5,20 @@ taken.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.model.threads import left_behind
+from placeopt.solving import deadline
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import LARGE, is_large, reserve
 from placeopt.solving.run import run, run_part
@@ -102,6 +105,29 @@ def test_small_problems_and_other_budgets_run_as_they_are():
         3 * large.num_ops // 2,
     )
     assert "claims that there is no solution ('nonsense')" in result.message
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_searches_of_others_on_small_problems_have_as_long_again(monkeypatch, answers):
+    """One that never asks is left behind with what it had; one that is a little late is not."""
+    monkeypatch.setattr(deadline, "PATIENCE", 0.5)
+    problem, release = problem_of(10), threading.Event()
+
+    class Slow:
+        name = "slow"
+
+        def search(self, problem, tracker):
+            tracker.offer(Placement(np.zeros(problem.num_ops, np.int64)))
+            if answers:
+                time.sleep(tracker.seconds_left + 0.1)
+                tracker.offer(Placement(np.arange(problem.num_ops)))
+            else:
+                release.wait(60)
+
+    result = run(problem, Slow(), Budget(seconds=0.2))
+    release.set()
+    assert result.value == (3 if answers else 3 * problem.num_ops)
+    assert ("left behind" in result.message) is not answers
 
 
 def test_who_returns_a_solution_is_told_what_is_left():
