@@ -16,7 +16,13 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import csv_text, read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
-from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
+from placeopt.plans.model_shapes import (
+    ModelShape,
+    counted_shape,
+    named_shape,
+    said_billions,
+    shape_of,
+)
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
@@ -134,7 +140,7 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
         return _sized_shape(row, layers, hidden)
     if named and (not params or abs(named.parameters / params / 1e9 - 1) < 0.15):
         return named
-    params = params or _billions(name)
+    params = params or said_billions(name)
     if not params:
         raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
     notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
@@ -148,12 +154,6 @@ def _sized_shape(row: dict[str, Any], layers: int, hidden: int) -> ModelShape:
     inner = (number(row, "params_b") or 0) * 1e9 - shape.embedding_parameters
     ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
     return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
-
-
-def _billions(name: str) -> float:
-    """Return the parameters that a name says, in 1e9, 0 if it says none."""
-    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
-    return float(size[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size[2]] if size else 0.0
 
 
 PRECISION_WORDS = {

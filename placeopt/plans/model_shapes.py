@@ -189,8 +189,25 @@ def named_shape(name: str) -> ModelShape | None:
         for item in _families()
         if len(item[0]) > 3 and re.search(r"(?<![a-z])" + re.escape(item[0]), plain)
     ]
-    best = exact or sorted(inside, key=lambda item: -len(item[0]))
-    return shape_of(name, **best[0][1]) if best else None
+    for alias, row in exact or sorted(inside, key=lambda item: -len(item[0])):
+        shape = shape_of(name, **row)
+        if exact or re.search(r"\d[bm]", alias) or _has_size(shape, said_billions(name)):
+            return shape
+    return None
+
+
+def said_billions(name: str) -> float:
+    """Return the parameters that a name says, in 1e9, 0 if it says none."""
+    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
+    return float(size[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size[2]] if size else 0.0
+
+
+def _has_size(shape: ModelShape, said: float) -> bool:
+    """Whether a model has about the parameters, all or active, that a name says: GPT-25B is no
+    GPT-2.
+    """
+    counts = shape.parameters, shape.active_parameters
+    return not said or any(abs(count / said / 1e9 - 1) < 0.15 for count in counts)
 
 
 def shape_of(

@@ -95,6 +95,15 @@ def test_public_models_have_their_parameters(name):
     assert named_shape(name).parameters / 1e9 == pytest.approx(COUNTS[name], rel=0.04)
 
 
+@pytest.mark.parametrize("name", ["gpt-25b", "GPT-206B", "gpt2-13b", "deepseek-r1-distill-llama-70b"])
+def test_a_name_of_another_size_is_no_public_model(name):
+    """A family without a size in its name does not stand for a model that says another one."""
+    assert named_shape(name) is None
+    for kept in ("DeepSeek-V3-671B", "kimi-k2-1t", "Llama-4-Scout-17B-16E", "mixtral-8x7b-v0.1"):
+        assert named_shape(kept) is not None
+    assert named_shape("gpt2-1.5b").layers == 48
+
+
 def test_launchers_are_found_by_name():
     """Names of launchers stand for families; DeepSpeed alone is PyTorch with sharded states."""
     names = {
