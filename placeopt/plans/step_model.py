@@ -109,6 +109,11 @@ def _lesser(one: float, other: float) -> float:
     return (one + other - abs(one - other)) / 2
 
 
+def _outside(precision: str) -> str:
+    """Return the precision of attention and the head: products of 8 bits or less are in layers."""
+    return "bf16" if precision in ("fp8", "fp4") else precision
+
+
 @dataclass(frozen=True)
 class StepModel:
     """Prices of configurations of a model on devices of a kind."""
@@ -252,7 +257,7 @@ class StepModel:
         The backward pass of fused kernels computes the scores again: 5 products for 2.
         """
         shape, c, gpu = self.shape, self.constants, self.gpu
-        peak, used = gpu.peak("fp16" if conf.precision == "fp16" else "bf16")
+        peak, used = gpu.peak(_outside(conf.precision))
         once = 4 * conf.tokens * conf.sequence * shape.attention_width / conf.tensor
         if conf.flash:
             once *= shape.seen_keys(conf.sequence)
@@ -273,8 +278,7 @@ class StepModel:
     def _head(self, conf: Configuration) -> float:
         """Logits and loss of the last stage, never recomputed."""
         tokens, vocab = conf.tokens, self.shape.vocab / conf.tensor
-        plain = "bf16" if conf.precision in ("fp8", "fp4") else conf.precision
-        work = 3 * self.product(tokens, vocab, self.shape.hidden, plain)
+        work = 3 * self.product(tokens, vocab, self.shape.hidden, _outside(conf.precision))
         return work + self.constants["logits"] * 20 * tokens * vocab / self.gpu.bandwidth
 
     def rate(self, stride: int, group: int, per_host: int) -> tuple[float, float]:

@@ -407,6 +407,14 @@ def test_tensor_cores_are_the_default():
     """bf16 on tensor cores by default, and other precisions by name."""
     seconds = {p: search(problem(precision=p)).best.seconds for p in ("bf16", "fp32")}
     assert seconds["fp32"] > 3 * seconds["bf16"]
+
+
+def test_attention_of_32_bits_is_no_faster_than_its_peak():
+    """Of long sequences in fp32 the step takes at least the counted flops at the peak of fp32."""
+    asked = problem("llama3-8b", "8xH100", 8, 131072, precision="fp32")
+    conf = Configuration(131072, 8, data=2, context=4, sharding="zero2", precision="fp32")
+    flops = asked.shape.flops(131072) * 8 * 131072 / 8
+    assert asked.price(conf).seconds > flops / asked.machine.gpu.peak("fp32")[0]
     assert to_json(search(problem()))["peak_flops"] == 312e12
 
 
