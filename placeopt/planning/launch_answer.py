@@ -136,7 +136,7 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
     body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
     if given is not None:
         body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
-        body["message"] = _against_best(problem, given, best)
+        body["message"] = _against_best(answer, given, best)
     else:
         body |= _measured_interval(problem, shown) | _regret(answer)
     if body["fits"]:
@@ -209,11 +209,12 @@ def _measured_interval(problem: LaunchProblem, best: Priced) -> dict[str, Any]:
     }
 
 
-def _against_best(problem: LaunchProblem, given: Priced, best: Priced | None) -> str:
+def _against_best(answer: LaunchAnswer, given: Priced, best: Priced | None) -> str:
     """Compare the given plan with the best."""
-    if given.memory.total > problem.limit:
-        over = (given.memory.total - problem.limit) / 2**30
+    if given.memory.total > answer.problem.limit:
+        over = (given.memory.total - answer.problem.limit) / 2**30
         return f"the given plan does not fit: {over:.1f} GiB a device too much"
     if best is None or given.seconds <= best.seconds:
-        return "the given plan is the best of the space"
+        some = "" if answer.complete else ", of which some were not looked at in time"
+        return f"the given plan is the best of the space{some}"
     return f"the best plan is {best.conf.text()}; the given one is {why(best.parts, given.parts)}"

@@ -324,11 +324,13 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
     looked, complete = 0, True
     for conf in problem.configurations(devices):
         looked += 1
-        if looked % 256 == 0 and time.perf_counter() - start > seconds:
+        allowed = problem.allowed(conf)
+        if complete and looked % 256 == 0 and time.perf_counter() - start > seconds:
             complete = False
-            break
+        if not (complete or allowed):
+            continue
         memory = problem.memory(conf)
-        if problem.allowed(conf) and (leanest is None or memory.total < leanest[0]):
+        if allowed and (leanest is None or memory.total < leanest[0]):
             leanest = memory.total, conf
         if memory.total <= problem.limit:
             found.append(Priced(conf, problem.model.parts(conf), memory))

@@ -95,7 +95,9 @@ def test_public_models_have_their_parameters(name):
     assert named_shape(name).parameters / 1e9 == pytest.approx(COUNTS[name], rel=0.04)
 
 
-@pytest.mark.parametrize("name", ["gpt-25b", "GPT-206B", "gpt2-13b", "deepseek-r1-distill-llama-70b"])
+@pytest.mark.parametrize(
+    "name", ["gpt-25b", "GPT-206B", "gpt2-13b", "deepseek-r1-distill-llama-70b"]
+)
 def test_a_name_of_another_size_is_no_public_model(name):
     """A family without a size in its name does not stand for a model that says another one."""
     assert named_shape(name) is None
@@ -466,6 +468,18 @@ def test_a_given_plan_is_priced_and_compared(capsys):
     assert (body["tensor"], body["pipeline"], body["data"], body["micro_batch"]) == (8, 4, 8, 1)
     assert "the given" in body["message"]
     assert body["best"]["step_seconds"] <= body["step_seconds"]
+
+
+def test_a_given_plan_is_priced_when_time_is_short(capsys):
+    """A plan that the search would look at after its time is priced, and not another one."""
+    given = "--tp", 8, "--pp", 8, "--dp", 64, "--batch", 512
+    code, said = command(capsys, "llama3-8b", *given, "--seconds", 0.01, "--json")
+    body = json.loads(said.out)
+    assert code == 0
+    assert (body["tensor"], body["pipeline"], body["data"]) == (8, 8, 64)
+    assert body["status"] == "given"
+    assert body["lower_bound_seconds"] == 0
+    assert "in time" in body["message"] or "the best plan is" in body["message"]
 
 
 def test_launch_files_hold_the_plan_or_refuse_it(tmp_path, capsys):
