@@ -7,6 +7,7 @@ devices to rent, and `--lose` how to go on without some hosts.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -178,13 +179,14 @@ def plan_command(
         "forms": None if forms is None else tuple(filter(None, forms.split(","))),
     }
     if offers is not None:
+        _refuse_shape(model, costs, f"--offers {offers}")
         compare_offers(model, offers, batch, seconds, space, json=json)
         return
     given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     check_choice("--precision", precision, PRECISIONS)
     if cluster is None:
         cluster = _devices_of_degrees(given)
-    if plan_launch(
+    if lose is None and plan_launch(
         model,
         cluster,
         batch,
@@ -197,6 +199,7 @@ def plan_command(
         json=json,
     ):
         return
+    _refuse_shape(model, costs, f"--cluster {cluster}" + (f" --lose {lose}" if lose else ""))
     _refuse_degrees(given, model, cluster)
     lost = None if lose is None else parse_hosts(lose)
     problem = plan_problem(model, cluster, batch, **space)
@@ -213,6 +216,19 @@ def _devices_of_degrees(given: dict[str, int | None]) -> str:
     if not (given["tp"] and given["pp"] and given["dp"]):
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
     return f"{given['tp'] * given['pp'] * given['dp'] * (given['cp'] or 1)}xH100"
+
+
+def _refuse_shape(model: str, costs: Path | None, received: str) -> None:
+    """Refuse a model that is known by its shape alone where only graphs and layers are planned."""
+    from placeopt.planning.launch_search import read_shape
+
+    if (costs is None or not costs.is_dir()) and not model.startswith("gen:") and read_shape(model):
+        beside = "" if costs is None else f" --costs {costs}"
+        raise InputError(
+            f"plan: of '{model}', known by its shape, expected equal devices, as 8xH100, and as "
+            f"--costs a calibration FILE.json, received {received}{beside}; graphs (gen:gpt2) take "
+            "other devices, --offers and --lose"
+        )
 
 
 def _refuse_degrees(given: dict[str, int | None], model: str, cluster: str) -> None:
@@ -565,6 +581,8 @@ def plan_launch(
     from placeopt.plans.calibration import is_calibration
 
     costs, memory_limit = space["costs"], space["memory_limit"]
+    if fabric is not None and not 0 < fabric < math.inf:
+        raise InputError(f"--fabric: expected GB/s above 0, received {fabric:g}")
     if costs is not None and not is_calibration(costs):
         return False
     shape = read_shape(model)

@@ -60,9 +60,9 @@ def read_machine(text: str, fabric: float | None = None) -> Machine | None:
     """Return the devices of `384xA100-80` or `32x8xH100`, None for another kind of cluster.
 
     `384x...` fills hosts of the size they are sold in; `fabric` is a device's port in bytes per
-    second.
+    second. A price is not used; with other options it is another kind.
     """
-    match = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)", text.partition("?")[0])
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)(?:\?price=[^&]*)?", text)
     if not match:
         return None
     gpu, unknown = find_gpu(match.group(3))

@@ -482,6 +482,31 @@ def test_a_given_plan_is_priced_when_time_is_short(capsys):
     assert "in time" in body["message"] or "the best plan is" in body["message"]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--cluster", "16xH100", "--lose", "H100/0"),
+        ("--cluster", "8xH100?bandwidth=3"),
+        ("--cluster", "4xH100+4xA100"),
+        ("--offers", "8xA100?price=3,8xH100?price=5"),
+        ("--cluster", "8xH100", "--costs", "calibration"),
+    ],
+)
+def test_what_a_model_known_by_shape_does_not_take_is_refused(more, capsys):
+    """Options that plans of launchers do not know are refused, and not passed over."""
+    code, said = command(capsys, "llama3-8b", "--batch", 8, *more)
+    assert code == 2
+    assert "known by its shape" in said.err
+    assert more[-1] in said.err
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "nan", "inf"])
+def test_a_port_has_a_rate(rate, capsys):
+    """A port of other hosts is faster than nothing."""
+    code, said = command(capsys, "llama3-8b", "--cluster", "16xH100", f"--fabric={rate}")
+    assert (code, "--fabric" in said.err) == (2, True)
+
+
 def test_launch_files_hold_the_plan_or_refuse_it(tmp_path, capsys):
     """Each launcher's file says the degrees; what it cannot say is refused by name."""
     code, said = command(
