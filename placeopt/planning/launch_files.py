@@ -18,6 +18,7 @@ public source, the newest stored version of it:
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from placeopt.plans.plan import EXPERT, SEQUENCE
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from placeopt.planning.launch_search import LaunchProblem
@@ -275,7 +276,7 @@ def _write_json(path: Path, body: dict[str, Any]) -> Path:
 def rank_groups(conf: Configuration) -> dict[str, Any]:
     """Return the ranks of every group, in Megatron's order: tensor, context, data, pipeline.
 
-    Expert groups are neighbours among the context and data ranks of a stage.
+    Expert groups are neighbours among the ranks of a stage: experts are not split by tensors there.
     """
     shape = conf.pipeline, conf.data, conf.context, conf.tensor
     ranks = np.arange(conf.devices).reshape(shape)
@@ -285,8 +286,6 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
         found: list[list[int]] = np.moveaxis(ranks, axis, -1).reshape(-1, shape[axis]).tolist()
         return found
 
-    # the context and data ranks of each stage and tensor rank
-    sharing = np.moveaxis(ranks, 3, 1).reshape(-1, conf.ranks).tolist()
     return {
         "world_size": conf.devices,
         "order": "tp-cp-dp-pp",
@@ -294,15 +293,14 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
         "context": groups(2),
         "data": groups(1),
         "pipeline": groups(0),
-        "expert": [
-            row[n : n + conf.expert] for row in sharing for n in range(0, len(row), conf.expert)
-        ],
+        "expert": ranks.reshape(-1, conf.expert).tolist(),
     }
 
 
 def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the arguments of Megatron-LM's pretrain_gpt.py that a plan decides."""
     shape = problem.shape
+    _refuse(*_uneven(shape, conf))
     grouped = shape.kv_heads != shape.heads
     said: list[Argument] = [
         ("num-layers", shape.layers),
@@ -363,6 +361,8 @@ def _megatron_experts(shape: ModelShape, conf: Configuration) -> list[Argument]:
         ("moe-router-topk", shape.active),
         ("moe-ffn-hidden-size", shape.expert_ffn),
         ("expert-model-parallel-size", conf.expert),
+        # ranks with experts of their own hold them whole; without, tensor ranks share them
+        ("expert-tensor-parallel-size", 1 if conf.expert > 1 else conf.tensor),
         ("moe-grouped-gemm", True),
         ("moe-shared-expert-intermediate-size", shape.shared_ffn or False),
     ]
@@ -401,12 +401,31 @@ def _refuse(*cases: tuple[bool, str]) -> None:
             raise Refused(reason)
 
 
+def _uneven(shape: ModelShape, conf: Configuration) -> Iterator[tuple[bool, str]]:
+    """Yield what tensor and context ranks would have to share out unevenly, for `_refuse`."""
+    widths = {"key-value heads": shape.kv_heads, "feed-forward columns": shape.ffn}
+    widths["shared experts' columns"] = shape.shared_ffn
+    widths["experts' columns"] = shape.expert_ffn if conf.expert == 1 else 0
+    for what, width in widths.items():
+        yield (
+            width % conf.tensor > 0,
+            f"its tensor ranks share out evenly; the plan has {conf.tensor} for {width} {what}",
+        )
+    # context ranks have two slices each, one from either end
+    slices = 2 * conf.context if conf.context > 1 else 1
+    yield (
+        conf.sequence % math.lcm(slices, conf.context * conf.tensor) > 0,
+        f"its ranks share a sequence out evenly; the plan has {conf.context} x {conf.tensor} for "
+        f"{conf.sequence} tokens",
+    )
+
+
 def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the tables of torchtitan's TOML that a plan decides."""
     sharded = conf.sharding != "none"
-    group = (conf.shard_group or conf.data) if sharded else 1
-    most = group * conf.context
+    group, inner = conf.shards // conf.context, conf.context * conf.tensor
     _refuse(
+        *_uneven(problem.shape, conf),
         (
             conf.sharding == "zero1",
             "it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)",
@@ -416,9 +435,14 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
             f"it trains in bf16 or fp8, not in {conf.precision}",
         ),
         (
-            conf.expert > 1 and not conf.context <= conf.expert <= most,
-            f"its expert degree lies between the context degree, {conf.context}, and the ranks "
-            f"that share weights out, {most}; the plan's is {conf.expert}",
+            conf.shards % conf.context > 0,
+            f"it shares weights out among context ranks, {conf.context}; the plan among "
+            f"{conf.shards}",
+        ),
+        (
+            conf.expert > 1 and (conf.expert % inner or group * inner % conf.expert) > 0,
+            f"its expert degree is a multiple of context times tensor degree, {inner}, and divides "
+            f"{group * inner}, with the ranks that share weights out; the plan's is {conf.expert}",
         ),
     )
     local = conf.micro_batch * (conf.rounds if conf.pipeline > 1 else 1)
@@ -427,6 +451,7 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
         f"local_batch_size = {local}",
         f"global_batch_size = {conf.batch}",
         f"seq_len = {conf.sequence}",
+        *(['mixed_precision_param = "float32"'] if conf.precision == "fp32" else []),
         "",
         "[parallelism]",
         f"data_parallel_replicate_degree = {conf.data // group}",
@@ -461,6 +486,7 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
     """Return DeepSpeed's configuration."""
     layers = problem.shape.layers
     _refuse(
+        *_uneven(problem.shape, conf),
         (conf.chunks > 1, "its pipeline engine has no interleaved schedule"),
         (layers % conf.pipeline > 0, f"{layers} layers need a module list of your own"),
         (conf.context > 1, "its configuration has no context parallelism"),
@@ -494,6 +520,7 @@ def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
     dtypes = {"bf16": "bfloat16", "fp32": "float32"}
     unequal = problem.shape.layers % conf.pipeline > 0
     _refuse(
+        *_uneven(problem.shape, conf),
         (conf.chunks > 1, "it has no interleaved schedule"),
         (unequal, "it balances unequal stages by its own costs"),
         (conf.sharding in ("zero2", "zero3"), f"it has ZeRO 1, not {conf.sharding}"),

@@ -218,7 +218,7 @@ def shape_of(
     **rest: Any,
 ) -> ModelShape:
     """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64, a vocabulary
-    of 51200.
+    of 51200; of gated parts as in Llama, 8/3 x hidden, filled up to a multiple of 256.
 
     `rest` holds fields of ModelShape, and params_b and active_b, published counts in 1e9.
     """
@@ -227,7 +227,7 @@ def shape_of(
     usual = {
         "kv_heads": heads,
         "head_dim": max(1, hidden // heads),
-        "ffn": int(8 * hidden / 3) if gated else 4 * hidden,
+        "ffn": -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden,
         "gated": gated,
         "vocab": 51200,
         "published": rest.pop("params_b", 0.0) * 1e9,

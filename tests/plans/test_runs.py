@@ -522,12 +522,59 @@ def test_launch_files_hold_the_plan_or_refuse_it(tmp_path, capsys):
     assert "interleaved" in files["DeepSpeed"]["refused"]
     assert "interleaved" in files["nanotron"]["refused"]
     assert "ZeRO 1" in files["torchtitan"]["refused"]
-    spread = replace(conf, chunks=1, data=2, pipeline=2, context=2, expert=8, sharding="none")
+    spread = replace(conf, chunks=1, data=2, pipeline=2, context=2, expert=16, sharding="zero3")
     assert "expert degree" in launch_files(asked, spread)["torchtitan"]["refused"]
     plain = replace(conf, chunks=1, batch=512)
     body = json.loads(launch_files(asked, plain)["DeepSpeed"]["text"])
     assert body["train_batch_size"] == 512
     assert 2 * body["gradient_accumulation_steps"] == 512
+
+
+def test_what_ranks_cannot_share_out_evenly_is_refused():
+    """No launcher splits a key-value head, a column or a token."""
+    conf = Configuration(2048, 32, tensor=8, data=2, framework="megatron")
+    cases = {
+        "key-value heads": ("glm4-9b", conf),
+        "feed-forward": ("layers=4,hidden=1024,heads=8,ffn=1001", conf),
+        "tokens": ("llama3-8b", replace(conf, tensor=2, context=4, sequence=5004)),
+    }
+    for word, (model, uneven) in cases.items():
+        files = launch_files(problem(model, "16xH100"), uneven)
+        assert all("refused" in item for item in files.values())
+        assert word in files["Megatron-LM"]["refused"]
+    for hidden, ffn in ((4096, 11008), (5120, 13824), (6656, 17920), (8192, 22016)):
+        assert read_shape(f"layers=2,hidden={hidden},gated=1").ffn == ffn
+
+
+def test_experts_of_their_own_are_whole_on_every_rank():
+    """Beside tensor ranks, the files and groups say that experts are not split by tensors too."""
+    asked = problem("qwen3-30b", "16xH100", 16)
+    conf = Configuration(2048, 16, tensor=2, data=8, expert=4, sharding="zero3")
+    files = launch_files(asked, conf)
+    assert "--expert-tensor-parallel-size 1\n" in files["Megatron-LM"]["text"]
+    assert "expert_parallel_degree = 4" in files["torchtitan"]["text"]
+    assert rank_groups(conf)["expert"][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    # torchtitan spreads experts over whole context and tensor groups
+    apart = replace(conf, tensor=4, data=4, expert=2)
+    assert "expert degree" in launch_files(asked, apart)["torchtitan"]["refused"]
+    together = launch_files(asked, replace(apart, expert=1))["Megatron-LM"]["text"]
+    assert "--expert-tensor-parallel-size 4\n" in together
+
+
+def test_torchtitan_shards_among_context_ranks():
+    """The degrees fill the devices, where weights are shared out within a host too; fp32 is said."""
+    asked = problem("llama3-8b", "16xH100", 16, 32768)
+    conf = Configuration(
+        32768, 16, data=8, context=2, sharding="zero3", shard_group=8, precision="fp32"
+    )
+    text = launch_files(asked, conf)["torchtitan"]["text"]
+    assert "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n" in text
+    assert 'mixed_precision_param = "float32"' in text
+    for refused in (
+        replace(conf, data=1, context=16),
+        replace(conf, sharding="none", shard_group=0),
+    ):
+        assert "context ranks" in launch_files(asked, refused)["torchtitan"]["refused"]
 
 
 def test_rank_groups_are_complete():
