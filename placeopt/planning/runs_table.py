@@ -81,8 +81,13 @@ class Run:
 
 
 def number(row: dict[str, Any], key: str) -> float | None:
-    """Return a finite number of a row, None where there is none."""
-    text = str(row.get(key) or "").strip().replace(",", "")
+    """Return a finite number of a row, None where there is none.
+
+    One comma with other than three digits behind it stands for the point.
+    """
+    text = str(row.get(key) or "").strip()
+    decimal = re.fullmatch(r"\d*,(\d{1,2}|\d{4,})", text)
+    text = text.replace(",", "." if decimal else "")
     try:
         value = float(text)
     except ValueError:
@@ -432,17 +437,21 @@ def read_runs(path: str | Path) -> list[dict[str, str]]:
     InputError
         If the file is no table with a header.
     """
-    text = read_text(path).lstrip("\ufeff")
+    text = read_text(path).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     first = text.partition("\n")[0]
     reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
-    names = [str(name or "").strip().lower() for name in reader.fieldnames or []]
+    try:
+        names = [str(name or "").strip().lower() for name in reader.fieldnames or []]
+        reader.fieldnames = names
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"file '{path}': broken table: {error}") from error
     if not {"model", "gpu", "layers"} & set(names):
         raise InputError(
             f"file '{path}': expected a CSV table with the columns model, gpu, n_gpus, seq_len, "
             f"global_batch, tp, pp, dp, ...; received {str(names)[:60]}"
         )
-    reader.fieldnames = names
-    return [{key: value or "" for key, value in row.items() if key} for row in reader]
+    return [{key: value or "" for key, value in row.items() if key} for row in rows]
 
 
 def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from placeopt.planning.launch_search import (
 )
 from placeopt.planning.runs_table import (
     USABLE,
+    number,
     predict_run,
     predict_table,
     predicted_row,
@@ -221,6 +222,14 @@ def test_tables_of_other_forms_are_read(tmp_path):
     found = predict_table(path, tmp_path / "out.csv")
     expected = predicted_row(ROW, default_calibration())["predicted_step_s"]
     assert [row["predicted_step_s"] for row in found] == [expected, ""]
+    path.write_text("\r".join(lines), encoding="utf-8")
+    assert [row["predicted_step_s"] for row in predict_table(path, path)] == [expected]
+
+
+def test_a_comma_before_other_than_three_digits_is_a_point():
+    """Thousands have three digits behind a comma."""
+    values = {"8,03": 8.03, "3,2": 3.2, "4,096": 4096, "1,048,576": 1048576, "0,12345": 0.12345}
+    assert [number({"x": text}, "x") for text in values] == list(values.values())
 
 
 def test_kernels_that_differ_are_priced_apart():
@@ -774,5 +783,8 @@ def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
         read_calibration(path.with_name("none.json").write_text("{}") and tmp_path / "none.json")
     assert command(capsys, "gen:gpt2?layers=2", "--cluster", "8xA100", "--tp", 2)[0] == 2
     assert command(capsys, "llama2-7b", "--cluster", "8xA100", "--precision", "int3")[0] == 2
+    path.write_text("model,gpu\nx," + "y" * 200000 + "\n")
+    code, said = command(capsys, "--runs", path, "--out", tmp_path / "x.csv")
+    assert (code, "broken table" in said.err) == (2, True)
     path.write_text("model,gpu\n")
     assert predict_table(path, tmp_path / "empty.csv") == []
