@@ -500,6 +500,37 @@ def test_a_compiler_is_not_interrupted(seconds, words):
     assert time.monotonic() - started < 25
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("redirect", "encoding", "expected"),
+    [
+        (">&-", "utf-8", ""),
+        ("2>&-", "utf-8", '{"name": "\N{LATIN SMALL LETTER E WITH ACUTE}"'),
+        ("", "ascii", '{"name": "\\u00e9"'),
+    ],
+)
+def test_any_output_is_printed_to(redirect, encoding, expected, tmp_path):
+    """A closed output, and one that cannot say a name, end no command."""
+    source = tmp_path / "\N{LATIN SMALL LETTER E WITH ACUTE}.csv"
+    source.write_text("op,time\na,3\n")
+    info = f'"{sys.executable}" -m placeopt info "$0" --json {redirect}'
+    done = subprocess.run(
+        ["sh", "-c", info, source],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding).startswith(expected)
+
+
+def test_no_command_prints_the_help_alone(capsys):
+    """Without a command the help says enough: no empty error follows."""
+    code, out, err = run(capsys)
+    assert (code, err) == (2, "")
+    assert "Usage: placeopt" in out
+
+
 def test_import_is_light():
     """`import placeopt` loads neither numba, ortools, onnx nor matplotlib."""
     code = (

@@ -8,6 +8,7 @@ the words of the command: what was expected, what was received, what to do.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
@@ -122,6 +123,7 @@ def command() -> NoReturn:
     """Run the command line as a process of its own, which ends at once: taking numba and CP-SAT
     down lasts most of a second.
     """
+    _take_any_output()
     try:
         main()
     except SystemExit as ended:
@@ -129,6 +131,15 @@ def command() -> NoReturn:
             ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
         )
     interrupt.end_process(0)
+
+
+def _take_any_output() -> None:
+    """Print to nowhere where an output is closed, and with escapes what its encoding cannot say."""
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _explain(error: Exception, arguments: list[str]) -> None:
@@ -160,8 +171,8 @@ def _options_of(arguments: list[str]) -> list[str]:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    """Print one line to stderr and exit."""
-    if interrupt.may_print():
+    """Print one line to stderr and exit; an empty one where the help was printed instead."""
+    if message and interrupt.may_print():
         print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()

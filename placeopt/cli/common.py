@@ -277,12 +277,17 @@ def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
 
 def print_json(data: dict[str, Any]) -> None:
     """Print one JSON object, with NaN and infinity as null."""
-    sys.stdout.write(json_text(data))
+    text = json_text(data)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json_text(data, ascii=True)
+    sys.stdout.write(text)
 
 
-def json_text(data: dict[str, Any]) -> str:
+def json_text(data: dict[str, Any], *, ascii: bool = False) -> str:
     """Return one JSON object and a line feed, with NaN and infinity as null."""
-    return json.dumps(plain_json(data), ensure_ascii=False) + "\n"
+    return json.dumps(plain_json(data), ensure_ascii=ascii) + "\n"
 
 
 def plain_json(value: Any) -> Any:

@@ -192,9 +192,11 @@ def says_format(path: str | Path, name: str, within: int) -> bool:
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file at once: whoever reads it sees the old content or the new, never a part.
 
-    Folders on the way are made. Raises InputError where the file cannot be written.
+    Folders on the way are made. What UTF-8 cannot hold (half of a character, from a name of a file
+    that is no text) is written as JSON escapes it. Raises InputError where the file cannot be
+    written.
     """
-    return write_bytes(path, text.encode("utf-8"))
+    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:

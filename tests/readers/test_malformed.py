@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
 
@@ -419,6 +420,22 @@ def test_other_files_are_named(text, part, tmp_path):
     with pytest.raises(InputError) as error:
         read_graph(path)
     assert part in str(error.value)
+
+
+def test_compressed_files_are_named(tmp_path):
+    """A gzip file is told to be one."""
+    path = tmp_path / "graph.dot.gz"
+    path.write_bytes(gzip.compress(b"digraph { a -> b }"))
+    with pytest.raises(InputError, match=r"compressed \(gzip\); unpack it first"):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("name", ["dot", "graphml", "csv", "placeopt"])
+def test_names_that_are_no_text_are_written(name, tmp_path):
+    """Half of a character, as JSON can hold it, does not keep a graph from being written."""
+    graph = OpGraph.from_edges("g", ["\ud800", "b"], [(0, 1)], [4])
+    path = write_graph(graph, tmp_path / "graph", name)
+    assert read_graph(path).num_edges == 1
 
 
 def test_missing_files_folders_and_generators(tmp_path):
