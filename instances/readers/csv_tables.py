@@ -6,6 +6,9 @@ The op table has the header
 file, an empty line between them; or the op table in one file and the edge table in the file given
 by the option `edges` (default: the same name with `.edges.csv`, if it exists); or an edge table
 alone, whose ops are the names it mentions.
+
+Cells are separated by commas, semicolons or tabs, as the first header is. Comments (`#`) may stand
+before it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.attributes import (
@@ -41,6 +45,11 @@ EDGE_HEADS = (
     ("u", "v"),
     ("producer", "consumer"),
 )
+
+_HEAD = re.compile(r"(?:[^\S\r\n]*(?:#[^\r\n]*)?(?:\r\n?|\n))*+")
+"""Empty lines and comments before the first header."""
+
+_LINE_END = re.compile(r"[\r\n]|\Z")
 
 Table = tuple[list[int], list[list[str]]]
 """Line numbers and rows; the first is the header."""
@@ -129,6 +138,30 @@ def _cell(text: str, line: int) -> str:
     return text
 
 
+def header_of(text: str) -> tuple[list[str], str]:
+    """Return the header of the first table, behind blanks and comments, and what separates its
+    cells.
+    """
+    line = text[_before_header(text) :]
+    line = line[: _LINE_END.search(line).start()]  # type: ignore[union-attr]
+    for separator in ",;\t":
+        cells = _cells(line, separator)
+        if is_op_header(cells) or is_edge_header(cells):
+            return cells, separator
+    return _cells(line, ","), ","
+
+
+def _before_header(text: str) -> int:
+    return _HEAD.match(text).end()  # type: ignore[union-attr]
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
+    except csv.Error:
+        return []
+
+
 def is_op_header(header: Sequence[str]) -> bool:
     """Whether a header is that of an op table."""
     return bool(header) and header[0].lower() in OP_HEADS
@@ -143,11 +176,13 @@ def _tables(text: str) -> list[Table]:
     """Split a file into tables at its empty lines and check that rows are as wide as their
     header.
     """
-    plain = _plain_tables(text)
+    separator, head = header_of(text)[1], _before_header(text)
+    text = "\n" * len(text[:head].splitlines()) + text[head:]
+    plain = _plain_tables(text, separator)
     if plain:
         return plain
     tables: list[Table] = [([], [])]
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     blanks = " " in text or "\t" in text
     try:
         for raw in reader:
@@ -174,14 +209,14 @@ def _add_row(table: Table, line: int, row: list[str]) -> None:
     rows.append(row)
 
 
-def _plain_tables(text: str) -> list[Table] | None:
+def _plain_tables(text: str, separator: str) -> list[Table] | None:
     """Split a file without quotes and blanks, whose rows are one line each; None where anything is
     unusual.
     """
     if any(mark in text for mark in '" \t\r'):
         return None
     try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator))
     except csv.Error:
         return None
     gaps = [number for number, row in enumerate(rows) if not row]

@@ -5,11 +5,11 @@ Only a prefix is read, so that a gigabyte of anything is told apart in no time.
 
 from __future__ import annotations
 
-import csv
+import itertools
 import re
 from typing import TYPE_CHECKING
 
-from placeopt.instances.readers.csv_tables import is_edge_header, is_op_header
+from placeopt.instances.readers.csv_tables import header_of, is_edge_header, is_op_header
 from placeopt.instances.readers.edge_list import parse_line
 from placeopt.instances.readers.onnx_file import read_varint
 from placeopt.model.errors import InputError
@@ -66,6 +66,8 @@ def _by_content(path: Path) -> str:
         )
     if prefix.startswith(b"PK\x03\x04"):
         return "pt2"
+    if prefix.startswith(b"\x1f\x8b"):
+        raise InputError("the file is compressed (gzip); unpack it first: gunzip FILE")
     text = _text(prefix, whole=size == len(prefix))
     known = None if text is None else _by_text(text.lstrip())
     if known is not None:
@@ -202,18 +204,16 @@ def _doppler(lines: list[str]) -> bool:
 
 
 def _stg(lines: list[str]) -> bool:
-    if not re.match(r"[0-9]+\s*(#.*)?$", lines[0]) or len(lines) < 2:
+    lines = list(itertools.dropwhile(lambda line: not line.partition("#")[0].strip(), lines))
+    if len(lines) < 2 or not re.match(r"\s*[0-9]+\s*(#.*)?$", lines[0]):
         return False
     body = [line.partition("#")[0].split() for line in lines[1:6]]
     return all(re.fullmatch(r"[0-9]+|[0-9]*\.[0-9]+", cell) for row in body for cell in row)
 
 
 def _csv(lines: list[str]) -> bool:
-    try:
-        header = [cell.strip() for cell in next(csv.reader([lines[0]]), [])]
-    except csv.Error:
-        return False
-    return len(header) > 1 and (is_op_header(header) or is_edge_header(header))
+    header, _ = header_of("\n".join(lines))
+    return is_op_header(header) or is_edge_header(header)
 
 
 def _edge_list(lines: list[str]) -> bool:

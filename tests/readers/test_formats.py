@@ -10,9 +10,9 @@ import pytest
 from reader_samples import NEW, OLD, PARTITION, STG
 
 import placeopt as po
-from placeopt.instances.readers import from_networkx, read_bundled, read_graph
+from placeopt.instances.readers import from_networkx, read_bundled, read_graph, write_graph
 from placeopt.model.errors import InputError
-from placeopt.model.graph import UNKNOWN, UNSUPPORTED
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 
 def read(tmp_path, text, name="file.txt", **options):
@@ -204,6 +204,27 @@ def test_csv_tables(tmp_path):
     assert edges(alone) == {("x", "y"): 4}
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("head", ["", "# made by hand, see u v\n\n"])
+def test_csv_separators_and_comments(separator, head, tmp_path):
+    """A table is a table with tabs and semicolons and behind comments: no header becomes an
+    edge.
+    """
+    tables = "op,time\na,3\nb,4\n\nsource,target,bytes\na,b,7\n"
+    graph = read(tmp_path, head + tables.replace(",", separator), "graph.csv")
+    assert (graph.op_names, graph.measured.tolist()) == (("a", "b"), [[3], [4]])
+    assert graph.tensor_bytes.tolist() == [7]
+    with pytest.raises(InputError, match=f"line {2 + head.count(chr(10))}: time"):
+        read(tmp_path, f"{head}op{separator}time\na{separator}x\n", "graph.csv")
+
+
+def test_csv_of_names_alone_is_recognised(tmp_path):
+    """A graph whose ops have no attributes has a header of one cell, which is read again."""
+    graph = OpGraph.from_edges("g", ["a", "b"], [(0, 1)], [4])
+    again = read_graph(write_graph(graph, tmp_path / "graph.csv"))
+    assert (again.op_names, again.tensor_bytes.tolist()) == (graph.op_names, [4])
+
+
 def test_csv_tensor_column_makes_one_tensor(tmp_path):
     """Edges of one source with the same tensor are one tensor; others are tensors of their own."""
     graph = read(tmp_path, "source,target,tensor,bytes\na,b,t,4\na,c,t,4\na,b,u,5\n", "e.csv")
@@ -217,6 +238,7 @@ def test_stg(tmp_path):
     assert graph.measured[:, 0].tolist() == [0, 4, 5, 6, 0]
     assert {(u, v) for u, v in graph.edges.tolist()} == {(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)}
     assert (graph.measured_transfer == 0).all()
+    assert read(tmp_path, f"# three tasks\n{STG}").op_names == graph.op_names
 
 
 @pytest.mark.parametrize(
