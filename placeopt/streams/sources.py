@@ -222,7 +222,7 @@ def _parse_query(source: str) -> dict[str, Any]:
 
 def _read_description(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"stream '{path}': {getattr(error, 'strerror', None) or error}; expected "
@@ -356,7 +356,7 @@ class _Row:
 
 def _read_trace(path: Path) -> list[_Row]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             header = [name.strip() for name in reader.fieldnames or ()]
             if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):

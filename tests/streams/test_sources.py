@@ -123,7 +123,9 @@ def test_deadline_distributions():
 def test_trace(profiles, tmp_path):
     """A trace gives arrivals, models and deadlines; resampling keeps its jobs and gaps."""
     path = tmp_path / "trace.csv"
-    path.write_text("arrival,model,deadline\n0,small,2\n1.5,large,3\n1.5,small,4\n")
+    path.write_text(  # with the mark of byte order that spreadsheets write
+        "\ufeffarrival,model,deadline\n0,small,2\n1.5,large,3\n1.5,small,4\n"
+    )
     problem = load_stream(path, profiles=profiles)
     assert problem.jobs.models == ("small", "large")
     assert problem.arrival.tolist() == [0, 1_500_000_000, 1_500_000_000]
