@@ -113,7 +113,7 @@ class Sides:
         self.reduce_seconds = time.perf_counter() - begun
         self.guide: tuple[Condensed, Guide] | None = None
         self.step_seconds = math.inf
-        self._aimed: tuple[int, Condensed] | None = None
+        self._aimed: tuple[int, Condensed] | tuple[None, None] = None, None
 
     def begin(self, tracker: Tracker[ShardingSolution]) -> None:
         """Offer the choice of the least usage, unless there is a choice already."""
@@ -137,7 +137,7 @@ class Sides:
         """
         bounding = self.bounding
         value, solution, condensed = state.value, state.solution, bounding.condensed
-        if value is None or self._aimed == (value, condensed):
+        if value is None or (self._aimed[0] == value and self._aimed[1] is condensed):
             return
         self._aimed = value, condensed
         cost, guess = min(MAX_TOTAL, max(0, value - condensed.offset)), math.inf

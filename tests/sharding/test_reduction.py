@@ -4,11 +4,15 @@ cost.
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 from sharding_problems import FORBIDDEN, draw, draw_linked, oracle
 
 import placeopt as po
+from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.compact import MAX_TOTAL, condense, costs_of, draft_of
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import profile_of
@@ -126,6 +130,36 @@ def test_search_avoids_what_is_forbidden_and_says_when_it_cannot():
         best_found += value == best
     assert forbidden > 3
     assert best_found > 0.9 * count
+
+
+def dense(seed, nodes, most):
+    """Return the contest's JSON of a complete graph of two strategies per node; costs are 0 or
+    `most`.
+    """
+    rng = random.Random(seed)
+    pairs = [list(pair) for pair in itertools.combinations(range(nodes), 2)]
+    costs = [[rng.choice([0, most]) for _ in range(2)] for _ in range(nodes)]
+    usages = [[rng.choice([0, 1]) for _ in range(2)] for _ in range(nodes)]
+    tables = [[rng.choice([0, most]) for _ in range(4)] for _ in pairs]
+    nodes_part = {"intervals": [[0, 1]] * nodes, "costs": costs, "usages": usages}
+    edges_part = {"nodes": pairs, "costs": tables}
+    return {
+        "problem": {"nodes": nodes_part, "edges": edges_part, "usage_limit": nodes // 2},
+    }
+
+
+def test_search_goes_on_where_the_best_choice_costs_as_much_as_what_is_forbidden():
+    """No single cost is forbidden, but every choice costs more than what counts as such: the whole
+    problem is looked at again, with the choice that was known before.
+    """
+    dear = 0
+    for seed in (21, 22, 24, 25, 27):
+        data = dense(seed, 6, 2**55)
+        problem, best = from_contest(data), min(oracle(data).values())
+        result = po.solve(problem, evaluations=1000, seed=0)
+        assert result.lower_bound <= best == result.value, seed
+        dear += best >= Bounding(problem).forbidden
+    assert dear > 2
 
 
 def test_what_has_no_room_goes():
