@@ -62,6 +62,7 @@ class PeriodSearch:
         self._step: int | None = (
             None  # how far to climb from the bound while the device tree decides
         )
+        self._placed = False
 
     @property
     def value(self) -> Fraction | float:
@@ -144,6 +145,7 @@ class PeriodSearch:
                 time, num_workers=self.num_workers, seed=self.tracker.seed
             )
             if status == "unknown":
+                self._offer_placed()
                 return False
             answer = pattern is not None, pattern
         feasible, found = answer
@@ -166,6 +168,23 @@ class PeriodSearch:
         self._step = None if answer is None else 2 * (self._step or 1)
         return period if answer is None else wanted, answer
 
+    def _offer_placed(self) -> None:
+        """Once a period takes long to decide, offer patterns made by placing block after block: at
+        periods from the bound upwards in steps that double, then half-way back.
+        """
+        if self.size > 1 or self._placed or self.pattern is None:
+            return
+        self._placed = True
+        failed, step, end = self.low - 1, 1, self.pattern.period
+        while end - failed > 1 and not self._done():
+            period = min(failed + step, (failed + end) // 2)
+            found = placed_pattern(self.problem, period)
+            self._offer(found)
+            if found is None:
+                failed, step = period, 2 * step
+            else:
+                end, step = period, end
+
     def _offer(self, pattern: Repetend | None) -> None:
         if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):
             self.pattern = pattern
@@ -187,6 +206,53 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     ]
     found = [relaunch(problem, np.sort(start, axis=0)) for start in candidates if start is not None]
     return min(found, key=lambda pattern: pattern.period, default=None)
+
+
+def placed_pattern(problem: PipelineProblem, period: int) -> Repetend | None:
+    """Return a pattern of one micro-batch in which every block starts as early as its predecessors,
+    and what runs on its devices every `period` ticks, allow (without the backtracking of [1]_).
+
+    None where a block finds no room, or memory does not suffice.
+    """
+    start = np.zeros(problem.num_blocks, np.int64)
+    runs: list[list[tuple[int, int]]] = [[] for _ in range(problem.num_devices)]
+    for v in problem.topological_order.tolist():
+        span, devices = int(problem.span[v]), problem.devices_of(v).tolist()
+        ready = max(
+            (int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v)),
+            default=0,
+        )
+        at = _first_room(ready, span, period, [run for d in devices for run in runs[d]])
+        if at is None:
+            return None
+        start[v] = at
+        for d in devices:
+            runs[d].append((at, span))
+    for d in np.flatnonzero(problem.limited).tolist():
+        here = list(problem.on_device[d])
+        begun = (start[here, None] - start[None, here]) // period
+        held = begun.astype(object) @ problem.memory[here, d]  # may pass 64 bits
+        if held.max() > problem.capacity[d]:
+            return None
+    return Repetend(period, start[None, :])
+
+
+def _first_room(ready: int, span: int, period: int, runs: Iterable[tuple[int, int]]) -> int | None:
+    """Return the first tick from `ready` on at which a span meets none of the (start, span) of
+    `runs`, modulo the period; None if there is none.
+    """
+    at, moved = ready, True
+    order = sorted(runs, key=lambda run: (run[0] - ready) % period)
+    while moved:
+        moved = False
+        for begin, ticks in order:
+            since = (at - begin) % period
+            if since < ticks or period - since < span:
+                at += ticks - since if since < ticks else period - since + ticks
+                moved = True
+        if at >= ready + period:
+            return None
+    return at
 
 
 def _serial(problem: PipelineProblem, size: int) -> Ints | None:

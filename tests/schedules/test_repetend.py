@@ -16,7 +16,8 @@ from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
 from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images, tighten
 from placeopt.schedules.device_tree import DeviceTree
-from placeopt.schedules.judge import pipeline_violations
+from placeopt.schedules.judge import pattern_violations, pipeline_violations
+from placeopt.schedules.period_search import placed_pattern
 from placeopt.schedules.problem import Block, PipelineProblem
 
 PERIODS = {
@@ -199,6 +200,51 @@ def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int)
             po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1
         )
         assert found.makespan == found.makespan_bound == per * n + fill
+
+
+def test_placed_patterns_keep_every_rule():
+    """What is placed block after block is valid, and some period that is long enough is found."""
+    found = 0
+    for seed in range(60):
+        problem = random_blocks(seed)
+        longest = int(problem.span.sum() + problem.lag.sum())
+        low = int(problem.work.max())
+        for period in range(low, longest + 1):
+            pattern = placed_pattern(problem, period)
+            if pattern is not None:
+                assert pattern_violations(problem, period, pattern.start) == [], seed
+                found += 1
+    assert found > 200
+
+
+def test_no_room_beside_what_takes_the_whole_period():
+    """A device that one block keeps busy has no room for another at that period."""
+    blocks = [Block("F", "F", (0,), 4, (0,)), Block("B", "B", (0,), 1, (0,), (("F", 0),))]
+    problem = PipelineProblem.from_blocks("full", blocks, ["d"])
+    assert placed_pattern(problem, 4) is None
+    assert placed_pattern(problem, 5) is not None
+
+
+def test_long_pipelines_overlap_micro_batches_though_no_period_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Two stages per device and a memory limit: without any answer in time the micro-batches do not
+    run one after another.
+    """
+    stages, devices = range(64), 32
+    blocks = [
+        Block(f"F{s}", "F", (s % devices,), 2 + s % 3, (1,), ((f"F{s - 1}", 1),) if s else (), s)
+        for s in stages
+    ]
+    for s in reversed(stages):
+        after = [(f"F{s}", 0)] + ([(f"B{s + 1}", 1)] if s < 63 else [])
+        blocks.append(Block(f"B{s}", "B", (s % devices,), 5, (-1,), tuple(after), s))
+    names = [f"d{d}" for d in range(devices)]
+    problem = PipelineProblem.from_blocks("long", blocks, names, capacity=60)
+    monkeypatch.setattr(CyclicModel, "solve", lambda *_, **__: ("unknown", None))
+    result = schedule_result(problem, seconds=2)
+    assert result.solution.period < 2 * result.lower_bound
+    assert max(result.solution.peak_memory) <= 60
 
 
 def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):
