@@ -83,6 +83,18 @@ def test_a_quick_bound_does_not_wait_for_fronts(data):
     assert "front" in bound(problem, seconds=3).bounds
 
 
+def test_the_estimate_of_the_destructive_bound_counts_kinds_of_devices():
+    """Where no time is given, what runs takes a fraction of a second on unlike devices, too: no
+    clock decides how far it comes.
+    """
+    chain = [(v, v + 1, 1) for v in range(239)]
+    alike = np.full((240, 4), 6)
+    unlike = alike + np.arange(4)
+    for compute, runs in ((alike, True), (unlike, False)):
+        problem = PlacementProblem.from_edges(compute, chain)
+        assert Analysis(problem, seconds=0.0)._affordable("destructive") == runs
+
+
 def test_communication_bound_by_hand():
     """Join of two long ops with expensive tensors: either both run in turn, or a tensor is paid."""
     for ticks, expected in ((4, 10 + 4 + 1), (40, 10 + 10 + 1)):

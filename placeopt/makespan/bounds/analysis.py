@@ -220,7 +220,7 @@ class Analysis:
             "fork-join": 20_000 * r.num_ops,
             "head-tail": min(r.num_ops, 64) * (r.num_ops + cells),
             "energy": 256 * cells,
-            "destructive": 50 * r.num_ops * r.num_ops if is_small(r) else 0,
+            "destructive": 50 * r.num_ops * cells if is_small(r) else 0,
         }
         seconds = self.pace.idle_seconds if self.idle else self.seconds_left
         return steps.get(name, 0) <= self.pace.work_a_second * seconds
