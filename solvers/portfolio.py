@@ -1,4 +1,4 @@
-"""The portfolio: every heuristic, then annealing and large neighbourhood search beside a proof.
+"""The portfolio: every heuristic, a learned one too, then searches beside a proof.
 
 The default solver of makespan problems. Heuristics and a quick bound come first, in turn. Within a
 limit of time the rest are tactics of one scheduler (`placeopt.solving.scheduler`): the searches on
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from placeopt.model.threads import start_thread
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.stages import SLOW, Stages, hot_kernels, in_turn, is_vast
+from placeopt.solvers.stages import Stages, hot_kernels, in_turn, is_vast
 from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
@@ -34,7 +34,8 @@ def _import_tactics() -> None:
 
 @dataclass(frozen=True)
 class Portfolio(MeasuringSearch):
-    """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent.
+    """Heuristics, cross-entropy, annealing, passes of a learned list and large neighbourhood search
+    on one incumbent.
 
     Attributes
     ----------
@@ -110,6 +111,5 @@ class Portfolio(MeasuringSearch):
         for index, name in enumerate(in_turn(problem)):
             if index == before_bound:
                 stages.bound()
-            if problem.num_ops <= SLOW.get(name, problem.num_ops):
-                stages.heuristic(name)
+            stages.heuristic(name)
         return stages

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.policy.tuned_list import first_policy, passes
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import VALUE, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placeopt.model.placement import Placement
     from placeopt.solvers.stages import Stages
@@ -73,10 +76,17 @@ def _anneal(state: State, part: Tracker[Placement]) -> bool:
     return False
 
 
+def _passes(state: State) -> Iterator[None]:
+    """Climb in the scores of the learned list scheduler."""
+    evaluator = BudgetedEvaluator(state.tracker, threads=state.threads)
+    return passes(evaluator, Context(state.problem), first_policy(""), state.rng)
+
+
 SEARCHES: tuple[Tactic, ...] = (
     Runs(
         "annealing", VALUE, _anneal, when=lambda facts: facts.stages.takes("annealing"), slow=True
     ),
+    Steps("passes", VALUE, _passes, when=lambda facts: facts.stages.able("learned-list")),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""

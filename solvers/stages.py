@@ -35,6 +35,7 @@ HEURISTICS = (
     "enumerative",
     "m-sct",
     "linear-dp",
+    "learned-list",
 )
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
@@ -51,6 +52,7 @@ SLOW = {
     "edge-zeroing": 20_000,
     "dsc": 20_000,
     "enumerative": 20_000,
+    "learned-list": 2000,
 }
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
@@ -113,12 +115,17 @@ class Stages:
         """Run a heuristic on half of what is left; the first one that finds an answer may take it
         all.
         """
-        if not self.registered(name) or not self._compiled(
-            name, kernels_of(self.evaluator.objective, [make_solver(name)])
-        ):
-            return
-        if self.tracker.solution is None or self._comes_back(name):
+        if self.able(name) and (self.tracker.solution is None or self._comes_back(name)):
             self._run_heuristic(name)
+
+    def able(self, name: str) -> bool:
+        """Whether a heuristic is registered for the objective, comes back in time on graphs of this
+        size, and its kernels are compiled.
+        """
+        num_ops = self.evaluator.problem.num_ops
+        if num_ops > SLOW.get(name, num_ops) or not self.registered(name):
+            return False
+        return self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)]))
 
     def _comes_back(self, name: str) -> bool:
         """Whether a heuristic comes back in time, as far as the first one tells."""

@@ -40,6 +40,8 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -66,18 +68,8 @@ class TunedList(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Make passes for a share of the budget, then walk from the best."""
-        evaluator, context, rng = BudgetedEvaluator(tracker), Context(problem), tracker.rng()
-        shortest = FAR
-        for plan in first_policy(self.policy).scheduler(context).climb(rng):
-            length = int(plan.finish.max())
-            gains = plan.overflow or length < shortest
-            placement = context.fitted(plan) if gains else None
-            if placement is None:
-                tracker.count(1)
-            else:
-                evaluator.value_of(placement)
-            if not plan.overflow:
-                shortest = min(shortest, length)
+        evaluator, rng = BudgetedEvaluator(tracker), tracker.rng()
+        for _ in passes(evaluator, Context(problem), first_policy(self.policy), rng):
             if tracker.stop() or spent(tracker) >= self.samples:
                 break
         if tracker.solution is not None and not tracker.stop():
@@ -107,6 +99,24 @@ class LearnedList(Heuristic):
         scheduler = first_policy(self.policy).scheduler(context)
         for plan in islice(scheduler.climb(tracker.rng()), self.passes):
             yield context.fitted(plan)
+
+
+def passes(
+    evaluator: BudgetedEvaluator, context: Context, policy: ListPolicy, rng: np.random.Generator
+) -> Iterator[None]:
+    """Make passes of a policy without end, and value those that are shorter than all before."""
+    shortest = FAR
+    for plan in policy.scheduler(context).climb(rng):
+        length = int(plan.finish.max())
+        gains = plan.overflow or length < shortest
+        placement = context.fitted(plan) if gains else None
+        if placement is None:
+            evaluator.tracker.count(1)
+        else:
+            evaluator.value_of(placement)
+        if not plan.overflow:
+            shortest = min(shortest, length)
+        yield
 
 
 def first_policy(name: str) -> ListPolicy:

@@ -20,9 +20,11 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.evaluate import period_batch, period_value
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solvers.stages import HEURISTICS
+from placeopt.solvers.stages import HEURISTICS, Stages
 from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.tracker import Tracker
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")
 ALL = (*SEARCHES, "portfolio")
@@ -228,6 +230,25 @@ def test_the_portfolio_is_not_worse_than_its_heuristics(seed):
             except InputError:
                 continue  # refuses this kind of problem
             assert other.objective is None or result.objective <= other.objective
+
+
+def test_passes_of_the_learned_list_go_on_beside_the_other_searches():
+    """Where every op likes other devices best they are a search of their own, up to the size at
+    which a pass still comes back in time.
+    """
+    rng = np.random.default_rng(1)
+    problem = load("gen:layered?layers=12&width=8&ccr=1&seed=1", cluster="uniform:4")
+    times = problem.compute * np.exp(rng.uniform(0, np.log(4), problem.compute.shape))
+    problem = problem.replace(compute=times.astype(np.int64))
+    result = solve(problem, make_solver("portfolio", tactics="passes"), seconds=2, seed=0)
+    (use,) = result.tactics
+    assert (use.name, use.side) == ("passes", "value")
+    assert use.turns > 2
+    assert result.value <= solve(problem, make_solver("learned-list", passes=2)).value
+    long = PlacementProblem.from_edges(np.full((2001, 2), 3), [])
+    for of, runs in ((problem, True), (long, False)):
+        stages = Stages(BudgetedEvaluator(Tracker("", of, Budget(evaluations=1))))
+        assert stages.able("learned-list") == runs
 
 
 def test_the_portfolio_stops_with_a_proof():
