@@ -34,8 +34,8 @@ def all_specs() -> tuple[SolverSpec, ...]:
         f"{__name__}.portfolio:Portfolio",
         "placement",
         SAMPLED,
-        "heuristics, annealing, passes of a learned list and large neighbourhood search, which share "
-        "the best placement",
+        "heuristics, annealing, passes of a learned list and large neighbourhood search, which "
+        "share the best placement",
         use="the default",
     )
     searches = *SEARCH, portfolio
