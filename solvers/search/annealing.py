@@ -44,7 +44,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
+from placeopt.model.result import Budget
 from placeopt.solvers.search.annealing_walks import (
     AnnealingWalk,
     MutatedRows,
@@ -53,6 +55,7 @@ from placeopt.solvers.search.annealing_walks import (
     order_of,
 )
 from placeopt.solvers.search.batch_search import BatchSearch
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.walk_kernels import (
     BEST,
     EMPTY,
@@ -68,7 +71,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
-    from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
 
@@ -190,6 +192,11 @@ class Annealing(BatchSearch):
             )
         move_weights(self.moves)
 
+    def cooled(self, evaluator: BudgetedEvaluator, states: int = 1) -> Cooling:
+        """Return how the temperature falls; `states` share the steps of the budget."""
+        hot = self.hot or first_heat(evaluator, states)
+        return COOLINGS[self.cooling](hot, min(hot, self.cold))
+
     def improve(
         self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
     ) -> None:
@@ -199,10 +206,15 @@ class Annealing(BatchSearch):
 
 
 def first_heat(
-    evaluator: BudgetedEvaluator, *, heat: float = 0.001, steps_an_op: int = 20, most: float = 0.05
+    evaluator: BudgetedEvaluator,
+    states: int = 1,
+    *,
+    heat: float = 0.001,
+    steps_an_op: int = 20,
+    most: float = 0.05,
 ) -> float:
     """Return the first temperature for the steps that the budget allows, as a share of the mean
-    work of a device; that of the longest walks where they are not compiled.
+    work of a device; the most where the caller measures, whose values are noisy.
 
     Between 0.0003 and 0.03 no value is better than another by more than half a percent up to 2000
     steps an op (results/policy/walks.md); longer walks, as of a million steps on a sharded Llama
@@ -210,15 +222,16 @@ def first_heat(
 
     Parameters
     ----------
+    states : that share the steps.
     heat : of a walk of `steps_an_op`; it grows with the root of the number of steps, up to `most`.
     """
-    if not evaluator.walkable:
+    if evaluator.measure is not None:
         return most
     tracker = evaluator.tracker
     steps = float(tracker.evaluations_left)
     if tracker.budget.evaluations is None:
         steps = tracker.seconds_left / evaluator.chunk_seconds * evaluator.chunk
-    steps = max(1.0, steps / evaluator.problem.num_ops)
+    steps = max(1.0, steps / states / evaluator.problem.num_ops)
     return min(most, heat * math.sqrt(steps / steps_an_op))
 
 
@@ -239,11 +252,12 @@ def anneal(
     steps_per_walk : with fewer evaluations than this for each of two walks, one does them all.
     """
     settings = settings or Annealing()
-    hot = settings.hot or first_heat(evaluator)
-    cooling = COOLINGS[settings.cooling](hot, min(hot, settings.cold))
+    if evaluator.walkable_without_contention:
+        starts = [*without_contention(evaluator, starts, rng, settings), *starts]
     if not evaluator.walkable:
-        lockstep(evaluator, starts, rng, cooling, settings)
+        lockstep(evaluator, starts, rng, settings)
         return
+    cooling = settings.cooled(evaluator)
     tracker, space = evaluator.tracker, evaluator.space
     walks = int(np.clip(tracker.evaluations_left // steps_per_walk, 1, settings.walks))
     acceptance = ACCEPTANCES[settings.acceptance]
@@ -259,11 +273,39 @@ def anneal(
     anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), settings.cycles)
 
 
+def without_contention(
+    evaluator: BudgetedEvaluator,
+    starts: list[Placement],
+    rng: np.random.Generator,
+    settings: Annealing,
+    *,
+    share: float = 0.5,
+) -> list[Placement]:
+    """Walk for a share of the budget as if transfers did not wait for one another, which is
+    compiled and several times as fast; return the best placement if it is the best one with
+    contention, too.
+    """
+    problem, tracker = evaluator.problem, evaluator.tracker
+    free = problem.replace(channel=np.full_like(problem.channel, -1))
+    seconds = None if tracker.budget.seconds is None else share * tracker.seconds_left
+    limited = tracker.budget.evaluations is not None
+    evaluations = max(1, int(share * tracker.evaluations_left)) if limited else None
+    own = tracker.beside(free, Budget(seconds, evaluations))
+    with own.within(tracker):
+        beside = BudgetedEvaluator(own, threads=evaluator.threads)
+        for start in starts:
+            beside.value_of(start)
+        anneal(beside, starts, rng, settings)
+    tracker.count(own.evaluations)
+    known = INFEASIBLE if tracker.value is None else tracker.value
+    found = own.solution
+    return [found] if found is not None and evaluator.value_of(found) < known else []
+
+
 def lockstep(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
     rng: np.random.Generator,
-    cooling: Cooling,
     settings: Annealing,
     *,
     steps_per_lane: int = 400,
@@ -279,6 +321,7 @@ def lockstep(
     lanes = int(np.clip(tracker.evaluations_left // steps_per_lane, 1, most_lanes * settings.walks))
     if evaluator.measure is not None:
         lanes = 1  # a measurement is dear: every one is used by the next step
+    cooling = settings.cooled(evaluator, lanes)
     begin = [starts[i % len(starts)] for i in range(lanes)]
     homes = np.stack([space.homes_of(placement.device) for placement in begin])
     rows = MutatedRows(

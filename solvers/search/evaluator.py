@@ -49,7 +49,7 @@ class BudgetedEvaluator:
     ----------
     ordered : whether ranks matter.
     walkable : whether the compiled walk applies: the makespan, which it decodes, no contention, no
-    peak memory.
+    peak memory. walkable_without_contention : whether contention alone is in its way.
     chunk_work : ops and edges that a walk replays between two looks at the clock, in about
     `chunk_seconds`.
     """
@@ -69,8 +69,9 @@ class BudgetedEvaluator:
         self.objective = objective_of(self.problem)
         self.space = SearchSpace(self.problem)
         self.ordered = self.objective.ordered and measure is None
-        static = self.problem.num_channels == 0 and self.problem.memory == "static"
-        self.walkable = measure is None and static and self.objective in DECODED
+        decoded = measure is None and self.objective in DECODED and self.problem.memory == "static"
+        self.walkable = decoded and self.problem.num_channels == 0
+        self.walkable_without_contention = decoded and not self.walkable
         self._seconds_per_row = 0.0
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
