@@ -9,6 +9,7 @@ without hashing and without a list of the pairs.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,8 @@ from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Ints
@@ -171,6 +174,23 @@ def ideal_lattice(
     order = np.lexsort((-node, parent))
     pointer = np.searchsorted(parent[order], np.arange(count + 1)).astype(np.int64)
     return Lattice(bits, pointer, node[order], child[order])
+
+
+def lattice_in_time(
+    num_nodes: int, order_from: Ints, order_to: Ints, *, limit: int, left: Callable[[], float]
+) -> tuple[Lattice | None, int]:
+    """Enumerate the ideals as `ideal_lattice` does while there is time; return also the limit of
+    the last try, which there are more than where there is no lattice.
+
+    In tries that grow eightfold, as long as the next one seems to fit into half of the seconds that
+    are `left`, so that as much remains for what follows; the first two cost a seventh of the last.
+    """
+    for enough in sorted({max(1, limit // 64), max(1, limit // 8), limit}):
+        begin = time.perf_counter()
+        lattice = ideal_lattice(num_nodes, order_from, order_to, limit=enough)
+        if lattice is not None or 8 * (time.perf_counter() - begin) > left() / 2:
+            break
+    return lattice, enough
 
 
 def linear_lattice(num_nodes: int) -> Lattice:

@@ -271,6 +271,10 @@ class Tracker(Generic[SolutionT]):
             self.stop_reason, self.stopped = reason, True
         return self.stopped
 
+    def left(self) -> float:
+        """Seconds left in the budget, none where the search has to end now."""
+        return 0.0 if self.stop() else self.seconds_left
+
     def stop_with_solution(self) -> bool:
         """The same, but not before there is a solution if time is all that ran out: the shortest
         limit ends with what the quickest start gives.

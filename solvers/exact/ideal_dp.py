@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.ideals import Lattice, ideal_lattice
+from placeopt.model.ideals import lattice_in_time
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
@@ -49,7 +49,13 @@ class IdealDp(ChainSearch):
 
     def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
         """Prove the best chain: run the program over all ideals."""
-        lattice, enough = self._ideals(tracker, model)
+        lattice, enough = lattice_in_time(
+            model.num_nodes,
+            model.order_from,
+            model.order_to,
+            limit=self.max_ideals,
+            left=tracker.left,
+        )
         if lattice is None:
             self._go_beyond(tracker, f"more than {enough} ideals")
             return
@@ -90,22 +96,3 @@ class IdealDp(ChainSearch):
         CpSat().search(tracker.problem, tracker)
         tracker.stop()
         tracker.message = f"{why}: cp-sat went on from {self.orders} linear orders"
-
-    def _ideals(
-        self, tracker: Tracker[Placement], model: ContractedProblem
-    ) -> tuple[Lattice | None, int]:
-        """Enumerate the ideals, or return how many there are more than.
-
-        In tries that grow eightfold, as long as the next one seems to fit into half of the time
-        left, so that as much remains for what follows; the first two cost a seventh of the last.
-        """
-        for limit in (max(1, self.max_ideals // 64), max(1, self.max_ideals // 8), self.max_ideals):
-            before = tracker.elapsed
-            lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
-            if (
-                lattice is not None
-                or tracker.stop()
-                or 8 * (tracker.elapsed - before) > tracker.seconds_left / 2
-            ):
-                break
-        return lattice, limit

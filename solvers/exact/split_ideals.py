@@ -19,6 +19,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.ideal_program import (
     ChainOutcome,
@@ -79,6 +80,7 @@ def best_split(
     max_ideals: int = 0,
     upper: int | None = None,
     stop: Callable[[], bool] | None = None,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> SplitOutcome:
     """Return the best pipeline of ideals.
 
@@ -88,6 +90,7 @@ def best_split(
     MAX_GROUPED_IDEALS with groups.
     upper : ticks; only shorter periods count.
     stop : asked now and then; when it answers True the search ends with what it has.
+    left : seconds; ideals that would take more than half of them are too many.
 
     Raises
     ------
@@ -101,7 +104,9 @@ def best_split(
         uplink=problem.uplink if problem.groups > 1 else None,
     )
     limit = max_ideals or (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
-    found = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
+    found, _ = lattice_in_time(
+        model.num_nodes, model.order_from, model.order_to, limit=limit, left=left
+    )
     lattice, whole = found or linear_lattice(model.num_nodes), found is not None
     if problem.groups > 1:
         return SplitOutcome(_best_in_groups(problem, model, lattice, upper), whole)
@@ -410,7 +415,11 @@ class SplitIdeals(SearchSolver):
         if tracker.stop():
             return
         found = best_split(
-            problem, max_ideals=self.max_ideals, upper=tracker.value, stop=tracker.stop
+            problem,
+            max_ideals=self.max_ideals,
+            upper=tracker.value,
+            stop=tracker.stop,
+            left=tracker.left,
         )
         if found.split is not None:
             tracker.offer(split_period(problem, found.split), found.split)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
@@ -38,12 +38,13 @@ class MaxLoadDp(SearchSolver):
 
     name: ClassVar[str] = "max-load-dp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
-    watched_from: ClassVar[int] = 4000  # ideals are enumerated in one go
+    watched_from: ClassVar[int] = 4000  # ideals are enumerated in few goes
 
     max_ideals: int = option(
         2_000_000,
         low=1,
-        meaning="ideals of the graph; with more, one topological order is searched",
+        meaning="ideals of the graph; with more, or too many for half of the time, one topological "
+        "order is searched",
     )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -53,8 +54,12 @@ class MaxLoadDp(SearchSolver):
         except InfeasibleProblemError as error:
             tracker.message = str(error)
             return
-        lattice = ideal_lattice(
-            model.num_nodes, model.order_from, model.order_to, limit=self.max_ideals
+        lattice, _ = lattice_in_time(
+            model.num_nodes,
+            model.order_from,
+            model.order_to,
+            limit=self.max_ideals,
+            left=tracker.left,
         )
         lattice = linear_lattice(model.num_nodes) if lattice is None else lattice
         outcome = best_chain(IdealProgram(model, lattice), None, tracker.stop)

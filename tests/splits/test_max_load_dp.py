@@ -7,10 +7,12 @@ import pytest
 
 import placeopt as po
 from placeopt.latency.evaluate import latency_value
+from placeopt.model import ideals
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget
 from placeopt.solvers.splits.max_load_dp import MaxLoadDp
 from placeopt.solving.run import run
+from placeopt.splits.problem import SplitProblem
 
 pytestmark = pytest.mark.jit
 
@@ -40,3 +42,26 @@ def test_on_a_published_graph(data):
     result = run(problem, MaxLoadDp(), Budget(seconds=60))
     assert result.value > 1_156_881_285 - 1
     assert result.status == "feasible"
+
+
+@pytest.mark.parametrize("solver", ["max-load-dp", "split-ideals"])
+def test_ideals_are_not_enumerated_beyond_the_time(solver, monkeypatch):
+    """Of 2^24 ideals a search without time enumerates the fewest of its tries, not two millions;
+    without a limit of time it goes on to all of these.
+    """
+    asked, enumerate_all = [], ideals.ideal_lattice
+
+    def few(num_nodes, order_from, order_to, *, limit):
+        asked.append(limit)
+        return enumerate_all(num_nodes, order_from, order_to, limit=min(limit, 1000))
+
+    monkeypatch.setattr(ideals, "ideal_lattice", few)
+    problem = po.PlacementProblem.from_edges([[3, 3], *[[5, 5]] * 23], [])
+    problem = problem.replace(objective="latency")
+    if solver == "split-ideals":
+        problem = SplitProblem(problem, overlap=True)
+    po.solve(problem, solver, evaluations=1000)
+    assert max(asked) == 2_000_000
+    asked.clear()
+    po.solve(problem, solver, seconds=1e-9)
+    assert max(asked, default=0) <= 2_000_000 // 64
