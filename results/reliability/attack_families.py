@@ -32,6 +32,7 @@ TURNS = {
     "pipeline": 3,
     "proof": 3,
     "lanes": 2,
+    "series": 3,
     "prices": 2,
     "slots": 2,
     "parts": 4,

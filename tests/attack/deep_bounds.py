@@ -171,15 +171,20 @@ def _makespan(problem, best, rng):
 
 def in_series(problem, whole, parts):
     """Return the bound of parts one after the other, each with heads and tails of its own."""
-    inner = [Analysis(part_problem(problem, place), seconds=3600.0) for place in parts]
-    least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
-    heads = heads_in_series(whole, parts, inner, least)
+    least, heads = series_heads(problem, whole, parts)
     alone = [Placement(np.full(len(x.ops), i % problem.num_devices)) for i, x in enumerate(parts)]
     together = placement_in_series(problem, parts, alone)
     for place, placement in zip(parts, alone, strict=True):
         if not np.array_equal(together.device[place.members], placement.device[place.own]):
             return 2**62
     return max(sum(least), int(heads.through().max()))
+
+
+def series_heads(problem, whole, parts):
+    """Return what every part needs at least, and the heads and tails that the parts give."""
+    inner = [Analysis(part_problem(problem, place), seconds=3600.0) for place in parts]
+    least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
+    return least, heads_in_series(whole, parts, inner, least)
 
 
 def there_and_back(problem, coarse, rng):

@@ -15,6 +15,7 @@ import family_parts
 import family_pipeline
 import family_prices
 import family_proof
+import family_series
 import family_sharding
 import family_slots
 import family_split
@@ -194,6 +195,7 @@ def bounds_by_looks(problem, best, rng: random.Random) -> list[str]:
 FAMILIES: dict[str, Callable[[int], Outcome]] = {
     "makespan": attack_makespan,
     "lanes": lambda seed: Outcome(*family_lanes.attack(seed)),
+    "series": lambda seed: Outcome(*family_series.attack(seed)),
     "period": attack_period,
     "prices": lambda seed: Outcome(*family_prices.attack(seed)),
     "latency": attack_latency,
