@@ -105,18 +105,20 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
     return call.result()
 
 
-_left_behind: list[BackgroundCall[Any]] = []
+_left_behind: list[tuple[BackgroundCall[Any], float]] = []
 
 
-def leave_behind(call: BackgroundCall[Any]) -> None:
-    """Note that a call goes on for which nobody waits any longer."""
-    _left_behind.append(call)
+def leave_behind(call: BackgroundCall[Any], seconds: float) -> None:
+    """Note that a call goes on for which nobody waits any longer, but the end of the process, so
+    many seconds at most.
+    """
+    _left_behind.append((call, seconds))
 
 
-def left_behind() -> bool:
-    """Whether a call that was left behind still runs."""
-    _left_behind[:] = [call for call in _left_behind if not call.ended()]
-    return bool(_left_behind)
+def left_behind(waited: float = 0.0) -> bool:
+    """Whether a call that was left behind still runs, and is waited for longer than this."""
+    _left_behind[:] = [(call, seconds) for call, seconds in _left_behind if not call.ended()]
+    return any(seconds > waited for _, seconds in _left_behind)
 
 
 def call_together(calls: Iterable[Callable[[], object]]) -> None:

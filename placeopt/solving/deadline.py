@@ -77,18 +77,17 @@ def search_within(
             tracker.message = "it did not come back when its time was over, and was left behind"
             tracker.stop()
             tracker.close()
-            leave_behind(call)
+            leave_behind(call, 3.0 if foreign else 30.0)
     if call.ended():
         call.result()
 
 
 def wait_for_left_behind() -> None:
     """Wait for searches left behind, which are inside compiled code: the interpreter's end would
-    take it away under them.
+    take it away under them. Those of others may be anywhere, and get a moment only.
     """
-    most_seconds = 30.0
-    end = time.monotonic() + most_seconds
-    while left_behind() and time.monotonic() < end:
+    start = time.monotonic()
+    while left_behind(time.monotonic() - start):
         time.sleep(0.05)
 
 

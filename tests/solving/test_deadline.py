@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from placeopt.makespan.evaluate import evaluate
+from placeopt.model import threads
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
@@ -124,7 +125,10 @@ def test_searches_of_others_on_small_problems_have_as_long_again(monkeypatch, an
             else:
                 release.wait(60)
 
+    monkeypatch.setattr(threads, "_left_behind", [])
     result = run(problem, Slow(), Budget(seconds=0.2))
+    # the end of the process waits for it, but a few seconds only
+    assert (left_behind(), left_behind(5.0)) == (not answers, False)
     release.set()
     assert result.value == (3 if answers else 3 * problem.num_ops)
     assert ("left behind" in result.message) is not answers
