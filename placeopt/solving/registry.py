@@ -106,11 +106,17 @@ def register(
     Raises
     ------
     InputError
-        If none is given, the name is taken by another class, or the class is one of this package.
+        If none is given, the name is taken by another class, or the class is one of this package;
+        if `objectives` is one text.
     """
     if not isinstance(name, str) or not name:
         raise InputError(
             f'register: expected a name, as in @placeopt.register("mine"), received {name!r:.60}'
+        )
+    if isinstance(objectives, str):
+        raise InputError(
+            f"register: expected objectives as a tuple of names, received {objectives!r:.60}; "
+            f"write ({objectives!r:.60},)"
         )
 
     def decorate(cls: type) -> type:
@@ -214,12 +220,12 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
             point.name,
             point.value,
             str(getattr(cls, "kind", "placement")),
-            tuple(getattr(cls, "objectives", ("makespan",))),
+            _names(cls, getattr(cls, "objectives", ("makespan",))),
             _summary_of(cls),
             paper=str(getattr(cls, "paper", "")),
             use=str(getattr(cls, "use", "")),
         )
-    except Exception as error:  # one broken package must not disable the others
+    except (Exception, SystemExit) as error:  # one broken package must not disable the others
         words = (
             f"cannot be imported from {point.value}: {type(error).__name__}: {one_line(str(error))}"
         )
@@ -314,12 +320,12 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
     return solver  # type: ignore[no-any-return]
 
 
-def _names(solver: Any, declared: Any) -> tuple[str, ...]:
+def _names(cls: Any, declared: Any) -> tuple[str, ...]:
     if isinstance(declared, list | tuple | set | frozenset):
         return tuple(map(str, declared))
     raise SolverError(
-        f"solver class '{type(solver).__qualname__}': expected objectives as a tuple of names, "
-        f"received {one_line(repr(declared), 60)}"
+        f"solver class '{getattr(cls, '__qualname__', cls)}': expected objectives as a tuple of "
+        f"names, received {one_line(repr(declared), 60)}"
     )
 
 
@@ -333,5 +339,5 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
         declared = getattr(solver, "objectives", None)
         if declared is None or getattr(solver, "kind", kind) != kind:
             return None if declared is None else ()
-        return _names(solver, declared)
+        return _names(type(solver), declared)
     return tuple(name for spec in found if spec.kind == kind for name in spec.accepted)

@@ -29,7 +29,13 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, Result, TracePoint
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.registry import accepted_objectives, make_solver, register, solver_class
+from placeopt.solving.registry import (
+    accepted_objectives,
+    make_solver,
+    register,
+    solver_class,
+    specs,
+)
 from placeopt.solving.run import best_so_far, run, run_part
 from placeopt.solving.tracker import Exchange, Progress, Tracker
 
@@ -717,6 +723,30 @@ def test_our_names_are_not_given_away():
     with pytest.raises(InputError, match="is taken"):
         register("heft")(fake)
     assert solver_class("heft") is real
+
+
+def test_packages_that_cannot_be_used_do_not_stop_the_others(tmp_path, monkeypatch):
+    """One that ends the process as it is imported, and one whose objectives are a text, are listed
+    as broken.
+    """
+    site = tmp_path / "odd-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text(
+        "[placeopt.solvers]\nexits = odd_exits:Solver\nspelled = odd_spelled:Solver\n"
+    )
+    (tmp_path / "odd_exits.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "odd_spelled.py").write_text("class Solver:\n    objectives = 'makespan'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = specs()
+    assert "SystemExit: 3" in found["exits"].broken
+    assert "expected objectives as a tuple of names" in found["spelled"].broken
+
+
+def test_objectives_are_a_tuple():
+    """A text is not taken for the names that its letters are."""
+    with pytest.raises(InputError, match=r"received 'makespan'; write \('makespan',\)"):
+        register("spelled", objectives="makespan")
 
 
 def test_ours_are_not_registered_for_more_than_they_take():
