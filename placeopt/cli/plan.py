@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError, check_choice
+from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.objective import time_text
 from placeopt.model.sizes import device_limits
 
@@ -178,6 +178,7 @@ def plan_command(
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "forms": None if forms is None else tuple(filter(None, forms.split(","))),
     }
+    _refuse_unknown(model, costs)
     if offers is not None:
         _refuse_shape(model, costs, f"--offers {offers}")
         compare_offers(model, offers, batch, seconds, space, json=json)
@@ -216,6 +217,38 @@ def _devices_of_degrees(given: dict[str, int | None]) -> str:
     if not (given["tp"] and given["pp"] and given["dp"]):
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
     return f"{given['tp'] * given['pp'] * given['dp'] * (given['cp'] or 1)}xH100"
+
+
+def _refuse_unknown(model: str, costs: Path | None) -> None:
+    """Refuse a word that is no model of any kind, and say which kinds there are."""
+    from placeopt.instances.generators import generator_names
+    from placeopt.planning.launch_search import read_shape
+    from placeopt.plans.model_shapes import public_names
+
+    if not (costs is None or costs.is_file()) or re.search(r"[:?/\\]|\.[A-Za-z]{3,}$", model):
+        return  # a name of a folder of tables, a source with a prefix, or a path
+    if Path(model).exists() or read_shape(model):
+        return
+    known = [*public_names(), *(f"gen:{name}" for name in generator_names())]
+    near = nearest(model.lower(), known)
+    raise InputError(
+        f"plan: model '{model}' is no file, no public model that is known and no generator"
+        f"{f' (near: {near})' if near else ''}; expected a file, gen:NAME, a name as llama3-70b, "
+        "or a shape, as layers=32,hidden=4096,heads=32"
+    )
+
+
+def _refuse_passed_over(model: str, space: dict[str, Any]) -> None:
+    """Refuse what is asked of the plans of graphs where a model is known by its shape."""
+    asked = [f"--{name}" for name in ("schedules", "sharded", "forms") if space[name] is not None]
+    asked += ["--mixed"] if space["mixed"] else []
+    asked += ["--formula"] if space["formula"] != "predicted" else []
+    if asked:
+        raise InputError(
+            f"plan: {', '.join(asked)}: expected a graph (gen:gpt2) or a folder as --costs, "
+            f"received '{model}', known by its shape, whose plans are searched with all schedules "
+            "and shardings that launchers have; see --tp, --pp, --dp, --cp, --ep"
+        )
 
 
 def _refuse_shape(model: str, costs: Path | None, received: str) -> None:
@@ -589,6 +622,7 @@ def plan_launch(
     machine = read_machine(cluster, None if fabric is None else fabric * 1e9)
     if shape is None or machine is None:
         return False
+    _refuse_passed_over(model, space)
     fixed = {DEGREES.get(key, key): value for key, value in given.items() if value is not None}
     problem = LaunchProblem(
         shape,

@@ -161,8 +161,8 @@ class ModelShape:
 
 
 @cache
-def _families() -> list[tuple[str, dict[str, Any]]]:
-    """Return (alias without punctuation, row) of every size of every family."""
+def _sizes() -> list[tuple[str, dict[str, Any]]]:
+    """Return (name, row) of every size of every family."""
     rows = json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
     found = []
     for family in rows["families"]:
@@ -170,8 +170,14 @@ def _families() -> list[tuple[str, dict[str, Any]]]:
         for size, row in family["sizes"].items():
             keys = ("layers", "hidden", "heads", "kv_heads", "ffn")
             body = dict(zip(keys, row, strict=False)) if isinstance(row, list) else row
-            found += [(_plain(name + " " + size), shared | body) for name in family["names"]]
+            found += [(f"{name}-{size}".rstrip("-"), shared | body) for name in family["names"]]
     return found
+
+
+@cache
+def _families() -> list[tuple[str, dict[str, Any]]]:
+    """Return (alias without punctuation, row) of every size of every family."""
+    return [(_plain(name), row) for name, row in _sizes()]
 
 
 def _plain(text: str) -> str:
@@ -194,6 +200,11 @@ def named_shape(name: str) -> ModelShape | None:
         if exact or re.search(r"\d[bm]", alias) or _has_size(shape, said_billions(name)):
             return shape
     return None
+
+
+def public_names() -> list[str]:
+    """Return a name of every size of every public family."""
+    return [name for name, _ in _sizes()]
 
 
 def said_billions(name: str) -> float:
