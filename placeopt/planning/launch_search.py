@@ -8,6 +8,7 @@ into memory is priced, so that the least price is a bound over the space, under 
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from placeopt.plans.calibration import Calibration
 
@@ -33,7 +34,8 @@ SEARCHED = (
     "first and the last), 1F1B and interleaved, "
     "micro-batches of 1 to 32, context degrees with at least 2048 tokens a rank, expert degrees "
     "among data-parallel ranks, recomputation none, selective or full, ZeRO 1 or whole states with "
-    "stages, ZeRO 2 and 3 (FSDP, also within a host) without; all devices, batch divided evenly"
+    "stages, ZeRO 2 and 3 (FSDP, also within a host) without; all devices, batch divided "
+    "evenly; beside, the degrees and the micro-batch that are given"
 )
 NOT_SEARCHED = (
     "not searched: other uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
@@ -200,13 +202,17 @@ class LaunchProblem:
         layers = self.shape.layers
         return [p for p in range(1, min(layers, most) + 1) if stage_layers(layers, p)]
 
+    def _and_given(self, name: str, searched: Iterable[int]) -> list[int]:
+        """Return what is searched and what is given: a user's own plan is priced, too."""
+        return sorted({*searched, *([self.fixed[name]] if name in self.fixed else [])})
+
     def _tensor_degrees(self) -> list[int]:
-        most, heads = self.machine.per_host, self.shape.heads
-        return [t for t in DEGREES if t <= most and heads % t == 0]
+        searched = (t for t in DEGREES if t <= self.machine.per_host)
+        return [t for t in self._and_given("tensor", searched) if self.shape.heads % t == 0]
 
     def _context_degrees(self) -> list[int]:
-        most = max(1, self.sequence // LEAST_SLICE)
-        return [c for c in DEGREES if c <= most]
+        searched = (c for c in DEGREES if c <= max(1, self.sequence // LEAST_SLICE))
+        return [c for c in self._and_given("context", searched) if c <= self.sequence]
 
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
@@ -216,7 +222,9 @@ class LaunchProblem:
             self._shardings(outer),
             RECOMPUTE if self.recompute else RECOMPUTE[:1],
         )
-        for micro in (size for size in MICRO_BATCHES if each % size == 0):
+        for micro in self._and_given("micro_batch", MICRO_BATCHES):
+            if each % micro:
+                continue
             for chunks in self._chunk_counts(outer.pipeline, each // micro):
                 for expert, (sharding, group), recompute in product(*choices):
                     yield replace(
@@ -241,7 +249,8 @@ class LaunchProblem:
         experts = self.shape.experts
         if not experts:
             return [1]
-        return [e for e in EXPERT_DEGREES if experts % e == 0 and ranks % e == 0]
+        degrees = self._and_given("expert", EXPERT_DEGREES)
+        return [e for e in degrees if experts % e == 0 and ranks % e == 0]
 
     def _shardings(self, outer: Configuration) -> list[tuple[str, int]]:
         if outer.ranks == 1:
@@ -253,6 +262,26 @@ class LaunchProblem:
             if 1 < near < outer.ranks and outer.ranks % near == 0:
                 found.append(("zero3", near))
         return found
+
+    def device_counts(self) -> list[int]:
+        """Return the counts of devices, in whole hosts beyond one, that some plan with what is
+        fixed may use; the largest first.
+        """
+        most, per_host, fixed = self.machine.devices, self.machine.per_host, self.fixed
+        micro, expert = fixed.get("micro_batch", 1), fixed.get("expert", 1)
+        counts = {
+            data * context
+            for data, context in product(_divisors(self.batch), self._context_degrees())
+            if fixed.get("data", data) == data and fixed.get("context", context) == context
+            if self.batch // data % micro == 0 and expert in self._expert_degrees(data * context)
+        }
+        inner = {"tensor": self._tensor_degrees(), "pipeline": self._stage_counts(most)}
+        for name, degrees in inner.items():
+            kept = [degree for degree in degrees if fixed.get(name, degree) == degree]
+            counts = {n * degree for n, degree in product(counts, kept) if n * degree <= most}
+        if not {"tensor", "pipeline", "data"} <= fixed.keys():
+            counts = {n for n in counts if n <= per_host or n == most or n % per_host == 0}
+        return sorted(counts, reverse=True)
 
     def allowed(self, conf: Configuration) -> bool:
         """Whether a plan has what is fixed."""
@@ -304,18 +333,49 @@ def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
     InputError
         If no plan can be launched on these devices with this batch at all.
     """
-    start, machine = time.perf_counter(), problem.machine
-    for devices in range(machine.devices, 0, -1):
-        if machine.per_host < devices < machine.devices and devices % machine.per_host:
-            continue
+    start = time.perf_counter()
+    for devices in problem.device_counts():
         if any(map(problem.allowed, problem.configurations(devices))):
             return _search(problem, devices, start, seconds)
-    given = ", ".join(f"{key} {value}" for key, value in problem.fixed.items())
-    raise InputError(
-        f"plan: no plan on {machine.devices} devices divides a batch of {problem.batch} and "
-        f"{problem.shape.layers} layers evenly{f' with {given}' if given else ''}; "
-        "change the batch or the degrees"
+    raise InputError(f"plan: {_refusal(problem)}")
+
+
+def _refusal(problem: LaunchProblem) -> str:
+    """Say which of the degrees that are fixed no plan has, or that they do not go together."""
+    shape, fixed, batch, devices = problem.shape, problem.fixed, problem.batch, problem.machine
+    names = ("tensor", "pipeline", "data", "context", "expert", "micro_batch")
+    tensor, pipeline, data, context, expert, micro = (fixed.get(name, 1) for name in names)
+    needed = tensor * pipeline * data * context
+    rules = (
+        (shape.heads % tensor, f"tensor {tensor} does not divide {shape.heads} heads"),
+        (
+            not stage_layers(shape.layers, pipeline),
+            f"pipeline {pipeline} makes no equal stages of {shape.layers} layers, nor with a layer "
+            "less in the first and the last; other uneven stages are not priced",
+        ),
+        (context > problem.sequence, f"context {context} is more than {problem.sequence} tokens"),
+        (
+            expert > 1 and (shape.experts == 0 or shape.experts % expert),
+            f"expert {expert} does not divide {shape.experts} experts",
+        ),
+        (batch % data, f"data {data} does not divide a batch of {batch}"),
+        (
+            batch % (data * micro),
+            f"micro-batch {micro} does not divide the {batch // data} samples of a replica",
+        ),
+        (needed > devices.devices, f"these degrees need {needed} devices of {devices.devices}"),
     )
+    given = ", ".join(f"{key} {value}" for key, value in fixed.items())
+    other = (
+        f"no plan on {devices.devices} devices divides a batch of {batch} and {shape.layers} "
+        f"layers evenly{f' with {given}' if given else ''}; change the batch or the degrees"
+    )
+    return next((said for broken, said in rules if broken), other)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) -> LaunchAnswer:
@@ -327,6 +387,8 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
         allowed = problem.allowed(conf)
         if complete and looked % 256 == 0 and time.perf_counter() - start > seconds:
             complete = False
+            if not problem.fixed:
+                break
         if not (complete or allowed):
             continue
         memory = problem.memory(conf)
@@ -405,6 +467,7 @@ def missing(answer: LaunchAnswer) -> str:
     problem, lean = answer.problem, answer.leanest
     if lean is None:
         return "no plan was looked at in time"
+    nothing = "nothing" if answer.complete else "nothing that was looked at in time"
     lacks = (lean.memory.total - problem.limit) / GIB
     parts = lean.memory.to_json()
     largest = sorted(parts, key=lambda key: -parts[key])[:2]
@@ -417,7 +480,7 @@ def missing(answer: LaunchAnswer) -> str:
         else "a shorter sequence, more context parallelism or more devices"
     )
     return (
-        f"nothing fits: the leanest plan ({lean.conf.text()}) needs "
+        f"{nothing} fits: the leanest plan ({lean.conf.text()}) needs "
         f"{lean.memory.total / GIB:.1f} GiB a device, {lacks:.1f} GiB more than the "
         f"{problem.limit / GIB:.1f} GiB of a {problem.machine.gpu.name}; most is {where}; "
         f"what would help: {helps}"

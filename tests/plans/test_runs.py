@@ -509,6 +509,99 @@ def test_what_a_model_known_by_shape_does_not_take_is_refused(more, capsys):
     assert more[-1] in said.err
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--schedules", "zb-h1"),
+        ("--mixed",),
+        ("--no-sharded",),
+        ("--forms", "sequence"),
+        ("--formula", "published"),
+    ],
+)
+def test_what_is_asked_of_plans_of_graphs_is_refused(more, capsys):
+    """Options of the space of graphs are refused for a model known by its shape."""
+    code, said = command(capsys, "llama3-8b", "--cluster", "8xH100", *more)
+    assert code == 2
+    assert "known by its shape" in said.err
+    assert more[0].replace("--no-", "--") in said.err
+
+
+@pytest.mark.parametrize(
+    ("model", "near"),
+    [("gpt-25b", "gpt-5b"), ("lama3-8b", "llama3-8b"), ("resnet50", "gen:resnet50"), ("qqq", "")],
+)
+@pytest.mark.parametrize("cluster", ["8xH100", "8xH100+8xA100"])
+def test_an_unknown_model_is_told_the_kinds_there_are(model, near, cluster, capsys):
+    """A word that is no model is no missing file alone; a near name is told."""
+    code, said = command(capsys, model, "--cluster", cluster)
+    assert code == 2
+    assert "no file, no public model" in said.err
+    assert ("near" in said.err) == bool(near)
+    assert near in said.err
+    assert "layers=32" in said.err
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "plan"),
+    [
+        ("layers=12,hidden=768,heads=12", ("--cluster", "3xH100", "--tp", 3), "TP3 PP1 DP1"),
+        ("llama3-8b", ("--cluster", "8xH100", "--micro-batch", 3), "micro-batch 3"),
+        ("llama3-8b", ("--cluster", "16xH100", "--tp", 16), "TP16 PP1 DP1"),
+        ("llama3-8b", ("--cluster", "16xH100", "--tp", 4, "--pp", 1, "--dp", 3), "TP4 PP1 DP3"),
+        ("llama3-8b", ("--cluster", "6xH100", "--cp", 3), "CP3"),
+        (
+            "layers=4,hidden=768,heads=12,experts=6,active=2",
+            ("--cluster", "6xH100", "--ep", 3),
+            "EP3",
+        ),
+    ],
+)
+def test_a_given_plan_is_priced_whatever_is_searched(model, more, plan, capsys):
+    """Degrees and micro-batches that the search leaves out are priced where they are given."""
+    code, said = command(capsys, model, "--batch", 24, *more, "--json")
+    body = json.loads(said.out)
+    assert (code, body["status"]) == (0, "given")
+    assert plan in body["plan"]
+    assert body["lower_bound_seconds"] <= body["step_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--tp", 3), "tensor 3 does not divide 32 heads"),
+        (("--pp", 3), "pipeline 3 makes no equal stages of 32 layers"),
+        (("--dp", 5), "data 5 does not divide a batch of 24"),
+        (("--micro-batch", 5), "micro-batch 5 does not divide the 24 samples"),
+        (("--dp", 8, "--micro-batch", 4), "micro-batch 4 does not divide the 3 samples"),
+        (("--ep", 2), "expert 2 does not divide 0 experts"),
+        (("--tp", 8, "--dp", 2), "need 16 devices of 8"),
+    ],
+)
+def test_a_given_plan_that_cannot_be_is_told_why(more, why, capsys):
+    """What is wrong is named, not that the batch does not divide."""
+    code, said = command(capsys, "llama3-8b", "--cluster", "8xH100", "--batch", 24, *more)
+    assert (code, why in said.err) == (2, True)
+
+
+def test_counts_of_devices_are_those_that_plans_use():
+    """The largest count that some plan uses is found at once, however many devices there are."""
+    for machine, batch, fixed in itertools.product(
+        ("37xH100", "5x7xH100", "9x1xH100"), (7, 24), ({}, {"micro_batch": 3}, {"pipeline": 5})
+    ):
+        asked = problem("layers=10,hidden=256,heads=4", machine, batch, 4096, fixed=fixed)
+        most, per_host = asked.machine.devices, asked.machine.per_host
+        used = [
+            count
+            for count in range(most, 0, -1)
+            if count <= per_host or count == most or count % per_host == 0
+            if any(map(asked.allowed, asked.configurations(count)))
+        ]
+        assert asked.device_counts() == used
+    answer = search(problem("llama2-7b", "1000000000007x1xH100", 7))
+    assert answer.left + answer.best.conf.devices == 1000000000007
+
+
 @pytest.mark.parametrize("rate", ["0", "-5", "nan", "inf"])
 def test_a_port_has_a_rate(rate, capsys):
     """A port of other hosts is faster than nothing."""
