@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_text, read_text, write_text
+from placeopt.model.files import TRUTH, csv_text, read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.model_shapes import (
@@ -80,16 +80,39 @@ class Run:
         return self.unsaid_sharding and self.conf.framework == "megatron-deepspeed"
 
 
+UNITS: dict[str, dict[str, float]] = {
+    "params_b": {"m": 1e-3, "b": 1.0, "bn": 1.0, "billion": 1.0, "t": 1e3},
+    "gpu_memory_gb": {"gb": 1.0, "gib": 1.0},
+    "peak_mem_gb": {"mib": 1 / 1024, "gb": 1.0, "gib": 1.0},
+    "step_s": {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0},
+    "seq_len": {"tokens": 1.0},
+    "layers": {"layers": 1.0},
+    "n_gpus": {"gpus": 1.0, "devices": 1.0},
+    "gpus_per_node": {"gpus": 1.0, "devices": 1.0},
+}
+"""Units that a number may have behind it, in the unit of its column."""
+
+
+def _without_unit(row: dict[str, Any], key: str) -> tuple[str, float]:
+    """Return what a row says without a unit, in small letters, and the unit."""
+    text = str(row.get(key) or "").strip().lower()
+    for unit, factor in UNITS.get(key, {}).items():
+        plain = re.fullmatch(r"(.*[\d.]k?)\s*" + unit, text)
+        if plain:
+            return plain[1], factor
+    return text, 1.0
+
+
 def number(row: dict[str, Any], key: str) -> float | None:
     """Return a finite number of a row, None where there is none.
 
     One comma with other than three digits behind it stands for the point.
     """
-    text = str(row.get(key) or "").strip()
+    text, unit = _without_unit(row, key)
     decimal = re.fullmatch(r"\d*,(\d{1,2}|\d{4,})", text)
     text = text.replace(",", "." if decimal else "")
     try:
-        value = float(text)
+        value = float(text) * unit
     except ValueError:
         return None
     return value if 0 <= value < float("inf") else None
@@ -97,10 +120,16 @@ def number(row: dict[str, Any], key: str) -> float | None:
 
 def _count(row: dict[str, Any], key: str) -> int | None:
     value = number(row, key)
-    thousands = re.fullmatch(r"(\d+)\s*k", str(row.get(key) or "").strip().lower())
+    thousands = re.fullmatch(r"(\d+)\s*k", _without_unit(row, key)[0])
     if thousands:
         value = 1024.0 * int(thousands.group(1))
     return int(value) if value is not None and 1 <= value <= MOST_COUNT else None
+
+
+def _out_of_memory(row: dict[str, Any]) -> bool | None:
+    """Return whether a row ran out of memory, None where it does not say."""
+    found = number(row, "oom")
+    return TRUTH.get(_text(row, "oom").lower()) if found is None else bool(found)
 
 
 def read_run(row: dict[str, Any]) -> Run:
@@ -115,7 +144,7 @@ def read_run(row: dict[str, Any]) -> Run:
     gpu, said = find_gpu(_text(row, "gpu"), number(row, "gpu_memory_gb"))
     notes = [said] if said else []
     shape = _shape(row, notes)
-    conf, oom = _configuration(row, framework, gpu, shape, notes), number(row, "oom")
+    conf = _configuration(row, framework, gpu, shape, notes)
     return Run(
         shape,
         gpu,
@@ -125,7 +154,7 @@ def read_run(row: dict[str, Any]) -> Run:
         not _text(row, "sharding"),
         number(row, "step_s") or None,
         number(row, "peak_mem_gb") or None,
-        None if oom is None else bool(oom),
+        _out_of_memory(row),
         _text(row, "source"),
         "offload" in _text(row, "sharding").lower(),
         launcher_of(_text(row, "framework")),
@@ -225,7 +254,11 @@ def _recompute(text: str) -> str:
     return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
 
 
-COUNTS = ("n_gpus", "global_batch", "micro_batch", "grad_accum", "tp", "pp", "vp", "dp", "cp", "ep")
+COUNTS = (
+    *("n_gpus", "global_batch", "micro_batch", "grad_accum", "tp", "pp", "vp", "dp", "cp", "ep"),
+    *("layers", "hidden", "heads", "gpus_per_node"),
+)
+NUMBERS = ("params_b", "gpu_memory_gb", "step_s", "peak_mem_gb", "oom")
 
 
 def _text(row: dict[str, Any], key: str) -> str:
@@ -325,16 +358,28 @@ def _sums_short(launcher: str, framework: str, sharding: str) -> bool:
     return known or "pure" in sharding or "nemo" in launcher or "bridge" in launcher
 
 
+def _not_used(row: dict[str, Any]) -> list[str]:
+    """Return what is said in the columns of numbers and is none."""
+    said = {key: _text(row, key) for key in (*COUNTS, *NUMBERS)}
+    said = {key: text for key, text in said.items() if text.lower() not in ("", "none", "0", "1")}
+    counts = [key for key in said if key in COUNTS and _count(row, key) is None]
+    numbers = [key for key in said if key in NUMBERS and number(row, key) is None]
+    if "oom" in numbers and _out_of_memory(row) is not None:
+        numbers.remove("oom")
+    return [
+        *(f"{key} '{said[key]}' is no count: not used" for key in counts),
+        *(f"{key} '{said[key]}' is no number: not used" for key in numbers),
+    ]
+
+
 def _configuration(
     row: dict[str, Any], framework: str, gpu: Gpu, shape: ModelShape, notes: list[str]
 ) -> Configuration:
     sequence = _count(row, "seq_len")
     if sequence is None:
-        raise InputError("lacks seq_len")
-    for key in COUNTS:
-        text = _text(row, key)
-        if text.lower() not in ("", "none", "0", "1") and _count(row, key) is None:
-            notes.append(f"{key} '{text}' is no count: not used")
+        said = _text(row, "seq_len")
+        raise InputError("lacks seq_len" + (f": '{said}' is no count" if said else ""))
+    notes += _not_used(row)
     degrees = _degrees(row, gpu, shape, notes)
     batch, micro = _sizes(row, degrees, notes)
     devices = _count(row, "n_gpus") or math.prod(degrees.values()) // degrees["vp"]
@@ -430,7 +475,12 @@ def _assumed(run: Run, conf: Configuration, offloaded: bool) -> str:
 
 
 def read_runs(path: str | Path) -> list[dict[str, str]]:
-    """Return the rows of a table.
+    """Return the rows of a table; see `_read_table`."""
+    return _read_table(path)[1]
+
+
+def _read_table(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the columns and the rows of a table.
 
     Raises
     ------
@@ -451,7 +501,7 @@ def read_runs(path: str | Path) -> list[dict[str, str]]:
             f"file '{path}': expected a CSV table with the columns model, gpu, n_gpus, seq_len, "
             f"global_batch, tp, pp, dp, ...; received {str(names)[:60]}"
         )
-    return [{key: value or "" for key, value in row.items() if key} for row in rows]
+    return names, [{key: value or "" for key, value in row.items() if key} for row in rows]
 
 
 def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]:
@@ -477,7 +527,8 @@ def predict_table(
     path: str | Path, out: str | Path, constants: Calibration | None = None
 ) -> list[dict[str, Any]]:
     """Predict every row of a table and write it with the columns `ADDED`."""
-    rows = [predicted_row(row, constants or default_calibration()) for row in read_runs(path)]
-    names = list(dict.fromkeys(key for row in rows for key in row)) or list(ADDED)
+    columns, rows = _read_table(path)
+    rows = [predicted_row(row, constants or default_calibration()) for row in rows]
+    names = list(dict.fromkeys((*filter(None, columns), *ADDED)))
     write_text(out, csv_text([names, *([row.get(name, "") for name in names] for row in rows)]))
     return rows

@@ -867,6 +867,46 @@ def test_a_fit_keeps_what_its_rows_do_not_tell():
     assert after == pytest.approx([float(row["step_s"]) for row in rows], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("said", "field", "value"),
+    [
+        ({"step_s": "3.2s"}, "seconds", 3.2),
+        ({"step_s": "3200 ms"}, "seconds", 3.2),
+        ({"peak_mem_gb": "40 GiB"}, "memory_gb", 40.0),
+        ({"oom": "True"}, "oom", True),
+        ({"oom": "no"}, "oom", False),
+        ({"oom": "1"}, "oom", True),
+    ],
+)
+def test_measured_values_may_have_units_and_words(said, field, value):
+    """What has one meaning only is read, without a note."""
+    run = read_run(ROW | said)
+    assert (getattr(run, field), run.notes) == (value, ())
+
+
+def test_counts_may_have_units_and_what_is_not_read_is_noted():
+    """A unit of its column stands behind a number; other words are told, not passed over."""
+    for said, plain in (("4096 tokens", "4096"), ("4k tokens", "4096"), ("4K", "4096")):
+        assert read_run(ROW | {"seq_len": said}).conf == read_run(ROW | {"seq_len": plain}).conf
+    mine = ROW | {"model": "Mine", "params_b": "8B"}
+    assert read_run(mine) == read_run(mine | {"params_b": "8"})
+    for key in ("heads", "gpus_per_node", "params_b", "gpu_memory_gb", "step_s", "oom"):
+        for wrong in ("some", "-3"):
+            assert f"{key} '{wrong}'" in " ".join(read_run(ROW | {key: wrong}).notes)
+    with pytest.raises(InputError, match="seq_len: 'long' is no count"):
+        read_run(ROW | {"seq_len": "long"})
+
+
+def test_a_table_without_rows_keeps_its_columns(tmp_path):
+    """What a header alone becomes has its columns and those that are added."""
+    path, out = tmp_path / "head.csv", tmp_path / "out.csv"
+    path.write_text("model,gpu,mine\n")
+    predict_table(path, out)
+    head = out.read_text().strip().split(",")
+    assert head[:3] == ["model", "gpu", "mine"]
+    assert head[-1] == "note"
+
+
 def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
     """A table without a header, a broken calibration and degrees of a graph are refused."""
     path = tmp_path / "bad.csv"
