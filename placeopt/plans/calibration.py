@@ -217,22 +217,51 @@ def read_calibration(path: str | Path) -> Calibration:
             f"file '{path}': expected a calibration, as `placeopt plan --calibrate` writes it"
         )
     try:
-        values = {name: float(row["value"]) for name, row in body["constants"].items()}
-        intervals = {
-            name: row["interval"] for name, row in body["constants"].items() if row["interval"]
-        }
-        return Calibration(
-            values,
+        rows, spread = body["constants"], body["spread"]
+        found = Calibration(
+            {name: float(row["value"]) for name, row in rows.items()},
             {key: float(value) for key, value in body["offsets"].items()},
-            intervals,
-            body["spread"],
+            {name: row["interval"] for name, row in rows.items() if row["interval"]},
+            {key: [float(low), float(high), runs] for key, (low, high, runs) in spread.items()},
             {key: float(value) for key, value in body["memory"].items()},
             str(body["source"]),
             {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
-            tuple(body.get("launchers", ())),
+            tuple(map(str, body.get("launchers", ()))),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"file '{path}': broken calibration: {error!r}") from error
+    _check_numbers(found, path)
+    return found
+
+
+LARGEST = 1e15
+"""No constant is larger: bytes, seconds or factors."""
+
+LARGEST_OFFSET = 20.0
+"""Logarithm of a factor of 5e8."""
+
+
+def _check_numbers(found: Calibration, path: str | Path) -> None:
+    """Refuse numbers that no fit gives, and samples that are not of one count."""
+    numbers = [
+        *((f"constants, {name}", value) for name, value in found.values.items()),
+        *((f"memory, {name}", value) for name, value in found.memory.items()),
+        *((f"spread, {name}", value) for name, row in found.spread.items() for value in row),
+        *((f"samples, {name}", value) for name, row in found.samples.items() for value in row),
+    ]
+    for name, value in numbers:
+        if not 0 <= value <= LARGEST:
+            raise InputError(
+                f"file '{path}': {name}: expected a number of at least 0, received {value:g}"
+            )
+    for name, value in found.offsets.items():
+        if not abs(value) <= LARGEST_OFFSET:
+            raise InputError(
+                f"file '{path}': offsets, {name}: expected a logarithm of at most "
+                f"{LARGEST_OFFSET:g}, received {value:g}"
+            )
+    if len({len(row) for row in found.samples.values()}) > 1:
+        raise InputError(f"file '{path}': samples: expected as many values of every constant")
 
 
 @cache

@@ -820,6 +820,32 @@ def test_sampled_calibrations_hold_constants_that_were_fitted_together(tmp_path)
     assert regrets(search(replace(problem(), constants=Calibration()))) is None
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("constants", {"gemm_flops": {"value": -1.0, "interval": None}}),
+        ("constants", {"gemm_flops": {"value": 1e308, "interval": None}}),
+        ("constants", {"gemm_flops": [1]}),
+        ("offsets", {"fsdp": 1000.0}),
+        ("offsets", [1]),
+        ("memory", {"base": -1.0}),
+        ("spread", {"H100, one host": [0.9]}),
+        ("spread", {"H100, one host": [-1, 2, 3]}),
+        ("samples", {"tensor": [-1.0]}),
+        ("samples", {"tensor": [1.0], "reduce": []}),
+        ("samples", [1]),
+        ("launchers", 3),
+    ],
+)
+def test_a_calibration_with_numbers_that_no_fit_gives_is_refused(part, value, tmp_path):
+    """Negative factors priced steps that end before they begin; other forms ended in a trace."""
+    path = tmp_path / "mine.json"
+    body = Calibration(source="a test").to_json() | {part: value}
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"mine\.json"):
+        read_calibration(path)
+
+
 def test_regret_is_over_every_plan_and_sample():
     """The regrets of all plans are those of a plain loop; the safest plan has the least."""
     answer = search(problem("mixtral-8x7b", "16xH100", 64, 4096))
