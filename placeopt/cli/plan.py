@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from placeopt.planning.launch_search import LaunchAnswer
     from placeopt.planning.plan_model import Planned
     from placeopt.plans.calibration import Calibration
+    from placeopt.plans.layer_tables import TabledStepCosts
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_price import StepPrice
+    from placeopt.plans.step_problem import StepPlanProblem
 
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
@@ -204,6 +206,7 @@ def plan_command(
     _refuse_degrees(given, model, cluster)
     lost = None if lose is None else parse_hosts(lose)
     problem = plan_problem(model, cluster, batch, **space)
+    check_lost(problem, lost or {})
     with common.search_progress(problem, json) as (announce, show):
         announce("plan")
         planned = plan(
@@ -502,6 +505,8 @@ def _plans_of_offers(
     from placeopt.plans.step_problem import parse_pools
 
     offers = common.words([text])
+    if not offers:
+        raise InputError("--offers: expected devices with prices, as 8xA100?price=3.67")
     if space["costs"] is not None and space["costs"].is_dir():
         pools = tuple(pool for offer in offers for pool in parse_pools(offer))
         if len({pool.kind for pool in pools}) < len(pools):
@@ -556,6 +561,27 @@ class Remainder:
         )
 
 
+def check_lost(problem: StepPlanProblem, lost: dict[str, tuple[int, ...]]) -> None:
+    """Refuse hosts that are not there, and a loss of all, before anything is planned."""
+    from placeopt.plans.layer_tables import TabledStepCosts
+
+    left = sum(pool.count for pool in problem.pools)
+    for kind, numbers in lost.items():
+        pool = problem.pool(kind)
+        if max(numbers) * pool.per_host >= pool.count:
+            raise InputError(
+                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received "
+                f"{max(numbers)}"
+            )
+        left -= sum(min(pool.per_host, pool.count - n * pool.per_host) for n in set(numbers))
+    if not left:
+        raise InputError("--lose: expected some devices to be left, received all hosts")
+    if lost and not isinstance(problem.costs, TabledStepCosts):
+        raise InputError(
+            f"--lose: the cost model '{problem.costs.name}' does not say the parameters of layers"
+        )
+
+
 def plan_without(
     planned: Planned, lost: dict[str, tuple[int, ...]] | None, seconds: float
 ) -> Remainder | None:
@@ -563,23 +589,10 @@ def plan_without(
     bytes to move; None where no loss is asked about, or nothing was planned.
     """
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
-    from placeopt.plans.layer_tables import TabledStepCosts
 
     if lost is None or planned.plan is None:
         return None
-    for kind, numbers in lost.items():
-        pool = planned.problem.pool(kind)
-        if max(numbers) * pool.per_host >= pool.count:
-            raise InputError(
-                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received "
-                f"{max(numbers)}"
-            )
-    costs = planned.problem.costs
-    if not isinstance(costs, TabledStepCosts):
-        raise InputError(
-            f"--lose: the cost model '{costs.name}' does not say the parameters of layers"
-        )
-    parameters = layer_parameters(costs)
+    parameters = layer_parameters(cast("TabledStepCosts", planned.problem.costs))
     after, moved = plan_after_loss(planned, lost, parameters, seconds=seconds)
     return Remainder(after, moved, device_moves(planned, after, parameters, lost))
 

@@ -349,3 +349,23 @@ def test_devices_in_words_are_read():
     first, second = parse_pools("8xA100-40?price=2.5+4xNEW?memory=10&per_host=2")
     assert (first.kind, first.count, first.price) == ("A100-40", 8, 2.5)
     assert (second.memory, second.per_host) == (10 * 2**30, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--cluster", "2x2xA100", "--lose", "A100/7"), "has the hosts 0..1, received 7"),
+        (("--cluster", "2x2xA100", "--lose", "A100/0,A100/1"), "some devices to be left"),
+        (("--cluster", "2x2xA100", "--lose", "V100/0"), "V100"),
+        (("--offers", ""), "expected devices with prices"),
+    ],
+)
+def test_losses_and_offers_are_checked_before_anything_is_planned(more, said, capsys, monkeypatch):
+    """Hosts that are not there were refused after all the time of the search."""
+    import placeopt.planning.plan_model as planning
+
+    monkeypatch.setattr(planning, "plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", "gen:gpt2?layers=2&detail=coarse", "--batch", "8", *more])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
