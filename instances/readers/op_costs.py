@@ -2,7 +2,7 @@
 
 A rule says how many flops an op does; a multiply-add is 2 flops, the addition of a bias 1 per
 output element. Bytes moved are all inputs, weights and outputs, except where an op reads only what
-it keeps (gather, slice) or only renames (reshape).
+it keeps (gather, slice) or only renames (reshape). A bag of embeddings reads the rows it adds up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.model_ir import Cost
+from placeopt.instances.readers.model_ir import Cost, Value
 from placeopt.model.errors import InputError
 
 MAX_TURNS = 10**9
@@ -20,7 +20,7 @@ MAX_TURNS = 10**9
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from placeopt.instances.readers.model_ir import Node, Value
+    from placeopt.instances.readers.model_ir import Node
 
 
 def vocabulary(name: str) -> dict[str, Any]:
@@ -134,6 +134,9 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
         moved = 0
     elif rule in ("gather", "pick"):
         moved = 2 * written
+    elif rule == "bag":
+        table = values[node.inputs[0]]
+        moved = Value((flops,), table.dtype).bytes + written
     return Cost(flops, moved).plus(node.extra or Cost(0, 0))
 
 
@@ -174,19 +177,26 @@ def _matmul(s: Shapes) -> int:
 def _einsum(s: Shapes) -> int:
     """Sum over all index combinations; 2 flops each for a product, 1 for a plain sum."""
     terms = str(s.node.attrs.get("equation", "")).replace(" ", "").split("->")[0].split(",")
-    if "..." in "".join(terms) or len(terms) != len(s.inputs):
+    if len(terms) != len(s.inputs):
         return 2 * s.out * max((max(s.dims(i), default=1) for i in range(len(s.inputs))), default=1)
     size: dict[str, int] = {}
     for i, term in enumerate(terms):
-        for letter, d in zip(term, s.dims(i), strict=False):
+        dims = s.dims(i)
+        before, dots, after = term.partition("...")
+        # the axes that dots stand for are counted from the last of them
+        hidden = range(len(dims) - len(before) - len(after), 0, -1) if dots else ()
+        for letter, d in zip([*before, *map(str, hidden), *after], dims, strict=False):
             size[letter] = max(size.get(letter, 1), d)
     return (2 if len(terms) > 1 else 1) * math.prod(size.values())
 
 
 def _attention(s: Shapes) -> int:
-    """softmax(Q K^T) V with Q [.., S, D] and K [.., T, D]; heads only matter for the softmax."""
+    """softmax(Q K^T) V with Q [.., S, D] and K [.., T, D]; heads only matter for the softmax.
+
+    Without K, the first input holds all three, and Q is as large as the output.
+    """
     query, key = s.dims(0), s.dims(1)
-    q = math.prod(query)
+    q = math.prod(query) if key else s.out
     length = key[-2] if len(key) > 1 else query[-2] if len(query) > 1 else 1
     past = s.dims(s.node.attrs.get("past", 99))
     length += past[-2] if len(past) > 1 else 0
@@ -243,6 +253,7 @@ RULES: dict[str, Callable[[Shapes], int]] = {
     "rnn": _rnn,
     "pool": _pool,
     "reduce": lambda s: s.all_in,
+    "bag": lambda s: math.prod(s.dims(1)) * math.prod(s.dims(0)[1:]),
     "nary": lambda s: max(1, len([x for x in s.inputs if x is not None]) - 1) * s.out,
     "lrn": _lrn,
     "sort": _sort,
@@ -254,6 +265,6 @@ PER_ELEMENT = _tables()["per_element"]
 """That number by rule; one flop for a rule that is not there."""
 
 WEIGHT_RULES = frozenset(
-    {"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather"}
+    {"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather", "bag"}
 )
 """Rules whose constant matrices are weights: kept once where several ops share them."""

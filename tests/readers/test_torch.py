@@ -129,6 +129,27 @@ def test_what_cannot_be_exported():
     assert "\n" not in str(error.value)
 
 
+def test_bags_of_embeddings():
+    """A bag of embeddings reads the rows it adds up, and several that share a table keep it once."""
+    torch = pytest.importorskip("torch")
+
+    class Bags(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.EmbeddingBag(50, 8, mode="sum")
+
+        def forward(self, few, many):
+            return self.table(few) + self.table(many)
+
+    graph = from_torch(Bags().eval(), (torch.zeros(4, 2).long(), torch.zeros(4, 20).long()))
+    bags = [i for i, name in enumerate(graph.op_types) if name == "embedding_bag"]
+    assert graph.flops[bags].tolist() == [4 * 2 * 8, 4 * 20 * 8]
+    assert (graph.bytes_moved[bags] > 4 * graph.flops[bags]).all()
+    assert int(graph.parameters.sum()) == 50 * 8
+    assert len(set(graph.colocation[bags].tolist())) == 1
+    assert int(graph.resident[bags].sum()) < 1.1 * 4 * 50 * 8
+
+
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_archives_give_the_same_graph(net, tmp_path):
     """A .pt2 file is read, without torch, to the graph that the live module gives."""
