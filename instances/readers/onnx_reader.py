@@ -105,6 +105,7 @@ def read(
     proto = load_model(path, max_bytes=max_bytes)
     _fix_dims(proto, parse_dims(dims))
     proto = _inline(proto)
+    _separate(proto.graph, _own_names(proto.graph), {})
     found = infer(proto)
     found.turns = op_costs.check_turns(trip_count)
     model = _translate(proto, found, path.stem.removeprefix("light_"), fold)
@@ -228,6 +229,39 @@ def _all_nodes(nodes: Any) -> Iterator[Any]:
         yield node
         for graph in nested_graphs(node):
             yield from _all_nodes(graph.node)
+
+
+def _separate(graph: Any, taken: set[str], renamed: Mapping[str, str]) -> None:
+    """Give the values of nested graphs names that no other graph has.
+
+    What is inferred of a value is found by its name, and graphs beside each other may use the same.
+    """
+    for node in graph.node:
+        for names in (node.input, node.output):
+            if not renamed.keys().isdisjoint(names):
+                names[:] = [renamed.get(name, name) for name in names]
+        for inner in nested_graphs(node):
+            own = _own_names(inner)
+            clashing = sorted(own & taken)
+            taken |= own
+            inside = {**renamed, **{name: _fresh(name, taken) for name in clashing}}
+            _separate(inner, taken, inside)
+            for value in (*inner.input, *inner.initializer, *inner.value_info, *inner.output):
+                value.name = inside.get(value.name, value.name)
+
+
+def _own_names(graph: Any) -> set[str]:
+    """Return the names of the values that a graph itself brings."""
+    made = {name for node in graph.node for name in node.output}
+    return made.union(item.name for item in (*graph.input, *graph.initializer)) - {""}
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = len(taken)
+    while (fresh := f"{name}#{number}") in taken:
+        number += 1
+    taken.add(fresh)
+    return fresh
 
 
 def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
@@ -739,7 +773,7 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
     rule, found = op_costs.look_up(_OPS, op_type)
     if op_type == "Conv":
         found["groups"] = int(attrs.get("group", 1))
-    if rule == "attention":
+    if rule.endswith("attention"):
         found["heads"] = int(attrs.get("num_heads") or attrs.get("q_num_heads") or 1)
         if op_type == "Attention" and domain not in ("", "ai.onnx"):
             rule = "packed_attention"

@@ -211,6 +211,13 @@ def op(graph, kind):
             2 * 3 * 5 * 7 * 2,
             14,
         ),
+        (
+            [node("Einsum", "x w", "y", equation="...j,jk->...k")],
+            (11, 3, 5, 7),
+            [tensor("w", 7, 2)],
+            2 * 11 * 3 * 5 * 7 * 2,
+            14,
+        ),
         ([node("MaxPool", "x", "y", kernel_shape=[2, 3])], (1, 4, 8, 8), [], 4 * 7 * 6 * 6, 0),
         ([node("GlobalAveragePool", "x", "y")], (1, 4, 8, 8), [], 256, 0),
         ([node("Softmax", "x", "y")], (2, 9), [], 5 * 18, 0),
@@ -551,6 +558,70 @@ def test_control_flow(tmp_path):
     for wrong in (0, "many", 10**10):
         with pytest.raises(InputError, match="trip_count: expected a"):
             read_graph(path, trip_count=wrong)
+
+
+def test_graphs_beside_each_other_may_use_the_same_names(tmp_path):
+    """The branches of an If, and the bodies of two Scans, are costed with their own shapes where
+    their values have the same names.
+    """
+
+    def branch(width):
+        nodes = [node("MatMul", "x w", "t"), node("ReduceSum", "t", "r", keepdims=0)]
+        return helper.make_graph(nodes, "b", [], [info("r")], [tensor("w", 4, width)])
+
+    inputs = [info("x", 3, 4), info("flag", 1, dtype=TensorProto.BOOL)]
+    for first, second in ((2, 64), (64, 2)):
+        nodes = [
+            helper.make_node(
+                "If", ["flag"], ["y"], then_branch=branch(first), else_branch=branch(second)
+            )
+        ]
+        graph = read_graph(save(tmp_path, nodes, inputs, [info("y")]))
+        assert graph.flops.tolist() == [2 * 3 * 4 * 64 + 3 * 64]
+        assert graph.parameters.tolist() == [4 * 66]
+
+    def scan(width):
+        ends = [info("s", 3, width)], [info("t", 3, width)]
+        ends[0].append(info("e", 3, width))
+        weights = [tensor("w", width, width)]
+        body = helper.make_graph([node("MatMul", "s w", "t")], "b", *ends, weights)
+        names = [f"s{width}", f"x{width}"]
+        return helper.make_node("Scan", names, [f"y{width}"], body=body, num_scan_inputs=1)
+
+    inputs = [info(f"{x}{d}", *n, 3, d) for d in (4, 32) for x, n in (("s", ()), ("x", (7,)))]
+    outputs = [info("y4", 3, 4), info("y32", 3, 32)]
+    graph = read_graph(save(tmp_path, [scan(4), scan(32)], inputs, outputs))
+    assert graph.flops.tolist() == [7 * 2 * 3 * d * d for d in (4, 32)]
+
+
+def test_attention_reads_its_cache(tmp_path):
+    """A step of generation pays for all keys of the cache, with Q, K and V apart or in one."""
+    flops = 2 * 2 * 2 * 32 * 100 + 5 * 2 * 4 * 100
+    past = [info("pk", 2, 2, 99, 8), info("pv", 2, 2, 99, 8)]
+    for names, inputs in (
+        ("q k v pk pv", [info("q", 2, 1, 32), info("k", 2, 1, 16), info("v", 2, 1, 16)]),
+        ("q   pk pv", [info("q", 2, 1, 64)]),
+    ):
+        attention = helper.make_node(
+            "GroupQueryAttention",
+            names.split(" "),
+            ["y"],
+            domain="com.microsoft",
+            num_heads=4,
+            kv_num_heads=2,
+        )
+        graph = read_graph(save(tmp_path, [attention], inputs + past, [info("y", 2, 1, 32)]))
+        assert graph.flops.tolist() == [flops]
+
+
+def test_quantised_products(tmp_path):
+    """The products that onnxruntime writes for quantised models count like plain ones."""
+    scalar = [tensor(name, value=1) for name in ("s", "z")]
+    weights = [tensor("w", 8, 16, dtype=np.int8), tensor("b", 16, dtype=np.int32), *scalar]
+    product = helper.make_node("QGemm", list("xszwszbsz"), ["y"], domain="com.microsoft")
+    ends = (info(name, 4, d, dtype=TensorProto.INT8) for name, d in (("x", 8), ("y", 16)))
+    graph = read_graph(save(tmp_path, [product], *([end] for end in ends), weights))
+    assert (graph.flops[0], graph.parameters[0]) == (2 * 4 * 8 * 16 + 4 * 16, 8 * 16)
 
 
 def test_what_follows_a_loop_has_the_shapes_that_the_loop_keeps(tmp_path):
