@@ -161,6 +161,8 @@ def _tensors(outputs: list[dict[str, Any]]) -> list[str]:
 
 def _argument(arg: dict[str, Any]) -> Any:
     """Return an argument: a Ref, a list of them, None, or a plain value."""
+    if not arg:
+        raise InputError("an argument of an op is empty: expected as_tensor, as_int or the like")
     key, value = next(iter(arg.items()))
     if key == "as_tensor":
         return Ref(value["name"])

@@ -243,6 +243,7 @@ def test_a_program_by_hand(tmp_path):
     assert (graph.flops.tolist(), graph.parameters.tolist()) == ([60], [10])
 
 
+TENSOR = {"as_tensor": {"name": "y"}}
 SIZE = {"dtype": 7, "sizes": [{"as_int": 5}]}
 
 BAD = {
@@ -256,6 +257,12 @@ BAD = {
     "sizes of wrong type": (
         program(tensor_values={"x": {"dtype": 7, "sizes": [3]}}),
         "not the JSON",
+    ),
+    "empty argument": (
+        program(
+            nodes=[{"target": "aten.neg.default", "inputs": [{"arg": {}}], "outputs": [TENSOR]}]
+        ),
+        "an argument of an op is empty",
     ),
     "no program": ("{}", "not the JSON of an exported program"),
     "no JSON": ("{", "truncated JSON"),
