@@ -15,6 +15,7 @@ import pytest
 
 import placeopt as po
 from placeopt.cli import main
+from placeopt.instances.clusters import EXAMPLE
 from placeopt.solving.registry import register
 
 
@@ -159,6 +160,7 @@ def test_lists(capsys):
     names = {row["name"] for row in run_json(capsys, "solvers")["solvers"]}
     assert {"heft", "single-device", "edge-zeroing", "cp-sat"} <= names
     assert "4xA100" in {row["name"] for row in run_json(capsys, "clusters")["clusters"]}
+    assert run_json(capsys, "clusters", "--example") == {"example": EXAMPLE}
     code, out, _ = run(capsys, "solvers")
     assert code == 0
     assert "heft" in out

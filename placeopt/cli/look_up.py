@@ -119,6 +119,9 @@ def clusters_command(
     from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
     from placeopt.io.body import plain
 
+    if example and json:
+        common.print_json({"example": EXAMPLE})
+        return
     if example:
         print(EXAMPLE, end="")
         return
