@@ -137,6 +137,9 @@ Edge = tuple[int, int, float]
 
 def _neighbours(option: Body, key: str) -> dict[int, float]:
     body = option.body(key)
+    other = next((name for name in body.data if not name.isdecimal()), None)
+    if other is not None:
+        raise InputError(f"{body.where}: expected ids of layers as keys, received {other!r:.40}")
     return {int(name): body.number(name) for name in body.data}
 
 

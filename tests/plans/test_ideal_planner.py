@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 
 import pytest
 from plan_samples import best_sample_time, random_problem
@@ -157,4 +158,9 @@ def test_bad_input_is_one_line(tmp_path):
     path = tmp_path / "bad.json"
     path.write_text('{"nodes": [{"id": 0, "TMPCs": {"x": []}}], "edges": []}')
     with pytest.raises(InputError, match="tensor degrees"):
+        read_piper(path)
+    option = dict.fromkeys(("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB"), 1)
+    option |= {"syncTimeFw": {"next": 1}, "syncTimeBw": {}}
+    path.write_text(json.dumps({"nodes": [{"id": 0, "TMPCs": {"1": [option]}}], "edges": []}))
+    with pytest.raises(InputError, match="ids of layers as keys, received 'next'"):
         read_piper(path)
