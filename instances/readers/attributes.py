@@ -105,13 +105,13 @@ class OpColumns:
             else:
                 fields[column] = whole(value, where, column, least=min(default, 0))
         times = {
-            kind: _measured(values[at], where, str(self.keys[at]))
+            kind: _measured(draft, values[at], where, str(self.keys[at]))
             for at, kind in self.kinds
             if _given(values[at])
         }
         at = -1 if times else _first_given(self.plain, values)
         if at >= 0:
-            times["*"] = _measured(values[at], where, str(self.keys[at]))
+            times["*"] = _measured(draft, values[at], where, str(self.keys[at]))
         draft.op(key, where, times=times, **fields)
 
     def add_all(
@@ -164,7 +164,7 @@ class EdgeColumns:
             size = ticks(values[at], where, str(self.keys[at]))
         at = _first_given(self.times, values)
         if at >= 0 and str(values[at]).strip() != str(UNKNOWN):
-            time = ticks(values[at], where, str(self.keys[at]))
+            time = draft.rounded(values[at], where, str(self.keys[at]))
         if self.shape is not None and _given(values[self.shape]):
             shape = parse_shape(values[self.shape], where)
         if self.tensor is not None and _given(values[self.tensor]):
@@ -295,8 +295,8 @@ def parse_shape(value: Any, where: Place) -> tuple[int, ...]:
     return tuple(whole(part, where, "shape") for part in text.split("x"))
 
 
-def _measured(value: Any, where: Place, what: str) -> int:
+def _measured(draft: Draft, value: Any, where: Place, what: str) -> int:
     """Return measured ticks; -1 and -2 keep their meaning."""
     if str(value).strip() in (str(UNKNOWN), str(UNSUPPORTED)):
         return int(value)
-    return ticks(value, where, what)
+    return draft.rounded(value, where, what)

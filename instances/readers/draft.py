@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,15 @@ class Draft:
         self._size, self._ticks = array("q"), array("q")
         self._shapes: list[tuple[int, ...] | None] = []
         self._edge_tensor, self._target, self._where = array("q"), list[Any](), list[Place]()
+        self._coarse: list[str] = []  # times that whole ticks change much
+
+    def rounded(self, value: Any, where: Place, what: str) -> int:
+        """Return a time in ticks, and note it where rounding changes it by more than a tenth."""
+        found = ticks(value, where, what)
+        given = float(value)
+        if abs(found - given) > given / 10:
+            self._coarse.append(f"{place(where)}: {what} {given:g} becomes {found}")
+        return found
 
     def op(
         self,
@@ -215,6 +225,13 @@ class Draft:
         InputError
             If there is no op, an edge dangles or is there twice, or the graph has a cycle.
         """
+        if self._coarse:
+            warnings.warn(
+                f"{self.name}: times are whole ticks, and rounding changes {len(self._coarse)} of "
+                f"them by more than a tenth ({one_line(self._coarse[0])}); multiply all times of "
+                "the file by 1000, say, for a tick that much shorter",
+                stacklevel=2,
+            )
         tensor = np.array(self._edge_tensor, np.int64)
         num_tensors = len(self._producer)
         producer = self._find_all(self._producer, np.unique(tensor, return_index=True)[1])

@@ -71,14 +71,15 @@ def _read_lines(draft: Draft, text: str, weight: str, default: int) -> None:
         if len(cells) == 2 and cells[1].startswith(":"):
             if cells[0] in times:
                 raise InputError(f"line {line}: op '{one_line(cells[0])}' has two times; keep one")
-            times[cells[0]] = ticks(cells[1][1:], line, "time")
+            times[cells[0]] = draft.rounded(cells[1][1:], line, "time")
             continue
         names[cells[1]] = None
         last[len(cells)] = line
         if len(cells) == 2:
             draft.edge(cells[0], cells[1], line, ticks=0)
             continue
-        amount = ticks(cells[2], line, "weight")
+        count = ticks if weight == "bytes" else draft.rounded
+        amount = count(cells[2], line, "weight")
         size, time = (amount, UNKNOWN) if weight == "bytes" else (0, amount)
         draft.edge(cells[0], cells[1], line, size=size, ticks=time)
     if len(last) > 1:

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -102,6 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     or 143 interrupted by SIGINT or SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.formatwarning = _one_line
     with interrupt.signals_handled():
         try:
             code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
@@ -168,6 +170,11 @@ def _options_of(arguments: list[str]) -> list[str]:
     command = next((word for word in arguments if word in NAMES), None)
     found = getattr(typer.main.get_command(app), "commands", {}).get(command)
     return [] if found is None else [name for option in found.params for name in option.opts]
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """Return a warning as it is shown to people."""
+    return f"placeopt: warning: {' '.join(str(message).split())}\n"
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import networkx as nx
 import numpy as np
@@ -300,6 +301,23 @@ def test_times_round_half_up_and_never_to_zero(tmp_path):
     assert graph.parameters.tolist() == [2, 0]
     coarse = read(tmp_path, text, tick_seconds=1e-10)
     assert coarse.measured[:, 0].tolist() == [5, 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "digraph { a [weight=0.3]; b [weight=0.96]; a -> b [weight=2.5]; }",
+        "op,time\na,0.3\nb,1\n\nsource,target,ticks\na,b,2.5\n",
+        "a b 2.5\na : 0.3\n",
+    ],
+)
+def test_times_of_less_than_a_few_ticks_are_warned_of(text, tmp_path):
+    """Rounding that changes a time by more than a tenth is not passed over in silence."""
+    with pytest.warns(UserWarning, match="rounding changes 2 of them by more than a tenth"):
+        graph = read(tmp_path, text)
+    assert graph.measured[:, 0].tolist()[0] == 1
+    with warnings.catch_warnings(action="error"):
+        read(tmp_path, text.replace("0.3", "300").replace("2.5", "10.4"))
 
 
 def test_doppler_trailing_commas_and_types(tmp_path):
