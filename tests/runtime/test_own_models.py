@@ -90,6 +90,30 @@ def test_a_wrong_result_is_noticed(module, monkeypatch):
         runtime.run(graph, dealt(graph), check=True)
 
 
+def test_a_module_may_change_its_buffers():
+    """The first execution is compared, in which buffers and inputs are those of the unsplit
+    module.
+    """
+    torch = pytest.importorskip("torch")
+    from placeopt.programs.torch_program import torch_program
+    from placeopt.runtime.module_runtime import ModuleRuntime
+
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(4))
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.linear(self.total)
+
+    net, inputs = Sum(), (torch.ones(4),)
+    runtime = ModuleRuntime(torch_program(net, inputs=inputs))
+    graph = load_graph(net, inputs=inputs)[0]
+    assert runtime.run(graph, dealt(graph), repeat=3, check=True).checked
+
+
 def test_a_module_can_be_calibrated(module):
     """Measured op times make a problem whose simulated makespan is positive and of the measured
     size.
