@@ -205,7 +205,7 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
     if dtype.kind == "f":
         return rng.normal(size=shape).astype(dtype)
     if dtype.kind == "b":
-        return rng.random(shape) < 0.5
+        return np.asarray(rng.random(shape) < 0.5)
     if dtype.kind in "iu":
         return rng.integers(0, 2, shape).astype(dtype)
     return np.zeros(shape, dtype)

@@ -140,6 +140,24 @@ def test_onnx_parts_run_under_any_placement(flow):
             assert (run.start[:, v] >= run.finish[:, u]).all()
 
 
+def test_scalar_inputs_are_arrays(tmp_path):
+    """Inputs that nobody gives are arrays, scalars too: onnxruntime takes nothing else."""
+    onnx = pytest.importorskip("onnx")
+    from placeopt.programs.onnx_program import onnx_program
+    from placeopt.runtime.onnx_sessions import feeds_of
+
+    kinds = {"b": onnx.TensorProto.BOOL, "f": onnx.TensorProto.FLOAT, "i": onnx.TensorProto.INT64}
+    inputs = [onnx.helper.make_tensor_value_info(x, kind, []) for x, kind in kinds.items()]
+    nodes = [onnx.helper.make_node("Where", ["b", "f", "f"], ["w"])]
+    nodes.append(onnx.helper.make_node("Cast", ["i"], ["c"], to=onnx.TensorProto.FLOAT))
+    outputs = [onnx.helper.make_tensor_value_info(x, kinds["f"], []) for x in "wc"]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    feeds = feeds_of(onnx_program(path), {})
+    assert [type(feeds[x]) for x in kinds] == [np.ndarray] * 3
+
+
 def test_a_wrong_onnx_result_is_noticed(flow, monkeypatch):
     """A part that computes something else makes the run fail."""
     from placeopt.programs import onnx_runner
