@@ -55,7 +55,7 @@ def bench_command(
 
     Exit code 1 if a cell failed or could not be saved, 2 if results contradict one another.
 
-    Example: `placeopt bench results/heuristics/study.toml --jobs 2`
+    Example: `placeopt bench results/benchmark/study.toml --jobs 2`
     """
     from placeopt.experiments.runner import LiveReporter, PlainReporter, run_study
     from placeopt.experiments.study import expand, load_study
@@ -153,7 +153,7 @@ def report_command(
     """Write the report of a study: best values, gaps, wins, profiles and tests, as HTML, pictures,
     Markdown and CSV.
 
-    Example: `placeopt report results/heuristics`
+    Example: `placeopt report results/benchmark`
     """
     from placeopt.experiments.archive import update_archive
     from placeopt.experiments.report import write_report
