@@ -10,7 +10,8 @@ so nothing else can dominate it).
 
 Costs are clamped so that sums stay below 2^62 in 64 bits. A clamped problem is a relaxation: its
 bounds hold for the problem itself, and where a choice costs less than the clamp its cost is the
-true one.
+true one. Where costs above the clamp have to be told apart, all are counted in a larger unit,
+rounded down: a relaxation, too.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -22,6 +23,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
+from placeopt.sharding.evaluate import exact_sum
 from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
@@ -85,6 +87,13 @@ class Condensed(NamedTuple):
     node: Ints  # (n,)
     strategy: Ints  # (S,)
     time: Ints  # (T,)
+    unit: int = 1  # in which costs are counted, each rounded down
+
+    def counted(self, value: int) -> int:
+        """Return the cost of a choice of the old problem, rounded up, as it is counted here:
+        without the offset.
+        """
+        return max(0, -(-value // self.unit) - self.offset)
 
     def expand(self, choice: Ints) -> Ints:
         """Return the choice of the old problem."""
@@ -134,6 +143,30 @@ class Draft(NamedTuple):
     capacity: Ints
 
 
+def most_cost(problem: ShardingProblem) -> int:
+    """Return what costs are clamped at: so many of them, one per node and edge, fit into 64
+    bits.
+    """
+    return MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+
+
+def cost_unit(problem: ShardingProblem) -> int:
+    """Return the unit in which every choice costs no more than costs are clamped at; 1 where all
+    that are clamped cost the same, more than all others may together: that stands for "forbidden".
+    """
+    most, total, rest = most_cost(problem), 0, 0
+    parts = ((problem.cost, problem.node_ptr), (problem.edge_cost, problem.edge_ptr))
+    for costs, starts in parts:
+        if len(costs):
+            total += exact_sum(np.maximum.reduceat(costs, starts[:-1]))
+            kept = np.where(costs <= most, costs, 0)
+            rest += exact_sum(np.maximum.reduceat(kept, starts[:-1]))
+    clamped = np.concatenate([costs[costs > most] for costs, _ in parts])
+    if not clamped.size or rest < clamped.min() == clamped.max():
+        return 1
+    return 1 + total // most
+
+
 def usage_unit(problem: ShardingProblem) -> int:
     """Return the unit in which a draft counts usage: 1, or more where sums up to a limit would not
     fit into 64 bits.
@@ -160,14 +193,14 @@ def _live(problem: ShardingProblem) -> Flags:
     return live & problem.limited
 
 
-def draft_of(problem: ShardingProblem) -> tuple[Draft, Flags]:
+def draft_of(problem: ShardingProblem, unit: int = 1) -> tuple[Draft, Flags]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
-    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if
-    `usage_unit` is 1: otherwise usages above the smallest of their node are rounded up, and bounds
-    of the draft say nothing about the problem.
+    Costs are counted in `unit`, rounded down, and clamped. Every choice that fits the draft fits
+    the problem; the reverse holds only if `usage_unit` is 1: otherwise usages above the smallest of
+    their node are rounded up, and bounds of the draft say nothing about the problem.
     """
-    clamp = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+    clamp = most_cost(problem)
     sizes = problem.num_choices
     live = _live(problem)
     fits = ~np.repeat(live, sizes) | (problem.usage <= problem.usage_limit)
@@ -176,20 +209,20 @@ def draft_of(problem: ShardingProblem) -> tuple[Draft, Flags]:
     first = np.searchsorted(time, problem.interval[:, 0])
     last = np.where(live, np.searchsorted(time, problem.interval[:, 1]), first)
     capacity = np.full(len(time), problem.usage_limit, np.int64)
-    if (unit := usage_unit(problem)) > 1:
+    if (step := usage_unit(problem)) > 1:
         least = np.minimum.reduceat(np.where(fits, usage, MAX_TOTAL), problem.node_ptr[:-1])
         taken = over_time(first, last, least.astype(object), len(time))
-        capacity = ((problem.usage_limit - taken) // unit).astype(np.int64)
-        usage = np.maximum(0, -((np.repeat(least, sizes) - usage) // unit))
+        capacity = ((problem.usage_limit - taken) // step).astype(np.int64)
+        usage = np.maximum(0, -((np.repeat(least, sizes) - usage) // step))
     draft = Draft(
         problem.node_ptr,
-        np.minimum(problem.cost, clamp),
+        np.minimum(problem.cost // unit, clamp),
         usage,
         first,
         last,
         problem.edge,
         problem.edge_ptr,
-        np.minimum(problem.edge_cost, clamp),
+        np.minimum(problem.edge_cost // unit, clamp),
         capacity,
     )
     return draft, fits

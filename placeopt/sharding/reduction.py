@@ -123,7 +123,8 @@ def composed(outer: Condensed, inner: Condensed) -> Condensed:
     fixed[outer.node[decided]] = outer.strategy[starts[decided] + inner.fixed[decided]]
     old = np.repeat(starts[inner.node], inner.compact.num_choices) + inner.strategy
     offset, node, time = outer.offset + inner.offset, outer.node[inner.node], outer.time[inner.time]
-    return Condensed(inner.compact, offset, fixed, node, outer.strategy[old], time)
+    strategy = outer.strategy[old]
+    return Condensed(inner.compact, offset, fixed, node, strategy, time, outer.unit)
 
 
 @entry

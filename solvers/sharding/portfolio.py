@@ -17,7 +17,7 @@ import numpy as np
 from placeopt.model.threads import num_threads
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
 from placeopt.sharding.bounds.branches import STEPS, Branches
-from placeopt.sharding.compact import MAX_TOTAL, costs_of
+from placeopt.sharding.compact import MAX_TOTAL, cost_of, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.objective import PROOF_PART
@@ -140,10 +140,13 @@ class Sides:
         if value is None or (self._aimed[0] == value and self._aimed[1] is condensed):
             return
         self._aimed = value, condensed
-        cost, guess = min(MAX_TOTAL, max(0, value - condensed.offset)), math.inf
-        choice = condensed.contract(solution.strategy) if cost >= bounding.forbidden else None
+        cost, guess, choice = min(MAX_TOTAL, condensed.counted(value)), math.inf, None
+        if cost >= bounding.forbidden or bounding.unit > 1:
+            choice = condensed.contract(solution.strategy)
         if choice is not None:
             costs = np.concatenate(costs_of(condensed.compact, choice))
+            if bounding.unit > 1:
+                cost = int(costs.sum())
             guess = self.pieces.guess * int(costs[costs < bounding.forbidden].sum()) + 1
         bounding.aim(cost, guess)
 
@@ -161,6 +164,8 @@ class Sides:
         bounding = self.bounding
         if bounding.found is not None:
             self.offer(state, bounding.condensed, bounding.found)
+            if bounding.unit > 1:  # in units it is better, but perhaps not in truth
+                bounding.aim(cost_of(bounding.compact, bounding.found))
             bounding.found = None
         state.raise_bound(bounding.bound, method)
 
@@ -250,7 +255,7 @@ def _branches(state: State) -> Iterator[str | None]:
         if branches is None and not bounding.dual.calm:
             yield WAITING
             continue
-        compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset
+        compact, whole = bounding.compact, bounding.inner_bound
         if branches is None or branches.compact is not compact or branches.bound < whole:
             branches = Branches(bounding)
         late = not state.by_evaluations and state.tracker.seconds_left < _part_seconds(sides)
@@ -314,7 +319,7 @@ def _moves(state: State) -> Iterator[None]:
     """Make attempts, each guided by the latest prices."""
     sides: Sides = state.facts
     condensed, search, told = None, None, None
-    while not state.stop():
+    while not state.stop() and not sides.bounding.rounded:
         if condensed is not sides.bounding.condensed or search is None:
             condensed = sides.bounding.condensed
             if condensed.compact.num_nodes == 0:
@@ -324,13 +329,13 @@ def _moves(state: State) -> Iterator[None]:
         if guide is not None and guide is not told and guide[0] is condensed:
             search.guide(guide[1])
             told = guide
-        if state.value < search.best_cost + condensed.offset:
+        if condensed.counted(state.value) < search.best_cost:
             choice = condensed.contract(state.solution.strategy)
             if choice is not None:
                 search.offer_best(choice)
         search.urgent = search.best_cost >= sides.bounding.forbidden
         _make_moves(state, search)
-        if search.best_cost + condensed.offset < state.value:
+        if search.best_cost < condensed.counted(state.value):
             sides.offer(state, condensed, search.best)
         yield
 

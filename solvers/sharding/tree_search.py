@@ -54,7 +54,15 @@ from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.compact import as_draft, condense, cost_of, draft_of, over_time, usage_of
+from placeopt.sharding.compact import (
+    as_draft,
+    condense,
+    cost_of,
+    cost_unit,
+    draft_of,
+    over_time,
+    usage_of,
+)
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.exact_rest import solve_rest
@@ -475,7 +483,7 @@ class TreeDescent(SearchSolver):
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve the initial solution, or the one of the least usage."""
-        condensed = condense(*draft_of(problem))
+        condensed = condense(*draft_of(problem, cost_unit(problem)))
         compact = condensed.compact
         start = None if tracker.solution is None else condensed.contract(tracker.solution.strategy)
         if start is None:

@@ -27,7 +27,9 @@ from placeopt.sharding.compact import (
     MAX_TOTAL,
     Condensed,
     condense,
+    cost_unit,
     draft_of,
+    most_cost,
     unchanged,
     usage_unit,
 )
@@ -64,7 +66,7 @@ class Remainder(NamedTuple):
 class Bounding:
     """A bound that rises step by step.
 
-    Costs of choices are counted without the offset of `condensed`.
+    Costs of choices are counted as `condensed` does, without its offset.
 
     Attributes
     ----------
@@ -88,7 +90,7 @@ class Bounding:
         late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem = problem
-        self.forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+        self.forbidden = most_cost(problem)
         # else usages are rounded up, and choices may fit that seem not to
         self._exact = usage_unit(problem) == 1
         self._bound = 0
@@ -98,12 +100,27 @@ class Bounding:
         self.dual: Dual
         self._open(without_forbidden(problem, self.forbidden, upper, late))
         if upper is not None:
-            self.aim(max(0, upper - self.condensed.offset))
+            self.aim(self.condensed.counted(upper))
 
     @property
     def bound(self) -> int:
         """The best bound proved of the problem, exactly; 0 where usages were rounded."""
         return self._bound if self._exact else 0
+
+    @property
+    def inner_bound(self) -> int:
+        """The best bound as `condensed` counts costs, without its offset."""
+        return self.bound // self.unit - self.condensed.offset
+
+    @property
+    def unit(self) -> int:
+        """The unit of costs."""
+        return self.condensed.unit
+
+    @property
+    def rounded(self) -> bool:
+        """Whether no better choice is left but for what costs lose in their unit."""
+        return self.settled and self.unit > 1
 
     @property
     def compact(self) -> Compact:
@@ -220,6 +237,7 @@ class Bounding:
 
     def _open(self, remainder: Remainder) -> None:
         """Work on what remains."""
+        self.settled = False  # first: others may look
         self.condensed, self._others = remainder.condensed, remainder.others
         self._bound = max(self._bound, remainder.bound)
         self.upper = None
@@ -253,7 +271,8 @@ class Bounding:
             self.aim(self.upper)
 
     def _raise(self, bound: int) -> None:
-        self._bound = max(self._bound, min(bound, self._others) + self.condensed.offset)
+        reached = min(bound, self._others) + self.condensed.offset
+        self._bound = max(self._bound, self.unit * reached)
 
     def _reopen_if_empty(self) -> None:
         """Work on the whole problem if it is proved that every choice uses what is all but
@@ -262,7 +281,7 @@ class Bounding:
         empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
         if empty and self.upper is not None and self.upper > self._others:
             self.found = None
-            self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self._bound))
+            self._open(_whole(self.problem, self._bound))
 
 
 def without_forbidden(
@@ -285,7 +304,14 @@ def without_forbidden(
         if reduced is not None and reduced.compact.capacity.min(initial=0) >= 0:
             return Remainder(reduced, least + offset - reduced.offset, bound)
         bound = least + offset
-    return Remainder(condense(*draft_of(problem)), MAX_TOTAL, bound)
+    return _whole(problem, bound)
+
+
+def _whole(problem: ShardingProblem, bound: int) -> Remainder:
+    """Return all of a problem, of which a bound is known."""
+    unit = cost_unit(problem)
+    condensed = condense(*draft_of(problem, unit))._replace(unit=unit)
+    return Remainder(condensed, MAX_TOTAL, bound)
 
 
 def amount_left(compact: Compact, below: int) -> int:

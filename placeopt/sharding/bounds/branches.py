@@ -79,7 +79,7 @@ class Branches:
         self._order = count()
         self._numbers = 0
         dual, narrowed = bounding.dual, bounding.narrowed
-        self._keep(self._kept(narrowed, dual, bounding.bound - bounding.condensed.offset))
+        self._keep(self._kept(narrowed, dual, bounding.inner_bound))
 
     @property
     def bound(self) -> int:
