@@ -87,10 +87,12 @@ class Stages:
 
     def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
         """Prove a lower bound, in a tenth of the time, at most so many seconds; only the quickest
-        ones where there are fewer than `per_op` for each op.
+        ones where there are fewer than `per_op` for each op, or evaluations are the limit: then no
+        clock may decide anything.
         """
         tracker, problem = self.tracker, self.evaluator.problem
-        seconds = min(most, 0.1 * tracker.seconds_left)
+        timed = tracker.budget.evaluations is None
+        seconds = min(most, 0.1 * tracker.seconds_left) if timed else 0.0
         enough = seconds >= per_op * problem.num_ops
         if self.evaluator.measure is not None:
             return  # bounds hold for the model, not for a clock
