@@ -142,6 +142,10 @@ class PluginTracker(Generic[SolutionT]):
         """Seconds left in the budget, infinity without a limit."""
         return self.__whole.seconds_left
 
+    def left(self) -> float:
+        """Seconds left in the budget, none where the search has to end now."""
+        return self.__whole.left()
+
     @property
     def in_time(self) -> bool:
         """Whether time is left and nobody else has ended the search."""

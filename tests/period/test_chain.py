@@ -11,6 +11,7 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.model import ideals
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
@@ -208,7 +209,7 @@ def test_a_program_that_is_not_done_in_time_leaves_time_for_cp_sat(monkeypatch):
     problem = po.load("gen:stencil", "uniform:3", objective="period", contiguity="chain")
     unfinished = ChainOutcome(None, (), 1, complete=False)
     monkeypatch.setattr(ideal_dp, "best_chain", lambda *_: unfinished)
-    monkeypatch.setattr(ideal_dp, "ideal_lattice", lambda n, *_, limit: linear_lattice(n))
+    monkeypatch.setattr(ideals, "ideal_lattice", lambda n, *_, limit: linear_lattice(n))
     result = po.solve(problem, "ideal-dp", evaluations=200)
     assert "too many for the time: cp-sat went on" in result.message
     assert "cp-sat" in {use.name for use in result.tactics}
