@@ -626,8 +626,9 @@ def write_page(parts: dict[str, list[Row]]) -> None:
     lines += [
         "",
         "Trained on families of generated graphs and applied to others: see list_scheduler.md; "
-        "what seed, search and learning are worth on graphs set apart: ablation.md; temperatures "
-        "and shares of moves of walks: walks.md.",
+        "what seed, search and learning are worth on graphs set apart: ablation.md; what the "
+        "default `solve` gains by them: passes.md; temperatures and shares of moves of walks: "
+        "walks.md; walks where transfers contend: contention.md.",
         "",
         "## HSDAG's and Liu's workloads, simulated on our cost model",
         "",
