@@ -82,7 +82,7 @@ class Stages:
 
     def __init__(self, evaluator: BudgetedEvaluator) -> None:
         self.evaluator, self.tracker = evaluator, evaluator.tracker
-        self._left_out: list[str] = []  # in a first run
+        self._left_out: dict[str, None] = {}  # in a first run, each once
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
     def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
@@ -183,7 +183,7 @@ class Stages:
         """
         if ready(kernels) or (name in HEURISTICS and self.tracker.solution is None):
             return True
-        self._left_out.append(name)
+        self._left_out[name] = None
         searches = [part for part in self._left_out if part not in HEURISTICS]
         parts = [f"{len(self._left_out) - len(searches)} heuristics", *searches]
         self.tracker.message = (
