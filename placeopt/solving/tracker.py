@@ -19,14 +19,14 @@ import numpy as np
 
 from placeopt.model.errors import SolverError
 from placeopt.model.files import one_line
-from placeopt.model.result import Result, SolutionT, TracePoint
+from placeopt.model.result import Budget, Result, SolutionT, TracePoint
 from placeopt.solving.deadline import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.objective import Finished
-    from placeopt.model.result import Budget, TacticUse
+    from placeopt.model.result import TacticUse
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,12 @@ class Tracker(Generic[SolutionT]):
             if self.budget.evaluations is None
             else max(0, self.budget.evaluations - self.evaluations)
         )
+
+    def share(self, part: float) -> Budget:
+        """Return the budget of a search that may take that part of what is left."""
+        seconds = None if self.budget.seconds is None else part * self.seconds_left
+        limited = self.budget.evaluations is not None
+        return Budget(seconds, max(1, int(part * self.evaluations_left)) if limited else None)
 
     def rng(self) -> np.random.Generator:
         """Return a generator of random numbers that depends on the seed alone."""

@@ -381,6 +381,8 @@ def table(part: float, folder: str, home: Path) -> None:
         for name in dict.fromkeys(problem for problem, _ in new):
             family = name.rpartition("-")[0]
             mine = {label: gap(row) for (at, label), row in new.items() if at == name}
+            if "engine" not in mine:
+                continue
             engine, now = mine.pop("engine"), new[name, "engine"]
             head = {"problem": name, "objective": objective, "apart": int(family in APART)}
             head |= {key: now[key] for key in ORIGIN}  # when it was run, not when this is written

@@ -532,11 +532,7 @@ def solve_coarse(
         Whether the coarse problem is solved: it was refuted below a schedule, or below the bound.
     """
     coarse = coarsen(analysis.problem, unit)
-    left = tracker.seconds_left
-    limited = tracker.budget.evaluations is not None
-    evaluations = max(1, int(share * tracker.evaluations_left)) if limited else None
-    budget = Budget(share * left if math.isfinite(left) else None, evaluations)
-    own = tracker.beside(coarse.problem, budget)
+    own = tracker.beside(coarse.problem, tracker.share(share))
     with own.within(tracker):
         finished = _solve(settings, own, tracker, coarse, analysis)
     tracker.count(own.evaluations)

@@ -46,7 +46,6 @@ import numpy as np
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
-from placeopt.model.result import Budget
 from placeopt.solvers.search.annealing_walks import (
     AnnealingWalk,
     MutatedRows,
@@ -65,6 +64,7 @@ from placeopt.solvers.search.walk_kernels import (
     THRESHOLD,
 )
 from placeopt.solving.options import option
+from placeopt.solving.plugin import PluginTracker
 
 if TYPE_CHECKING:
     from typing import Self
@@ -287,11 +287,9 @@ def without_contention(
     """
     problem, tracker = evaluator.problem, evaluator.tracker
     free = problem.replace(channel=np.full_like(problem.channel, -1))
-    seconds = None if tracker.budget.seconds is None else share * tracker.seconds_left
-    limited = tracker.budget.evaluations is not None
-    evaluations = max(1, int(share * tracker.evaluations_left)) if limited else None
-    own = tracker.beside(free, Budget(seconds, evaluations))
-    with own.within(tracker):
+    whole = PluginTracker.whole_of(tracker)
+    own = tracker.beside(free, whole.share(share))
+    with own.within(whole):
         beside = BudgetedEvaluator(own, threads=evaluator.threads)
         for start in starts:
             beside.value_of(start)

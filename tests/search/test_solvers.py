@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.evaluate import period_batch, period_value
+from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.stages import HEURISTICS, Stages
@@ -249,6 +251,17 @@ def test_passes_of_the_learned_list_go_on_beside_the_other_searches():
     for of, runs in ((problem, True), (long, False)):
         stages = Stages(BudgetedEvaluator(Tracker("", of, Budget(evaluations=1))))
         assert stages.able("learned-list") == runs
+
+
+def test_somebody_else_can_derive_from_annealing_where_transfers_contend():
+    """The walk without contention is a part of the solve behind the face that a plug-in sees."""
+
+    class Derived(Annealing):
+        name: ClassVar[str] = "derived"
+
+    problem = load("gen:layered?layers=6&width=5&seed=1", cluster="4xP100?contention=pair")
+    found = [solve(problem, solver, evaluations=500).value for solver in (Derived(), Annealing())]
+    assert found[0] == found[1]
 
 
 def test_the_portfolio_stops_with_a_proof():
