@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.placement import Placement
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.deadline import is_large
 from placeopt.solving.registry import make_solver, specs
@@ -52,15 +53,25 @@ SLOW = {
     "edge-zeroing": 20_000,
     "dsc": 20_000,
     "enumerative": 20_000,
-    "learned-list": 2000,
 }
 """Number of ops above which a heuristic is left out: it may not come back in time."""
+
+MANY = 2000
+"""Number of ops above which `learned-list` makes one pass from each end, and none where it would
+look at more ready ops than there are in a graph of so many without edges."""
 
 
 def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     """Groups of kernels in which a search, annealing or cross-entropy, spends its time."""
     walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
     return ("walks",) if walks else ("populations",)
+
+
+def _looks(problem: PlacementProblem) -> int:
+    """Return how many ready ops a pass of `learned-list` looks at, about: at each step as many are
+    ready as a level of the graph has ops.
+    """
+    return problem.num_ops**2 // Context(problem).depth()
 
 
 def is_vast(problem: PlacementProblem) -> bool:
@@ -120,14 +131,21 @@ class Stages:
         if self.able(name) and (self.tracker.solution is None or self._comes_back(name)):
             self._run_heuristic(name)
 
-    def able(self, name: str) -> bool:
+    def able(self, name: str, *, look_seconds: float = 1e-6) -> bool:
         """Whether a heuristic is registered for the objective, comes back in time on graphs of this
         size, and its kernels are compiled.
+
+        Parameters
+        ----------
+        look_seconds : that a pass of `learned-list` needs to look at a ready op, about.
         """
-        num_ops = self.evaluator.problem.num_ops
-        if num_ops > SLOW.get(name, num_ops) or not self.registered(name):
+        problem = self.evaluator.problem
+        if problem.num_ops > SLOW.get(name, problem.num_ops) or not self.registered(name):
             return False
-        return self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)]))
+        if not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
+            return False
+        most = min(MANY**2, self.tracker.seconds_left / 2 / look_seconds)
+        return name != "learned-list" or _looks(problem) <= most
 
     def _comes_back(self, name: str) -> bool:
         """Whether a heuristic comes back in time, as far as the first one tells."""
@@ -140,9 +158,11 @@ class Stages:
         first = name == FIRST and is_vast(self.evaluator.problem)
         needed = tracker.solution is None  # an answer, even a late one
         before = tracker.elapsed
+        many = name == "learned-list" and tracker.problem.num_ops > MANY
+        options = {"passes": 2} if many else {}
         result = run_part(
             tracker,
-            make_solver(name),
+            make_solver(name, **options),
             seconds=None if needed or first else self._seconds(0.5),
             target=self.evaluator.target,
             adopt=not measured,

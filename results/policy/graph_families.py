@@ -87,6 +87,16 @@ TEST: dict[str, Draw] = {
 }
 """Families on which they are tried."""
 
+LARGE: dict[str, Draw] = {
+    "cholesky": _of("cholesky", tiles=(22, 32), seed=SEEDS),
+    "fft": lambda rng: f"gen:fft?points={rng.choice([256, 512])}&seed={rng.integers(*SEEDS)}",
+    "stencil": _of("stencil", rows=(6, 9), columns=(6, 9), steps=(50, 90), seed=SEEDS),
+    "out-tree": _of("out-tree", depth=(11, 12), seed=SEEDS),
+    "planted": _of("planted", ops=(2500, 8000), degree=(1, 3), seed=SEEDS),
+    "nasnet": lambda rng: f"gen:nasnet-cell?cells={rng.integers(100, 200)}",
+}
+"""Families of TEST with more than 2000 ops."""
+
 
 def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
     """Return the name and a graph of a family, which come in turn, on devices drawn at random.

@@ -46,7 +46,7 @@ def graphs() -> Iterator[tuple[str, str, po.PlacementProblem]]:
             )
 
 
-def solve(problem: po.PlacementProblem, variant: str) -> dict[str, Any]:
+def solve(problem: po.PlacementProblem, variant: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run a variant."""
     names = NAMES
     with ExitStack() as patches:
@@ -57,7 +57,7 @@ def solve(problem: po.PlacementProblem, variant: str) -> dict[str, Any]:
             heuristics = tuple(name for name in stages.HEURISTICS if name != "learned-list")
             patches.enter_context(mock.patch.object(stages, "HEURISTICS", heuristics))
         solver = make_solver("portfolio", tactics=",".join(names))
-        found = po.solve(problem, solver, seconds=SECONDS, seed=0)
+        found = po.solve(problem, solver, seconds=seconds, seed=0)
     return {"value": found.value, "bound": found.lower_bound}
 
 

@@ -235,20 +235,21 @@ def test_the_portfolio_is_not_worse_than_its_heuristics(seed):
 
 
 def test_passes_of_the_learned_list_go_on_beside_the_other_searches():
-    """Where every op likes other devices best they are a search of their own, up to the size at
-    which a pass still comes back in time.
+    """Where every op likes other devices best they are a search of their own, as long as a
+    pass does not look at too many ready ops.
     """
     rng = np.random.default_rng(1)
     problem = load("gen:layered?layers=12&width=8&ccr=1&seed=1", cluster="uniform:4")
     times = problem.compute * np.exp(rng.uniform(0, np.log(4), problem.compute.shape))
     problem = problem.replace(compute=times.astype(np.int64))
-    result = solve(problem, make_solver("portfolio", tactics="passes"), seconds=2, seed=0)
+    result = solve(problem, make_solver("portfolio", tactics="passes"), seconds=4, seed=0)
     (use,) = result.tactics
     assert (use.name, use.side) == ("passes", "value")
     assert use.turns > 2
     assert result.value <= solve(problem, make_solver("learned-list", passes=2)).value
-    long = PlacementProblem.from_edges(np.full((2001, 2), 3), [])
-    for of, runs in ((problem, True), (long, False)):
+    wide = PlacementProblem.from_edges(np.full((2001, 2), 3), [])
+    long = PlacementProblem.from_edges(np.full((4000, 2), 3), [(v, v + 2, 1) for v in range(3998)])
+    for of, runs in ((problem, True), (wide, False), (long, True)):
         stages = Stages(BudgetedEvaluator(Tracker("", of, Budget(evaluations=1))))
         assert stages.able("learned-list") == runs
 
