@@ -44,7 +44,10 @@ def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints 
     ----------
     state : of the bound. upper : cost at which costs are clamped.
     """
-    whole = last = unchanged(state.compact)
+    given = state.compact
+    most = MAX_TOTAL // (given.num_nodes + len(given.edge) + 1)  # costs of what is ruled out add up
+    cost, table = np.minimum(given.cost, most), np.minimum(given.table, most)
+    whole = last = unchanged(given._replace(cost=cost, table=table))
     while last.compact.num_nodes:
         compact = last.compact
         dual = Dual(compact)

@@ -23,7 +23,7 @@ from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.objective import PROOF_PART
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.solvers.sharding.dive import LEAST_STEPS
-from placeopt.solvers.sharding.tree_search import Guide, TreeSearch
+from placeopt.solvers.sharding.tree_search import Guide, TreeSearch, fitting, start_of
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
@@ -324,13 +324,13 @@ def _moves(state: State) -> Iterator[None]:
             condensed = sides.bounding.condensed
             if condensed.compact.num_nodes == 0:
                 return
-            search = _search_from(state, condensed)
+            search = TreeSearch(condensed.compact, start_of(condensed, state.solution), state.rng)
         guide = sides.guide
         if guide is not None and guide is not told and guide[0] is condensed:
             search.guide(guide[1])
             told = guide
         if condensed.counted(state.value) < search.best_cost:
-            choice = condensed.contract(state.solution.strategy)
+            choice = fitting(condensed, state.solution)
             if choice is not None:
                 search.offer_best(choice)
         search.urgent = search.best_cost >= sides.bounding.forbidden
@@ -338,13 +338,6 @@ def _moves(state: State) -> Iterator[None]:
         if search.best_cost < condensed.counted(state.value):
             sides.offer(state, condensed, search.best)
         yield
-
-
-def _search_from(state: State, condensed: Condensed) -> TreeSearch:
-    """Return a search that begins with the best choice, where what is condensed has it."""
-    choice = condensed.contract(state.solution.strategy)
-    start = least_usage(condensed.compact) if choice is None else choice
-    return TreeSearch(condensed.compact, start, state.rng)
 
 
 def _make_moves(state: State, search: TreeSearch) -> None:

@@ -353,7 +353,7 @@ class TreeSearch:
             if not over.any():
                 return
             if turn == 0:
-                worth = float(self.cost_of(self.board.choice)) / float(usage[over].sum())
+                worth = self.cost_of(self.board.choice) / float(usage[over].sum(dtype=np.float64))
                 extra = max(float(prices.max(initial=0.0)) / 4, worth / 16, 2.0**-20)
             prices[over] += extra
             extra *= 2.0
@@ -374,6 +374,22 @@ class TreeSearch:
 
     def _jitter(self) -> float:
         return 1.0 + self.options.jitter * (2.0 * float(self.rng.random()) - 1.0)
+
+
+def fitting(condensed: Condensed, solution: ShardingSolution) -> Ints | None:
+    """Return a choice as one of what is condensed, None where it uses what was removed or, with
+    usages rounded up, does not fit.
+    """
+    compact, choice = condensed.compact, condensed.contract(solution.strategy)
+    if choice is None or (usage_of(compact, choice) > compact.capacity).any():
+        return None
+    return choice
+
+
+def start_of(condensed: Condensed, solution: ShardingSolution | None) -> Ints:
+    """Return where a search begins: at a choice that is known, if it can, or at the least usage."""
+    choice = None if solution is None else fitting(condensed, solution)
+    return least_usage(condensed.compact) if choice is None else choice
 
 
 def tree_sizes(most: float) -> list[int]:
@@ -485,9 +501,7 @@ class TreeDescent(SearchSolver):
         """Improve the initial solution, or the one of the least usage."""
         condensed = condense(*draft_of(problem, cost_unit(problem)))
         compact = condensed.compact
-        start = None if tracker.solution is None else condensed.contract(tracker.solution.strategy)
-        if start is None:
-            start = least_usage(compact)
+        start = start_of(condensed, tracker.solution)
 
         def offer(choice: Ints) -> None:
             solution = ShardingSolution(condensed.expand(choice))

@@ -12,9 +12,11 @@ from sharding_problems import draw, draw_linked, oracle
 
 import placeopt as po
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import condense, draft_of, over_time, unchanged
+from placeopt.sharding.compact import condense, draft_of, over_time, unchanged, usage_of
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.decode import decode, least_usage
 from placeopt.sharding.judge import sharding_violations
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.solvers.sharding.dive import dive, surest
 from placeopt.solvers.sharding.tree_moves import Manner, flat, improve
 from placeopt.solvers.sharding.tree_search import Guide, TreeSearch, Windows
@@ -273,3 +275,65 @@ def test_tactics_share_a_solve_and_repeat_it():
         again.evaluations,
     )
     assert first.solution.strategy.tolist() == again.solution.strategy.tolist()
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("solver", ["tree-descent", "sharding-portfolio"])
+def test_a_known_choice_that_just_fits_before_usages_are_rounded(solver):
+    """Where usages are counted in units, rounded up, a search does not begin at a choice that
+    passes the capacity by that.
+    """
+    odd = 2**59 + 1
+    usages = [[0, odd]] * 4 + [[0, 2**60]]
+    nodes = {"intervals": [[0, 1]] * 5, "costs": [[9, 0]] * 4 + [[3, 2]], "usages": usages}
+    edges = {"nodes": [], "costs": []}
+    problem = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 4 * odd}})
+    known = ShardingSolution(np.array([1, 1, 1, 1, 0]))
+    for seed in range(3):
+        result = po.solve(problem, solver, initial=known, evaluations=500, seed=seed)
+        assert result.value == 3
+
+
+@pytest.mark.jit
+def test_a_dive_keeps_away_from_what_is_ruled_out():
+    """Costs of what has been ruled out are huge, and those of many neighbours together are no less."""
+    n, size = 9, 3
+    rng = np.random.default_rng(0)
+    pairs = np.array([[u, v] for u in range(n) for v in range(u)])
+    cost, table = rng.integers(1, 9, (n, size)), rng.integers(1, 9, (len(pairs), size, size))
+    problem = ShardingProblem(
+        "clique",
+        np.arange(n + 1) * size,
+        cost.ravel(),
+        np.zeros(n * size),
+        np.zeros((n, 2)),
+        pairs,
+        table.ravel(),
+    )
+    dual = Dual(condense(*draft_of(problem)).compact)
+    dual.aim(1000)
+    dual.step()
+    alive = np.ones((n, size), np.bool_)
+    alive[:, 0] = False
+    paired = np.ones((len(pairs), size, size), np.bool_)
+    paired[:, 0] = paired[:, :, 0] = False
+    dual.rule_out(alive.ravel(), paired.ravel())
+    for seed in range(5):
+        *_, choice = dive(dual.state(), 1000, np.random.default_rng(seed))
+        assert (choice > 0).all()
+
+
+@pytest.mark.jit
+def test_squeezing_adds_up_usages_beyond_64_bits():
+    """Over all time points 31 nodes of 2^57 pass their limit by 2^65, which is 0 in 64 bits."""
+    spans = [[i, i + 16] for i in range(31)]
+    nodes = {"intervals": spans, "costs": [[9, 0]] * 31, "usages": [[0, 2**57]] * 31}
+    edges = {"nodes": [], "costs": []}
+    problem = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 2**60}})
+    compact = condense(*draft_of(problem)).compact
+    search = TreeSearch(compact, least_usage(compact), np.random.default_rng(0))
+    search.board.choice[:] = 1
+    assert sum(usage_of(compact, search.board.choice).tolist()) == 2**65
+    for _ in search._squeeze():
+        pass
+    assert (usage_of(compact, search.board.choice) <= compact.capacity).all()
