@@ -311,3 +311,17 @@ def test_reductions_that_end_early_leave_what_is_bounded():
             assert tuple(choice.tolist()) in feasible
             shown += 1
     assert shown > 10
+
+
+def test_usages_that_are_next_to_each_other_are_parted():
+    """Of two usages with no float between them one is little and one is much, or parting would
+    never end.
+    """
+    usages = [[0, 2**60 + 256, 2**60 + 512], [0, 5]]
+    nodes = {"intervals": [[0, 1]] * 2, "costs": [[9, 0, 0], [1, 0]], "usages": usages}
+    edges = {"nodes": [], "costs": []}
+    problem = {"nodes": nodes, "edges": edges, "usage_limit": 2**60 + 514}
+    compact = condense(*draft_of(from_contest({"problem": problem}))).compact
+    alive = np.array([False, True, True, True, True])
+    low = branches_module._usage_split(Dual(compact), alive)
+    assert low.tolist() == [True, True, False, True, True]

@@ -210,7 +210,7 @@ def _usage_split(dual: Dual, alive: Flags) -> Flags:
     low = np.ones(len(usage), np.bool_)
     if spread[v] > 0:
         span = slice(int(c.node_ptr[v]), int(c.node_ptr[v + 1]))
-        low[span] = usage[span] <= (most[v] + least[v]) / 2
+        low[span] = usage[span] - least[v] <= spread[v] / 2
         return low
     v = int(np.argmax(np.add.reduceat(alive.astype(np.int64), c.node_ptr[:-1])))
     left = c.node_ptr[v] + np.flatnonzero(alive[c.node_ptr[v] : c.node_ptr[v + 1]])
