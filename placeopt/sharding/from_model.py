@@ -353,7 +353,7 @@ class _Builder:
             return (channels, inputs[0][1] if inputs else 1)
         if values <= 2 * last:
             return (last,)
-        inner = inputs[0][-1] if inputs and inputs[0] else values
+        inner = (inputs[0][-1] if inputs and inputs[0] else 0) or values
         if values // inner >= last and kind not in ("embedding", "gather"):
             return (inner, last)
         return (values // last, last)

@@ -54,7 +54,9 @@ MAX_AXES = 3
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a mesh: how many devices, and the slowest link between neighbours on it."""
+    """One axis of a mesh: how many devices, and the slowest link between neighbours on it, either
+    way.
+    """
 
     size: int
     latency: float  # seconds
@@ -95,11 +97,8 @@ def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
     axes = []
     for axis, size in enumerate(sizes):
         stride = math.prod(sizes[axis + 1 :])
-        links = {
-            int(cluster.link_class[d, d + stride])
-            for d in range(count)
-            if d // stride % size < size - 1
-        }
+        pairs = ((d, d + stride) for d in range(count) if d // stride % size < size - 1)
+        links = {int(cluster.link_class[way]) for a, b in pairs for way in ((a, b), (b, a))}
         chosen = [cluster.links[c] for c in links]
         latency = max((link.latency for link in chosen), default=0.0)
         axes.append(Axis(size, latency, min((link.bandwidth for link in chosen), default=1.0)))

@@ -120,6 +120,8 @@ class _Walk:
         self.parameters: list[int] = []
         self.known: dict[Any, Traced] = {}
         self.kind_of = {call.name: call.kind for call in program.program.calls}
+        nodes = program.graph_module.graph.nodes
+        self.taken = {node.name for node in nodes if node.op != "get_attr"}
 
     def calls(self) -> TorchCalls:
         """Return what was found."""
@@ -193,10 +195,11 @@ class _Walk:
         if id(value) not in known:
             mode: Any = detect_fake_mode()
             made = mode.from_tensor(value.detach(), static_shapes=True)
-            learned = isinstance(value, torch.nn.Parameter)
-            op = self._op(
-                str(node.target), WEIGHT if learned else BUFFER, [made], value.numel() * learned
-            )
+            learned, name = isinstance(value, torch.nn.Parameter), str(node.target)
+            kind = WEIGHT if learned else BUFFER
+            if name in self.taken:
+                name = f"{name} ({kind})"
+            op = self._op(name, kind, [made], value.numel() * learned)
             known[id(value)] = made, op
             self.names[op] = ()
         made, op = known[id(value)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,17 @@ import placeopt as po
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.builder import GraphBuilder
+from placeopt.model.cluster import Link
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.sharding.evaluate import evaluate, total_cost
 from placeopt.sharding.from_model import sharding_model
-from placeopt.sharding.layout_table import layout_rows, megatron_layout, peak_usage
+from placeopt.sharding.layout_table import (
+    layout_rows,
+    megatron_layout,
+    peak_usage,
+    torch_parameter_layouts,
+)
 from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
@@ -221,6 +229,19 @@ def test_meshes_are_checked():
     assert outer.bandwidth < inner.bandwidth
 
 
+def test_the_slower_direction_of_a_link_counts():
+    """Rings send along every link of an axis; devices that answer slowly are slow on both."""
+    cluster = make_cluster("4xA100")
+    back = Link("back", latency=1.0, bandwidth=10.0)
+    slow = replace(
+        cluster,
+        links=(*cluster.links, back),
+        link_class=np.where(np.tri(4, k=-1) > 0, len(cluster.links), cluster.link_class),
+    )
+    for axis in mesh_axes(slow, (2, 2)):
+        assert (axis.latency, axis.bandwidth) == (1.0, 10.0)
+
+
 def test_an_exported_module_is_sharded(tmp_path):
     """A torch.export file of two layers: Megatron's column and row are found as ways, the gap
     closed.
@@ -383,3 +404,51 @@ def test_ways_of_two_axes_join_as_torch_joins_them(monkeypatch):
         assert found == plain.agrees(call, inputs, outputs), [way.name for way in chosen]
         seen.add(found)
     assert True in seen
+
+
+def test_a_weight_beside_an_empty_operand_has_a_layout():
+    """A cache of length 0 is joined with what an op has learned: there is nothing to divide by."""
+    graph = OpGraph.from_tensors(
+        "cache",
+        ["empty", "join", "end"],
+        [(0, 0, [1]), (1, 128, [2]), (2, 128, [])],
+        op_types=("relu", "concat", "relu"),
+        flops=np.ones(3, np.int64),
+        bytes_moved=np.array([0, 256, 256]),
+        parameters=np.array([0, 32, 0]),
+        resident=np.array([0, 128, 0]),
+        shapes=((4, 0), (4, 8), (4, 8)),
+    )
+    model = sharding_model(graph, make_cluster("4xA100"), (2, 2))
+    assert [weight.values for weight in model.weights] == [32]
+
+
+def test_weights_may_have_the_names_of_inputs_and_calls():
+    """`torch.nn.functional.embedding(x, self.embedding)`: every parameter is still found by its name."""
+    torch = pytest.importorskip("torch")
+    from placeopt.instances.sources import load_graph
+    from placeopt.programs.torch_program import torch_program
+
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Parameter(torch.zeros(32, 8))
+            self.linear = torch.nn.Parameter(torch.zeros(16, 8))
+            self.register_buffer("x", torch.ones(8))
+
+        def forward(self, x):
+            rows = torch.nn.functional.embedding(x, self.embedding)
+            return torch.nn.functional.linear(rows * self.x, self.linear)
+
+    module, inputs = Named(), (torch.zeros(4, 8, dtype=torch.int64),)
+    graph, _ = load_graph(module, inputs=inputs)
+    program = torch_program(module, inputs=inputs)
+    model = sharding_model(graph, make_cluster("4xA100"), (2, 2), program=program)
+    solution = ShardingSolution(np.zeros(model.problem.num_nodes))
+    rows = torch_parameter_layouts(model, solution)
+    assert {row.name: row.shape for row in rows} == {
+        "embedding": (32, 8),
+        "linear": (16, 8),
+        "x": (8,),
+    }
+    assert "linear (weight)" in model.graph.op_names
