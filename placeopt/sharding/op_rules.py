@@ -2,10 +2,10 @@
 its results have.
 
 A way is a dimension of the op's iteration space. One that is in the result splits the result; one
-that is summed over leaves partial sums; an operand without it is replicated. What is not known to
-be divisible is only replicated. Which dimension of a result comes from which of an operand is read
-off the shapes: equal sizes match in order, and a dimension that is the product of several matches
-the first of them (heads and head size).
+that is summed over leaves partial sums; an operand without it is replicated. An op of a kind that
+is not known is divided like an element-wise one. Which dimension of a result comes from which of an
+operand is read off the shapes: equal sizes match in order, and a dimension that is the product of
+several matches the first of them (heads and head size).
 """
 
 from __future__ import annotations
