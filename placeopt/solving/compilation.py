@@ -98,6 +98,7 @@ GROUPS = {
             "sharding",
             (
                 "solvers.sharding.tree_moves",
+                "solvers.sharding.dive",
                 "sharding.decode",
                 "sharding.compact",
                 "sharding.reduction",
