@@ -31,7 +31,9 @@ MAX_BYTES = 2**30
 
 _GZIP = b"\x1f\x8b"
 _HEAD = re.compile(
-    rb'\s*\{\s*"problem"\s*:\s*\{|.{0,200}"format"\s*:\s*"placeopt/sharding"', re.DOTALL
+    rb'(?:\xef\xbb\xbf)?\s*\{\s*"problem"\s*:\s*\{'
+    rb'|.{0,200}"format"\s*:\s*"placeopt/sharding"',
+    re.DOTALL,
 )
 
 
@@ -181,8 +183,6 @@ def _rows(body: Body, key: str) -> tuple[Ints, Ints]:
 
 def _pairs(body: Body, key: str, count: int) -> Ints:
     lengths, flat = _rows(body, key)
-    if len(lengths) != count:
-        raise InputError(f'{body.where}: "{key}": expected {count} pairs, received {len(lengths)}')
     _same(body, key, "pairs", np.full(count, 2), lengths)
     return flat.reshape(count, 2)
 

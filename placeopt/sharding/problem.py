@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, int_array
+from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, check_positive, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 MAX_NUMBER = 2**62
 """Costs and usages are below this, so that two of them can be added in 64 bits."""
@@ -56,13 +56,11 @@ class ShardingProblem(ArrayHolder):
     node_ptr: Ints  # (n + 1,) strategies of node v: node_ptr[v] .. node_ptr[v + 1] - 1
     cost: Ints  # (S,)
     usage: Ints  # (S,) bytes
-    interval: NDArray[
-        np.int64
-    ]  # (n, 2) start and end of the time points at which a node is live; equal: never
+    # (n, 2) start and end of the time points at which a node is live; equal: never
+    interval: Ints
     edge: Ints  # (m, 2) its two nodes
-    edge_cost: NDArray[
-        np.int64
-    ]  # (E,) one table per edge, row-major over the strategies of its first and second node
+    # (E,) one table per edge, row-major over the strategies of its first and second node
+    edge_cost: Ints
     usage_limit: int = UNLIMITED
     node_names: tuple[str, ...] = ()
     strategy_names: tuple[str, ...] = ()
@@ -86,10 +84,9 @@ class ShardingProblem(ArrayHolder):
             raise InputError(
                 f"{where}: usage limit: expected 0 to 2^62 (no limit), received {self.usage_limit}"
             )
-        if not self.tick_seconds > 0:
-            raise InputError(
-                f"{where}: tick_seconds: expected a positive number, received {self.tick_seconds}"
-            )
+        limit = int_array(self.usage_limit, (), f"{where}: usage limit")
+        object.__setattr__(self, "usage_limit", int(limit))
+        check_positive(f"{where}: tick_seconds", self.tick_seconds)
         for key, size in (("node_names", self.num_nodes), ("strategy_names", self.num_strategies)):
             names = getattr(self, key)
             if len(names) not in (0, size):

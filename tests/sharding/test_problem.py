@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +131,11 @@ def test_json_round_trips(tmp_path):
         ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json.gz"
         save(problem, ours)
         theirs.write_bytes(gzip.compress(json.dumps(data).encode()))
+        marked = tmp_path / "marked.json"
+        marked.write_bytes(json.dumps(data).encode("utf-8-sig"))
         (tmp_path / "ours.json.gz").write_bytes(gzip.compress(ours.read_bytes()))
-        assert {po.load(x).hash for x in (ours, theirs, tmp_path / "ours.json.gz")} == {
-            problem.hash
-        }
+        files = ours, theirs, marked, tmp_path / "ours.json.gz"
+        assert {po.load(x).hash for x in files} == {problem.hash}
     solution = ShardingSolution([1, 0, 2])
     assert from_dict(to_dict(solution)).strategy.tolist() == [1, 0, 2]
 
@@ -220,3 +222,23 @@ def test_a_contest_instance_is_read():
     problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
     assert (problem.num_nodes, problem.num_edges, problem.usage_limit) == (816, 1023, 14392528)
     assert round(float(problem.num_choices.mean()), 1) == 12.3
+
+
+def test_a_limit_of_numpy_is_a_number_like_any_other(tmp_path):
+    """A limit that was added up from an array is written, and counted without wrapping around."""
+    usage = np.array([2**61, 2**61 - 1])
+    problem = ShardingProblem(
+        "added",
+        [0, 1, 2],
+        np.ones(2),
+        usage,
+        [[0, 1]] * 2,
+        np.zeros((0, 2)),
+        [],
+        usage_limit=usage.sum(),
+    )
+    assert type(problem.usage_limit) is int
+    save(problem, tmp_path / "added.json")
+    assert po.load(tmp_path / "added.json").hash == problem.hash
+    with pytest.raises(InputError, match="usage limit: expected whole numbers"):
+        replace(problem, usage_limit=5.5)
