@@ -45,8 +45,8 @@ def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints 
     state : of the bound. upper : cost at which costs are clamped.
     """
     given = state.compact
-    most = MAX_TOTAL // (given.num_nodes + len(given.edge) + 1)  # costs of what is ruled out add up
-    cost, table = np.minimum(given.cost, most), np.minimum(given.table, most)
+    clamp = MAX_TOTAL // (given.num_nodes + len(given.edge) + 1)  # what is ruled out adds up
+    cost, table = np.minimum(given.cost, clamp), np.minimum(given.table, clamp)
     whole = last = unchanged(given._replace(cost=cost, table=table))
     while last.compact.num_nodes:
         compact = last.compact
