@@ -358,3 +358,49 @@ def test_what_a_forged_certificate_says_is_one_line(problem):
     found = recheck(data, problem, placement, seconds=0.0)
     assert "about another problem: hash x accepted" in found[-1]
     assert not any("\n" in line or "\x1b" in line for line in found)
+
+
+@pytest.fixture(scope="module")
+def fractional():
+    """A pipeline whose period per micro-batch, and a bound on it, are no whole numbers of ticks."""
+    problem = load_pipeline("shape:V?devices=4&memory=3")
+    result = run(problem, make_solver("repetend", "pipeline", size=3), Budget(seconds=20))
+    assert result.value.denominator == 3
+    return problem, result
+
+
+def test_fractions_are_certified(fractional):
+    """Values and bounds that are no whole numbers of ticks are written and read exactly."""
+    problem, result = fractional
+    report = verify(problem, result, seconds=1)
+    assert report.value == result.value
+    assert any(bound.denominator > 1 for bound in report.bounds.values())
+    data = json.loads(json.dumps(report.to_dict()))
+    assert Certificate.from_dict(data) == report
+    assert recheck(data, problem, result, seconds=1) == []
+    assert "received '16'" in refusal({**data, "bounds": {"load": "16"}})
+
+
+def refusal(data):
+    """Return the words in which a certificate is refused."""
+    with pytest.raises(InputError) as error:
+        Certificate.from_dict(data)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("value", [1, 4.0])
+def test_a_number_beside_its_exact_value_is_that_value(fractional, value):
+    """Whoever reads only the plain number of a certificate reads no other one."""
+    problem, result = fractional
+    data = verify(problem, result, seconds=0).to_dict()
+    forged = {key: x for key, x in {**data, "value": value}.items() if key != "digest"}
+    forged["digest"] = digest(forged)
+    found = recheck(json.loads(json.dumps(forged)), problem, result, seconds=0)
+    assert any(f"value: certified {value}" in line for line in found)
+
+
+@pytest.mark.parametrize("key", ["value", "lower_bound", "better", "tick_seconds", "runtime"])
+def test_numbers_of_a_certificate_have_an_end(problem, key):
+    """A number that no problem has is refused, not reckoned with."""
+    data = written(problem, Placement(np.zeros(12, dtype=np.int64)))
+    assert f"'{key}' has the wrong type" in refusal({**data, key: 10**400})

@@ -25,9 +25,11 @@ import numpy as np
 
 from placeopt.io.body import FRACTION
 from placeopt.io.serialize import to_dict
+from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest, write_bytes
 from placeopt.model.objective import objective_of
+from placeopt.model.result import gap_of
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -109,9 +111,7 @@ class Certificate(Shown):
     @property
     def gap(self) -> float | None:
         """(value - lower_bound) / value, 0 when optimal; None for an invalid solution."""
-        if self.value is None:
-            return None
-        return 0.0 if self.value == 0 else float((self.value - self.lower_bound) / self.value)
+        return None if self.value is None else gap_of(self.value, self.lower_bound)
 
     def shown(self) -> dict[str, str]:
         """Return the value, its bound and gap, or the first violation."""
@@ -156,16 +156,20 @@ class Certificate(Shown):
                 f"{where}: expected version {FORMAT_VERSION}, received "
                 f"{data.get('version')!r:.20}: write it again with placeopt verify --out FILE"
             )
-        values = _fields(data, where) | _fractions(data, where)
+        values = _fields(data, where)
         for key in _TICKS:
-            if isinstance(values[key], float):
+            exact = f"{key}_exact"
+            if exact in data:
+                values[key] = _exact(data[exact], f"{where}: field '{exact}'")
+            elif isinstance(values[key], float):
                 raise InputError(
-                    f"{where}: field '{key}': expected whole ticks or '{key}_exact', received "
+                    f"{where}: field '{key}': expected whole ticks or '{exact}', received "
                     f"{values[key]}"
                 )
         values["violations"] = tuple(str(x) for x in values["violations"])
-        if not all(type(x) is int for x in values["bounds"].values()):
-            raise InputError(f"{where}: field 'bounds': expected whole ticks per method")
+        values["bounds"] = {
+            method: _exact(x, f"{where}: field 'bounds'") for method, x in values["bounds"].items()
+        }
         return cls(**values)
 
 
@@ -192,11 +196,10 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
     found = []
     if data.get("digest") != finished(data)["digest"]:
         found.append("digest: the certificate was changed after it was written")
-    for key in DERIVED:
-        if data.get(key) != getattr(certificate, key):
+    for key, right in certificate.to_dict().items():
+        if key != "digest" and data.get(key) != right:
             found.append(
-                f"{key}: certified {data.get(key)!r:.40}, its own numbers say "
-                f"{getattr(certificate, key)!r}"
+                f"{key}: certified {data.get(key)!r:.40}, its own numbers say {right!r:.40}"
             )
     strongest = max(certificate.bounds.values(), default=0)
     if (
@@ -254,7 +257,9 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, tuple):
         return list(value)
-    return dict(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: str(x) if isinstance(x, Fraction) else x for key, x in value.items()}
+    return value
 
 
 def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -262,7 +267,8 @@ def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, kinds in _FIELDS.items():
         if key not in data:
             raise InputError(f"{where}: the field '{key}' is missing")
-        if not isinstance(data[key], kinds) or isinstance(data[key], bool):
+        huge = isinstance(data[key], int) and abs(data[key]) > MAX_SUM
+        if not isinstance(data[key], kinds) or isinstance(data[key], bool) or huge:
             raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
     unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
     if unknown:
@@ -270,17 +276,13 @@ def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {key: data[key] for key in _FIELDS}
 
 
-def _fractions(data: Mapping[str, Any], where: str) -> dict[str, Fraction]:
-    """Return the exact values of a certificate, by the fields whose place they take."""
-    found = {}
-    for key in _EXACT.intersection(data):
-        text = data[key]
-        if not isinstance(text, str) or not FRACTION.fullmatch(text):
-            raise InputError(
-                f"{where}: field '{key}': expected a fraction such as 16/3, received {text!r:.40}"
-            )
-        found[key.removesuffix("_exact")] = Fraction(text)
-    return found
+def _exact(value: Any, where: str) -> Ticks:
+    """Return whole ticks as they are, and the fraction that a text is."""
+    if isinstance(value, str) and FRACTION.fullmatch(value):
+        return Fraction(value)
+    if type(value) is not int:
+        raise InputError(f"{where}: expected ticks such as 5 or '16/3', received {value!r:.40}")
+    return int(value)
 
 
 def prove(
