@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BestKnown:
-    """The best value and the best bound of one instance over all runs, and who found them."""
+    """The best value and the best bound of one instance over all runs, and who found them;
+    `row` has the value.
+    """
 
     instance: str
     cluster: str
@@ -41,7 +43,7 @@ class BestKnown:
     solver: str
     seed: int
     tick_seconds: float
-    placement: str | None
+    row: Row
 
     @property
     def gap(self) -> float:
@@ -111,7 +113,7 @@ def best_known(rows: Iterable[Row]) -> list[BestKnown]:
             row["label"],
             row["seed"],
             row.get("tick_seconds", 1e-9),
-            row.get("placement"),
+            row,
         )
         for key, row in values.items()
     ]

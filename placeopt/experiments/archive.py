@@ -81,9 +81,11 @@ class Record:
         problem = self.load()
         if problem.hash != self.problem_hash:
             return [f"{self.instance}: the problem has changed since it was archived"]
-        found = verify(
-            problem, unpack_placement(self.placement), seconds=0.0, queue=self.queue or None
-        )
+        try:
+            placement = unpack_placement(self.placement)
+        except InputError as error:
+            return [f"{self.instance}: {error}"]
+        found = verify(problem, placement, seconds=0.0, queue=self.queue or None)
         words = [f"{self.instance}: {violation}" for violation in found.violations]
         if found.value is not None and found.value != self.value:
             words.append(f"{self.instance}: archived value {self.value}, evaluated {found.value}")
@@ -122,16 +124,11 @@ def update_archive(path: str | Path, rows: Iterable[Row]) -> list[str]:
     kept = [
         row
         for row in rows
-        if row["kind"] == "placement" and (row.get("placement") or row["value"] is None)
+        if row.get("kind") == "placement" and (row.get("placement") or row["value"] is None)
     ]
     changes: list[str] = []
     for best in best_known(kept):
-        row = next(
-            row
-            for row in kept
-            if row.get("placement") == best.placement and row["value"] == best.value
-        )
-        changes += _improve(records, row, best.lower_bound, best.bound_method)
+        changes += _improve(records, best.row, best.lower_bound, best.bound_method)
     if changes:
         write_archive(path, records)
     return changes
@@ -168,7 +165,7 @@ def _improve(records: dict[str, Record], row: Row, bound: int, method: str) -> l
         method,
         row["label"],
         row["seed"],
-        row["version"],
+        row.get("version", ""),
         row["placement"],
     )
     old = records.get(new.key)

@@ -293,6 +293,15 @@ def pack_placement(placement: Any) -> str:
 
 
 def unpack_placement(text: str) -> Any:
-    """Return the placement that `pack_placement` wrote."""
-    data = json.loads(zlib.decompress(base64.b85decode(text)))
-    return Placement(data["device"], data.get("priority"))
+    """Return the placement that `pack_placement` wrote.
+
+    Raises
+    ------
+    InputError
+        If it is damaged.
+    """
+    try:
+        data = json.loads(zlib.decompress(base64.b85decode(text)))
+        return Placement(data["device"], data.get("priority"))
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+        raise InputError(f"the placement is damaged ({one_line(str(error))})") from error

@@ -183,7 +183,7 @@ def test_table(table: analysis.SolverTable) -> Table:
 def failure_table(rows: Sequence[Row]) -> Table:
     """List the runs that failed, with their message."""
     return ["instance", "solver", "seed", "error"], [
-        [analysis.instance_name(row), row["label"], str(row["seed"]), row["error"]]
+        [analysis.instance_name(row), row["label"], str(row["seed"]), row.get("error") or ""]
         for row in rows[:200]
     ]
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from placeopt.experiments.cell import failure, prepare, run_cell, same_package
-from placeopt.experiments.store import RunStore, contradiction, latest
+from placeopt.experiments.store import RunStore, contradiction, latest, wrong_column
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
 from placeopt.model.threads import num_cores, start_thread
@@ -253,7 +253,8 @@ def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummar
                 finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
-        summary.contradiction = contradiction(latest(store.rows()).values())
+        rows = latest(store.rows()).values()
+        summary.contradiction = contradiction(row for row in rows if not wrong_column(row))
     summary.left = len(todo) - summary.done - summary.failed
     summary.unsaved = len(store.unsaved)
     summary.seconds = time.perf_counter() - started

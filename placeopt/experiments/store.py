@@ -22,12 +22,13 @@ import json
 import math
 import os
 import re
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line, parse_json
+from placeopt.model.files import one_line, parse_json, regular_file
 from placeopt.model.result import STATUSES, gap_of
 
 if TYPE_CHECKING:
@@ -327,13 +328,16 @@ class RunStore:
         self._lock = (self.folder / "runs.lock").open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             self._lock.seek(0)
             holder = self._lock.read().strip() or "another process"
             self._lock.close()
             raise InputError(
                 f"'{self.folder}' is in use by {holder}: wait for it, or give another --out folder"
             ) from error
+        except OSError as error:  # a file system without locks keeps nobody out
+            words = f"'{self.folder}' cannot be locked ({error.strerror}): run one study at a time"
+            warnings.warn(words, stacklevel=2)
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()}")
         self._lock.flush()
@@ -349,7 +353,7 @@ class RunStore:
     def _repair(self) -> None:
         if not self.path.exists():
             return
-        with self.path.open("rb+") as file:
+        with regular_file(self.path, "runs").open("rb+") as file:
             size = file.seek(0, os.SEEK_END)
             keep = size
             while keep > 0:
@@ -396,7 +400,7 @@ def read_rows(path: str | Path) -> Iterator[Row]:
     path = Path(path)
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with regular_file(path, "runs").open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
@@ -463,5 +467,5 @@ def _line_start(file: Any, end: int) -> int:
 def _parses(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import inspect
 import itertools
 import json
 import math
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,15 +36,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
-from placeopt.model.files import one_line, read_text
+from placeopt.model.files import one_line, read_toml
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_CELLS = 1_000_000
-MAX_BYTES = 2**20
-"""Studies larger than this are refused before they are read."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -163,13 +161,7 @@ def load_study(path: str | Path) -> Study:
         If the file cannot be read or a field is missing, unknown or out of range.
     """
     path = Path(path)
-    text = read_text(path, max_bytes=MAX_BYTES, what="study")
-    try:
-        table = tomllib.loads(text)
-    # TOMLDecodeError, or a number of thousands of digits
-    except (ValueError, RecursionError) as error:
-        words = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
-        raise InputError(f"study '{path}' is not valid TOML: {words}") from error
+    table = read_toml(path, what="study")
     table.setdefault("name", path.parent.name if path.stem == "study" else path.stem)
     try:
         return Study.model_validate({**table, "folder": str(path.parent)})
@@ -247,21 +239,34 @@ def load_cell_problem(
     fields: dict[str, Any],
 ) -> Any:
     """Load the problem of a cell."""
+    read: Any = _loader(kind)
+    own: dict[str, Any] = {}
+    if kind == "placement":
+        own = {"cluster": cluster, "objective": objective, "training": training}
+    try:
+        inspect.signature(read).bind(instance, **own, **fields)
+    except TypeError as error:
+        raise InputError(f"study: fields of '{one_line(instance)}': {error}") from error
+    return read(instance, **own, **fields)
+
+
+def _loader(kind: str) -> Any:
+    """Return what loads problems of a kind."""
     if kind == "placement":
         from placeopt.api import load
 
-        return load(instance, cluster, objective=objective, training=training, **fields)
+        return load
     if kind == "pipeline":
         from placeopt.schedules.sources import load_pipeline
 
-        return load_pipeline(instance, **fields)
+        return load_pipeline
     if kind == "sharding":
         from placeopt.sharding.contest_format import read
 
-        return read(instance, **fields)
+        return read
     from placeopt.streams import load_stream
 
-    return load_stream(instance, **fields)
+    return load_stream
 
 
 def expand(study: Study) -> list[Cell]:

@@ -92,3 +92,23 @@ def test_written_as_it_was_read(tmp_path):
     """Reading and writing the committed archive changes no byte."""
     write_archive(tmp_path / "copy.json", read_archive(COMMITTED))
     assert (tmp_path / "copy.json").read_bytes() == COMMITTED.read_bytes()
+
+
+def test_a_bound_is_that_of_its_own_problem(tmp_path):
+    """Two problems whose best rows have one value and one placement keep their own bounds."""
+    path = tmp_path / "best.json"
+    (row,) = rows("single-device")
+    problem = po.load("gen:ffnn", cluster="uniform:3")
+    other = {**row, "cluster": "uniform:3", "problem_hash": problem.hash, "lower_bound": 7}
+    assert len(update_archive(path, [{**row, "lower_bound": 5}, other])) == 2
+    found = {record.cluster: record.lower_bound for record in read_archive(path).values()}
+    assert found == {"uniform:2": 5, "uniform:3": 7}
+
+
+def test_damaged_rows_are_refused(tmp_path):
+    """A placement that cannot be unpacked, and a row of no kind, are no reason for a traceback."""
+    path = tmp_path / "best.json"
+    (row,) = rows("single-device")
+    for placement in ("x", "0" * 10, pack_placement(po.Placement([0]))[:-3], 5):
+        assert "damaged" in update_archive(path, [{**row, "placement": placement}])[0]
+    assert update_archive(path, [{key: x for key, x in row.items() if key != "kind"}]) == []

@@ -289,3 +289,26 @@ def test_bench_says_so(cells, tmp_path, capsys):
     assert stop.value.code == 2
     assert "is below the lower bound" in told.err
     assert "edge-zeroing" in json.loads(told.out)["contradiction"]
+
+
+def test_bench_goes_on_beside_a_damaged_row(cells, tmp_path, capsys):
+    """What is no row of a study contradicts nothing; the report says that it is damaged."""
+    study, (first, _) = cells
+    folder = tmp_path / "out" / "grid"
+    folder.mkdir(parents=True)
+    (folder / "runs.jsonl").write_text(json.dumps({**first, "key": "x", "value": "7"}) + "\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", str(study), "--results", str(tmp_path / "out"), "--jobs", "1", "--json"])
+    assert (stop.value.code, json.loads(capsys.readouterr().out)["contradiction"]) == (0, "")
+    with pytest.raises(InputError, match="row 'x' is damaged"):
+        cell_rows(folder / "runs.jsonl")
+
+
+@pytest.mark.parametrize("error", [{}, {"error": None}])
+def test_a_failure_may_say_nothing(tmp_path, error):
+    """A failed run without a message has a row in the report."""
+    failed = {key: x for key, x in row("b", 0, None, status="failed").items() if key != "error"}
+    folder = write(tmp_path / "s", [row("a", 0, 7, 2), {**failed, **error}])
+    files, data = write_report(folder, tmp_path / "out")
+    assert data["failed"] == 1
+    assert files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import random
@@ -21,7 +23,7 @@ from placeopt.experiments.cell import pack_placement, unpack_placement
 from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import RunStore, latest, read_rows
-from placeopt.experiments.study import expand, expand_instances, load_study
+from placeopt.experiments.study import expand, expand_instances, load_cell_problem, load_study
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.solving.registry import solver_class
@@ -447,3 +449,47 @@ def test_packed_placements_come_back():
     """A placement survives packing."""
     for placement in (Placement([0, 1, 2]), Placement([3, 3], [1, 0])):
         assert unpack_placement(pack_placement(placement)) == placement
+
+
+def test_a_file_system_without_locks_is_not_in_use(tmp_path, monkeypatch):
+    """Where nothing can be locked a study runs, with a warning that two may not."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.warns(UserWarning, match="No locks available"), RunStore(tmp_path) as store:
+        assert store.append({"key": "a"})
+    assert [row["key"] for row in read_rows(tmp_path / "runs.jsonl")] == ["a"]
+
+
+def test_runs_are_in_a_regular_file(tmp_path):
+    """A device, which has no end, is refused in one line."""
+    path = tmp_path / "runs.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(InputError, match="regular file"), RunStore(tmp_path):
+        pass
+    with pytest.raises(InputError, match="regular file"):
+        list(read_rows(path))
+
+
+def test_a_last_line_that_is_nested_too_deeply_is_torn(tmp_path):
+    """No content of a store ends in a traceback."""
+    (tmp_path / "runs.jsonl").write_text('{"key": "a"}\n' + "[" * 100_000 + "\n")
+    with RunStore(tmp_path) as store:
+        assert [row["key"] for row in store.rows()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "instance", "fields"),
+    [
+        ("placement", "gen:ffnn", {"objective": "period"}),
+        ("pipeline", "shape:V", {"memori": 3}),
+        ("jobs", "stream:ramp?beta=A", {"folder": "x"}),
+        ("sharding", "none.json", {"limit": 3}),
+    ],
+)
+def test_fields_that_nothing_takes_are_one_line(kind, instance, fields):
+    """What a study asks of a problem that its kind does not have names the field."""
+    with pytest.raises(InputError, match=next(iter(fields))):
+        load_cell_problem(instance, None, "makespan", kind, False, fields)
