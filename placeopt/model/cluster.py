@@ -114,12 +114,17 @@ class Cluster(ArrayHolder):
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
     link_class: Ints = ints("devices", "devices")
-    channel: Ints = ints("devices", "devices", default=-1)
+    channel: Ints = ints(
+        *("devices", "devices"), default=-1, low=-1, expected="ids >= 0, or -1 for no contention"
+    )
 
     def __post_init__(self) -> None:
         k = len(self.devices)
-        if k == 0:
-            raise InputError(f"cluster '{self.name}': expected at least one device, received none")
+        for what, given in (("device", self.devices), ("link", self.links)):
+            if not given:
+                raise InputError(
+                    f"cluster '{self.name}': expected at least one {what}, received none"
+                )
         names = [device.name for device in self.devices]
         if len(set(names)) != k:
             raise InputError(
@@ -131,10 +136,6 @@ class Cluster(ArrayHolder):
         if classes.size and (classes.min() < 0 or classes.max() >= len(self.links)):
             raise InputError(
                 f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}"
-            )
-        if (self.channel < -1).any():
-            raise InputError(
-                f"cluster '{self.name}': channel ids must be >= 0, or -1 for no contention"
             )
 
     def __repr__(self) -> str:

@@ -122,12 +122,10 @@ def io_classes(cluster: Cluster) -> Ints:
     Where a device has several, the slowest counts: a pipeline's boundary may lie on any of its
     links.
     """
-    k = cluster.num_devices
-    classes = np.full(k, -1, np.int64)
-    for d, device in enumerate(cluster.devices):
-        if device.family != "cpu":
-            others = [int(cluster.link_class[d, e]) for e in range(k) if e != d] or [0]
-            classes[d] = min(
-                others, key=lambda c: (cluster.links[c].bandwidth, -cluster.links[c].latency)
-            )
-    return classes
+    same = np.eye(cluster.num_devices, dtype=np.bool_)
+    pays = [device.family != "cpu" for device in cluster.devices]
+    rates = [(link.bandwidth, -link.latency) for link in cluster.links]
+    place = np.array([sorted(rates).index(rate) for rate in rates])  # the slowest first
+    links = np.where(same, 0, cluster.link_class)
+    slowest = np.where(same, len(rates), place[links]).argmin(axis=1)
+    return np.where(pays, links[np.arange(len(links)), slowest], -1)

@@ -22,6 +22,7 @@ from placeopt.model.arrays import (
     arrays_digest,
     check_positive,
     columns_of,
+    fastest,
     flags,
     frozen,
     ints,
@@ -252,9 +253,7 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def min_compute(self) -> Ints:
         """Ticks of each op on its fastest compatible device, shape (num_ops,)."""
-        return frozen(
-            np.where(self.compute == INCOMPATIBLE, np.iinfo(np.int64).max, self.compute).min(axis=1)
-        )
+        return frozen(fastest(self.compute))
 
     @cached_property
     def min_transfer(self) -> Ints:
@@ -297,15 +296,35 @@ class PlacementProblem(SharedTensors):
         """Whether swapping these devices with those, in their order, changes nothing."""
         if len(first) != len(second):
             return False
-        swap = np.arange(self.num_devices)
+        keep = np.arange(self.num_devices)
+        swap = keep.copy()
         swap[first], swap[second] = second, first
         columns = self.capacity, self.io_class, self.compute.T
         if any((column[first] != column[second]).any() for column in columns):
             return False
-        off = ~np.eye(self.num_devices, dtype=np.bool_)
-        if (self.link_class[np.ix_(swap, swap)] != self.link_class)[off].any():
+        moved = np.flatnonzero(swap != keep)
+        one, other = np.repeat(moved, len(keep)), np.tile(keep, len(moved))
+        pairs = np.stack([np.append(one, other), np.append(other, one)])
+        here = tuple(pairs[:, pairs[0] != pairs[1]])  # all pairs with a device that is moved
+        there = swap[here[0]], swap[here[1]]
+        if (self.link_class[there] != self.link_class[here]).any():
             return False
-        return _same_up_to_renaming(self.channel[np.ix_(swap, swap)][off], self.channel[off])
+        return self._same_channels(here, there, swap == keep)
+
+    def _same_channels(self, here: Any, there: Any, stays: Flags) -> bool:
+        """Whether the channels of pairs of devices are those of other pairs, up to a one-to-one
+        renaming that keeps -1 and all channels between devices that stay.
+        """
+        was, now = self.channel[here], self.channel[there]
+        if (was == now).all():
+            return True
+        renamed = np.unique(np.stack([was, now]), axis=1)
+        one_to_one = all(len(np.unique(ids)) == len(ids) for ids in renamed)
+        if not one_to_one or ((renamed == -1).sum(axis=0) == 1).any():
+            return False
+        others = ~np.eye(self.num_devices, dtype=np.bool_) & stays & stays[:, None]
+        changed = renamed[0, renamed[0] != renamed[1]]
+        return not np.isin(changed, self.channel[others]).any()
 
     def __repr__(self) -> str:
         return (
@@ -404,13 +423,3 @@ class PlacementProblem(SharedTensors):
             transfer=table[:, 2],
             **fields,
         )
-
-
-def _same_up_to_renaming(a: Ints, b: Ints) -> bool:
-    """Whether two lists of channel ids are equal after a one-to-one renaming that keeps -1."""
-    forward: dict[int, int] = {-1: -1}
-    backward: dict[int, int] = {-1: -1}
-    return all(
-        forward.setdefault(x, y) == y and backward.setdefault(y, x) == x
-        for x, y in zip(a.tolist(), b.tolist(), strict=True)
-    )
