@@ -177,15 +177,22 @@ def read_toml(path: str | Path, *, what: str = "file") -> dict[str, Any]:
         raise InputError(f"{where} is not valid TOML: {one_line(str(error))}") from error
 
 
+def first_bytes(path: str | Path, count: int) -> bytes:
+    """Return what a file begins with; nothing where it cannot be read, or is a pipe, at which one
+    would wait: the reader says what is wrong with it.
+    """
+    try:
+        with regular_file(path).open("rb") as file:
+            return file.read(count)
+    except (OSError, InputError):
+        return b""
+
+
 def says_format(path: str | Path, name: str, within: int) -> bool:
     """Whether a file says, in its first bytes, that it is a JSON of the format `name`; not where it
     cannot be read.
     """
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(within)
-    except OSError:
-        return False  # the reader says what is wrong with it
+    head = first_bytes(path, within)
     return re.search(rb'"format"\s*:\s*"' + re.escape(name.encode()) + b'"', head) is not None
 
 

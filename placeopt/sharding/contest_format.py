@@ -22,7 +22,13 @@ from placeopt.io.body import Body, show
 from placeopt.io.serialize import from_dict
 from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
-from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
+from placeopt.model.files import (
+    first_bytes,
+    no_garbage_collection,
+    one_line,
+    parse_json,
+    read_bytes,
+)
 from placeopt.sharding.evaluate import profile_of
 from placeopt.sharding.problem import ShardingProblem, starts_of
 
@@ -41,11 +47,7 @@ def holds_sharding(source: Any) -> bool:
     """Whether a source is a file that begins like a sharding problem."""
     if not isinstance(source, str | Path):
         return False
-    try:
-        with Path(source).open("rb") as file:
-            head = file.read(4096)
-    except (OSError, ValueError):
-        return False
+    head = first_bytes(source, 4096)
     if head.startswith(_GZIP):
         with contextlib.suppress(zlib.error):
             head = zlib.decompressobj(31).decompress(head, 4096)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tracemalloc
 
 import numpy as np
 import pytest
 from reader_samples import NEW, OLD, PARTITION, STG
 
+import placeopt as po
 from placeopt.instances.readers import FORMATS, read_graph, write_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -451,3 +453,13 @@ def test_missing_files_folders_and_generators(tmp_path):
             read_graph(source)
         assert part in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("load", [po.load, read_graph])
+def test_a_pipe_is_refused_at_once(tmp_path, load):
+    """Nobody waits for who might write into a pipe; what is no path is no file for any loader."""
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="expected a regular file"):
+        load(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="no such file"):
+        load("x\x00y")
