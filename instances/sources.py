@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import MemoryLimit, device_limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.cluster import Cluster
 
 
@@ -61,19 +64,24 @@ def _graph(
     source: Any, format: str | None, training: bool, options: dict[str, Any]
 ) -> tuple[OpGraph, Cluster | None]:
     if isinstance(source, OpGraph):
+        _check_options(source.name, options)
         graph = source
     elif is_torch_source(source):
-        from placeopt.instances.readers.torch_export import from_torch
+        from placeopt.instances.readers.torch_export import from_exported, from_torch
 
         model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
+        known = inspect.signature(from_exported).parameters.keys() - {"program"}
+        _check_options(PREFIX.rstrip(":"), options, sorted({*known, "dynamic_shapes"}))
         graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
     elif str(source).startswith("gen:"):
         from placeopt.instances.generators import generate
 
+        _check_options(str(source), options)
         graph = generate(str(source))
     elif _is_networkx(source):
         from placeopt.instances.readers import from_networkx
 
+        _check_options("networkx", options, list(inspect.signature(from_networkx).parameters)[1:])
         graph = from_networkx(source, **options)
     elif not isinstance(source, str | Path):
         raise InputError(
@@ -94,6 +102,13 @@ def _graph(
 
         graph = training_graph(graph)
     return graph, None
+
+
+def _check_options(what: str, options: dict[str, Any], known: Sequence[str] = ()) -> None:
+    """Refuse an option that nothing would read."""
+    for key, value in options.items():
+        if value is not None and key not in known:
+            raise InputError(f"{what}: option '{key}' is not known; {did_you_mean(key, known)}")
 
 
 def _is_networkx(source: Any) -> bool:

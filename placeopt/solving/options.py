@@ -12,9 +12,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KEY = "option"
 
@@ -131,27 +135,12 @@ def check_options(solver: Any, name: str) -> None:
         value = getattr(solver, key)
         if declared is None or (value is None and declared.optional):
             continue
-        wanted = _wrong_type(field.default, value)
+        wanted = _wrong_type(field.type, value)
         if wanted or not declared.accepts(value):
             raise InputError(
                 f"{name} option {key}: expected {wanted or declared.expected}, received "
                 f"{value!r:.60}"
             )
-
-
-def _wrong_type(default: Any, value: Any) -> str:
-    """Return the expected type in words if a value is not of the type of a plain default, else
-    "".
-    """
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        return "" if _is_whole(value) else "a whole number"
-    if isinstance(default, float):
-        return "" if _is_number(value) else "a number"
-    if isinstance(default, str):
-        return "" if isinstance(value, str) else "a text"
-    return ""
 
 
 def _is_whole(value: Any) -> bool:
@@ -161,3 +150,27 @@ def _is_whole(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) or hasattr(value, "__float__")
     return number and not isinstance(value, bool | str)
+
+
+def _each(right: Callable[[Any], bool], value: Any) -> bool:
+    return hasattr(value, "__iter__") and not isinstance(value, str) and all(map(right, value))
+
+
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number", _is_whole),
+    "float": ("a number", _is_number),
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "tuple[int, ...]": ("a list of whole numbers", partial(_each, _is_whole)),
+    "tuple[float, ...]": ("a list of numbers", partial(_each, _is_number)),
+}
+"""What is expected of an option, in words, and whether a value is that, by its annotation."""
+
+
+def _wrong_type(annotation: Any, value: Any) -> str:
+    """Return the expected type in words if a value is not of it, else ""; annotations that are not
+    plain allow anything.
+    """
+    kind = getattr(annotation, "__name__", str(annotation)).removesuffix(" | None")
+    found = _TYPES.get(kind)
+    return found[0] if found and not found[1](value) else ""

@@ -303,17 +303,18 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
             raise InputError(f"solver '{name}' has no option '{key}'; {did_you_mean(key, known)}")
     try:
         solver = cls(**options)
+        named = isinstance(getattr(solver, "name", None), str)
     except InputError:
         raise
     except TypeError as error:
         if options:
             raise InputError(f"solver '{name}': {error}") from error
         raise SolverError(f"solver '{name}' cannot be made without options: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SolverError(
             f"solver '{name}' cannot be made: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(getattr(solver, "name", None), str):
+    if not named:
         raise SolverError(
             f"solver '{name}' ({cls.__module__}:{cls.__qualname__}) has no attribute `name`"
         )

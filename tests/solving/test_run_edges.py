@@ -797,3 +797,20 @@ def test_a_solver_is_registered_by_a_name(name):
     """`@register` without its name is one line, and registers nothing."""
     with pytest.raises(InputError, match=r'@placeopt\.register\("mine"\)'):
         register(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key", "value", "expected"),
+    [
+        ("round-robin", "placement", "chunks", "x", "a whole number"),
+        ("annealing", "placement", "walks", True, "a whole number"),
+        ("annealing", "placement", "threads", 1.5, "a whole number"),
+        ("feasible-first", "jobs", "fragmentation", "x", "a number"),
+        ("feasible-first", "jobs", "order", 16, "a list of whole numbers"),
+        ("feasible-first", "jobs", "order", "16", "a list of whole numbers"),
+    ],
+)
+def test_options_are_of_the_type_that_they_are_declared_with(name, kind, key, value, expected):
+    """What has no default is checked, too."""
+    with pytest.raises(InputError, match=f"{name} option {key}: expected {expected}, received"):
+        make_solver(name, kind, **{key: value})
