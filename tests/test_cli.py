@@ -526,6 +526,44 @@ def test_any_output_is_printed_to(redirect, encoding, expected, tmp_path):
     assert done.stdout.decode(encoding).startswith(expected)
 
 
+TALKER = """
+import os, sys
+from placeopt.cli import command
+from placeopt.model.placement import Placement
+from placeopt.solving.registry import register
+
+@register("talker")
+class Talker:
+    name = "talker"
+
+    def __init__(self):
+        print("made")
+
+    def search(self, problem, tracker):
+        print("searching")
+        os.write(1, b"as a library does")
+        tracker.offer(Placement([0] * problem.num_ops))
+
+command()
+"""
+
+
+@pytest.mark.parametrize("json_", [["--json"], []])
+def test_what_a_plugin_prints_is_no_json(json_):
+    """With --json the standard output holds one object; what others print is on the error stream."""
+    done = subprocess.run(
+        [sys.executable, "-c", TALKER, "solve", "gen:ffnn", "-cuniform:2", "-stalker", *json_],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    said = done.stderr if json_ else done.stdout
+    assert all(words in said for words in ("made", "searching", "as a library does"))
+    if json_:
+        assert json.loads(done.stdout)["solver"] == "talker"
+
+
 def test_no_command_prints_the_help_alone(capsys):
     """Without a command the help says enough: no empty error follows."""
     code, out, err = run(capsys)

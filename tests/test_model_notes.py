@@ -10,7 +10,14 @@ import pytest
 
 import placeopt as po
 from placeopt.cli import main
-from placeopt.cli.model_notes import cost_notes, is_own_model, link_note, memory_note, rate_note
+from placeopt.cli.model_notes import (
+    cost_notes,
+    is_own_model,
+    link_note,
+    memory_note,
+    rate_note,
+    why_none,
+)
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.readers.torch_export import from_torch
 from placeopt.instances.sources import load_graph
@@ -177,3 +184,17 @@ def test_info_tells_what_training_needs(capsys):
     assert [line.split("  ")[0] for line in lines] == ["training, fp32", "training, mixed 16-bit"]
     assert all("optimizer states (Adam)" in line for line in lines)
     assert "per device" in out
+
+
+@pytest.mark.parametrize("objective", ["makespan", "period", "latency"])
+def test_why_nothing_fits_is_told_of_every_objective(objective):
+    """The placement that the line is about comes from a scheduler that knows one objective."""
+    problem = po.PlacementProblem.from_edges(
+        [[1, 1], [1, 1]],
+        [(0, 1, 1)],
+        objective=objective,
+        memory="peak",
+        tensor_bytes=[9],
+        capacity=[5, 5],
+    )
+    assert why_none(problem).startswith("no placement was found that fits")

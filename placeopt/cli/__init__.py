@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from placeopt.cli import interrupt
+from placeopt.cli.common import only_json
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 
 if TYPE_CHECKING:
@@ -106,7 +107,10 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.formatwarning = _one_line
     with interrupt.signals_handled():
         try:
-            code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
+            with only_json("--json" in arguments):
+                code = _build(arguments)(
+                    args=arguments, prog_name="placeopt", standalone_mode=False
+                )
             sys.stdout.flush()
             if interrupt.received() and interrupt.claim_output():
                 print("placeopt: error: interrupted", file=sys.stderr)
@@ -136,9 +140,14 @@ def command() -> NoReturn:
 
 
 def _take_any_output() -> None:
-    """Print to nowhere where an output is closed, and with escapes what its encoding cannot say."""
+    """Print to nowhere where an output is closed, and with escapes what its encoding cannot say;
+    what libraries print past Python is no JSON.
+    """
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if "--json" in sys.argv and sys.__stdout__ is not None:
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.__stdout__.encoding)
+        os.dup2(sys.stderr.fileno(), 1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

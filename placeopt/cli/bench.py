@@ -105,15 +105,9 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
                 "study": name,
                 "folder": str(folder),
                 "cells": summary.total,
-                "skipped": summary.skipped,
-                "done": summary.done,
-                "failed": summary.failed,
-                "left": summary.left,
-                "unsaved": summary.unsaved,
-                "interrupted": summary.interrupted,
                 "runtime": summary.seconds,
-                "errors": summary.errors,
-                "contradiction": summary.contradiction,
+                **common.told(summary, "skipped", "done", "failed", "left", "unsaved"),
+                **common.told(summary, "interrupted", "errors", "contradiction"),
             }
         )
         return

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, nearest
 from placeopt.model.objective import objective_of, time_text as seconds_text
 from placeopt.model.sizes import bytes_text as bytes_text
 
@@ -142,7 +144,7 @@ def dims(values: list[str] | None) -> dict[str, int]:
     found: dict[str, int] = {}
     for value in values or []:
         name, equals, number = value.partition("=")
-        if not (name and equals and number.isdigit() and int(number) > 0):
+        if not (name and equals and number.isdecimal() and int(number) > 0):
             raise InputError(
                 f"--dim: expected NAME=VALUE with a positive whole number, received '{value}'"
             )
@@ -160,7 +162,7 @@ def options(values: list[str] | None) -> dict[str, Any]:
         if not (key and equals):
             raise InputError(f"--option: expected KEY=VALUE, received '{value}'")
         option: Any = text
-        with suppress(json.JSONDecodeError):
+        with suppress(ValueError, RecursionError):
             option = json.loads(text)
         found[key.replace("-", "_")] = option
     return found
@@ -179,6 +181,36 @@ def reader_options(
     return {key: value for key, value in given.items() if value is not None}
 
 
+def is_word(source: str) -> bool:
+    """Whether a source is a bare word: no path, no prefix, and no file of that name."""
+    place = re.search(r"[:?#/\\]|\.[A-Za-z][A-Za-z0-9]+$", source)
+    return not place and not os.path.exists(source)
+
+
+def check_source(source: str) -> None:
+    """Refuse a bare word, and say which command takes it, or which name is near."""
+    if not is_word(source):
+        return
+    from placeopt.planning.launch_search import read_shape
+
+    near, hint = near_model(source), "expected a file, gen:NAME, onnx:NAME or torch:FILE.py:NAME"
+    if near != f"gen:{source}" and read_shape(source):
+        hint = f"'placeopt plan {source} --cluster 8xH100' takes this model, known by its shape"
+    elif near:
+        hint = f"did you mean {near}{'' if ':' in near else ', which placeopt plan takes'}?"
+    raise InputError(f"file '{source}': no such file; {hint}")
+
+
+def near_model(word: str) -> str:
+    """Return the generator or public model that is most like a word, "" if none is."""
+    from placeopt.instances.generators import generator_names
+    from placeopt.plans.model_shapes import public_names
+
+    generators = generator_names()
+    near = nearest(word.lower(), [*generators, *public_names()])
+    return f"gen:{near}" if near in generators else near
+
+
 def load_graph(
     source: str,
     format: str | None,
@@ -190,6 +222,7 @@ def load_graph(
     """Load the graph of a source."""
     from placeopt.instances.sources import load_graph as load
 
+    check_source(source)
     return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 
@@ -275,19 +308,46 @@ def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
     return report
 
 
+_json_outputs: list[Any] = []
+"""The output, while only JSON is written to it."""
+
+
+@contextmanager
+def only_json(wanted: bool) -> Iterator[None]:
+    """Send all that is printed in the block to the error stream, but what `print_json` prints:
+    plug-ins, models of the user's own and libraries may say something, too.
+    """
+    if not wanted:
+        yield
+        return
+    _json_outputs.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_outputs.pop()
+
+
 def print_json(data: dict[str, Any]) -> None:
     """Print one JSON object, with NaN and infinity as null."""
-    text = json_text(data)
+    text, output = json_text(data), [sys.stdout, *_json_outputs][-1]
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(output.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json_text(data, ascii=True)
-    sys.stdout.write(text)
+    output.write(text)
+    with suppress(OSError):  # whoever flushes it at the end says so
+        output.flush()
 
 
 def json_text(data: dict[str, Any], *, ascii: bool = False) -> str:
     """Return one JSON object and a line feed, with NaN and infinity as null."""
     return json.dumps(plain_json(data), ensure_ascii=ascii) + "\n"
+
+
+def told(value: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 def plain_json(value: Any) -> Any:

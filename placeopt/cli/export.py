@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +12,6 @@ import typer
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError
-from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
@@ -158,14 +160,14 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """Return the name of the cluster and the names of the devices that a placement file tells, ""
     and [] if none.
     """
-    import csv
-    import io
+    from placeopt.io.placement_file import open_placement
 
-    text = read_text(path, what="placement")
-    if text.lstrip()[:1] != "{":
-        rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
+    _, text, data = open_placement(path)
+    if data is None:
+        rows: list[list[str]] = []
+        with suppress(csv.Error):  # whoever reads the placement says what is wrong with it
+            rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
         return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops})
-    data = parse_json(text, f"placement '{path}'")
     data = data if isinstance(data, dict) else {}
     problem, table = data.get("problem"), data.get("device")
     values = table.values() if isinstance(table, dict) else ()

@@ -108,12 +108,9 @@ def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str
 
     return [
         {
-            "precision": need.precision,
-            "weights": need.weights,
-            "gradients": need.gradients,
+            **common.told(need, "precision", "weights", "gradients"),
             "optimizer_states": need.states,
-            "activations": need.activations,
-            "total": need.total,
+            **common.told(need, "activations", "total"),
             "per_device": -(-need.total // problem.num_devices),
         }
         for need in training_memory(graph)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common, interrupt
-from placeopt.model.errors import MissingExtraError
+from placeopt.model.errors import MissingExtraError, SolverError
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def jobs_command(
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
-    found = _PolicyComparison(problem, episodes, threads)
+    found, failed = _PolicyComparison(problem, episodes, threads), list[str]()
 
     def tell() -> None:
         if found.summaries:
@@ -98,7 +98,10 @@ def jobs_command(
             report = common.progress_callback(problem, show)
             for name in names:
                 announce(name)
-                found.add(name, seconds, show, report)
+                try:
+                    found.add(name, seconds, show, report)
+                except SolverError as error:  # a plug-in's; the others go on
+                    failed.append(str(error))
             if bound:
                 announce("bound")
                 found.bound(show)
@@ -114,6 +117,8 @@ def jobs_command(
         raise KeyboardInterrupt
     if interrupted:
         raise typer.Exit(interrupt.exit_code())
+    if failed:
+        raise SolverError("; ".join(failed))
 
 
 @dataclass
@@ -147,7 +152,8 @@ class _PolicyComparison:
         result = tuned_result(
             name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress
         )
-        assert result.solution is not None  # every job may be refused: there always is one
+        if result.solution is None:
+            raise SolverError(f"policy '{name}' gave no episode: {result.message}")
         runs = [result.solution]  # the episode on the first stream
         self.results[name] = result
         try:
@@ -182,16 +188,10 @@ class _PolicyComparison:
             "seed": problem.seed,
             "policies": [
                 {
-                    "policy": summary.policy,
-                    "blocking_rate": summary.blocking_rate,
-                    "ci95": list(summary.ci95),
-                    "mean_jct": summary.mean_jct,
+                    **common.told(summary, "policy", "blocking_rate", "ci95", "mean_jct"),
                     "speedup": summary.mean_speedup,
-                    "throughput": summary.throughput,
-                    "mean_degree": summary.mean_degree,
-                    "utilisation": summary.utilisation,
-                    "causes": summary.causes,
-                    "episodes": summary.episodes,
+                    **common.told(summary, "throughput", "mean_degree", "utilisation"),
+                    **common.told(summary, "causes", "episodes"),
                     "message": self.results[summary.policy].message,
                 }
                 for summary in self.summaries

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from placeopt.solving.registry import SolverSpec
 
 
-KINDS = ("placement", "pipeline", "jobs", "sharding", "plan")
-
-
 def solvers_command(
     name: Annotated[
         str | None, typer.Argument(help="Solver to explain: its paper, use and options.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="placement, pipeline, jobs, sharding or plan.")
+        str | None,
+        typer.Option("--kind", help="placement, split, pipeline, jobs, sharding or plan."),
     ] = None,
     options: Annotated[
         str | None, typer.Option("--options", help="The same as naming the solver.")
@@ -36,9 +34,10 @@ def solvers_command(
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
     from placeopt.solving.registry import specs
 
-    if kind is not None and kind not in KINDS:
+    kinds = tuple(dict.fromkeys(spec.kind for spec in specs().values()))
+    if kind is not None and kind not in kinds:
         raise InputError(
-            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind, KINDS)}"
+            f"--kind: expected {', '.join(kinds)}, received '{kind}'; {did_you_mean(kind, kinds)}"
         )
     name = name or options
     if name is not None:

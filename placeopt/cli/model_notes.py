@@ -233,7 +233,8 @@ def why_none(problem: Any) -> str:
         return ""
     from placeopt.api import solve
 
-    found = solve(problem.replace(memory="static"), "heft", evaluations=1).solution
+    plain = problem.replace(memory="static", objective="makespan")
+    found = solve(plain, "heft", evaluations=1).solution
     peaks = None if found is None else _peaks(problem, found, None)
     if peaks is None or (peaks <= problem.capacity).all():
         return ""

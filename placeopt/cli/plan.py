@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError, check_choice, nearest
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import time_text
 from placeopt.model.sizes import device_limits
 
@@ -224,16 +224,11 @@ def _devices_of_degrees(given: dict[str, int | None]) -> str:
 
 def _refuse_unknown(model: str, costs: Path | None) -> None:
     """Refuse a word that is no model of any kind, and say which kinds there are."""
-    from placeopt.instances.generators import generator_names
     from placeopt.planning.launch_search import read_shape
-    from placeopt.plans.model_shapes import public_names
 
-    if not (costs is None or costs.is_file()) or re.search(r"[:?/\\]|\.[A-Za-z]{3,}$", model):
+    if not (costs is None or costs.is_file()) or not common.is_word(model) or read_shape(model):
         return  # a name of a folder of tables, a source with a prefix, or a path
-    if Path(model).exists() or read_shape(model):
-        return
-    known = [*public_names(), *(f"gen:{name}" for name in generator_names())]
-    near = nearest(model.lower(), known)
+    near = common.near_model(model)
     raise InputError(
         f"plan: model '{model}' is no file, no public model that is known and no generator"
         f"{f' (near: {near})' if near else ''}; expected a file, gen:NAME, a name as llama3-70b, "

@@ -103,6 +103,7 @@ class ProblemOptions:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
+        common.check_source(self.source)
         words = ("objective", "format", *CHOICES, "group", "profiles", "overlap", "training")
         given = {key: value for key in words if (value := getattr(self, key)) not in (None, False)}
         self._refuse_idle_options()

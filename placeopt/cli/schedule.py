@@ -21,7 +21,7 @@ from placeopt.instances.training import resident_parts
 from placeopt.io import serialize
 from placeopt.io.serialize import result_object
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.errors import InputError, Refused
+from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.files import write_text
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import OnProgress
 
     Data = dict[str, Any]
-    Outcome = Result[PipelineSchedule] | Refused
-    """What comes of a solver: a result, or why it does not take the problem."""
+    Outcome = Result[PipelineSchedule] | Refused | SolverError
+    """What comes of a solver: a result, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,8 @@ def schedule_command(
     """
     folder = common.out_folder(out)
     memory = _memory(source, cluster, capacity, memory_limit)
+    if cluster is not None:
+        common.check_source(source)
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
     given = _SourceOptions(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
@@ -409,7 +411,7 @@ def _run_all(
     announce: Callable[[str], None],
     on_progress: OnProgress | None,
 ) -> list[Outcome]:
-    """Run every solver; one that does not take the problem gives its reason instead of a result."""
+    """Run every solver; one that has no result gives its reason instead."""
     outcomes: list[Outcome] = []
     for solver in solvers:
         try:
@@ -426,6 +428,10 @@ def _run_all(
                     on_progress=on_progress,
                 )
             )
+        except SolverError as error:  # a plug-in's; the others go on
+            if len(solvers) == 1:
+                raise
+            outcomes.append(error)
         except Refused as error:
             outcomes.append(error)
     return outcomes
@@ -619,20 +625,13 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> Data:
         return {"solver": name, "status": "unknown", "message": str(outcome), "value": None}
     data: Data = {} if outcome.solution is None else _schedule_object(outcome, outcome.solution)
     data |= {
-        "problem": outcome.problem,
-        "solver": outcome.solver,
+        **common.told(outcome, "problem", "solver"),
         "objective": outcome.objective_name,
         "value": common.plain_json(outcome.value),
         "seconds": outcome.seconds,
         "lower_bound": common.plain_json(outcome.lower_bound),
-        "bound_method": outcome.bound_method,
-        "gap": outcome.gap,
-        "status": outcome.status,
-        "stop_reason": outcome.stop_reason,
-        "evaluations": outcome.evaluations,
-        "runtime": outcome.runtime,
-        "seed": outcome.seed,
-        "message": outcome.message,
+        **common.told(outcome, "bound_method", "gap", "status", "stop_reason", "evaluations"),
+        **common.told(outcome, "runtime", "seed", "message"),
     }
     if shown.model is not None:
         data["bounds_hold_for"] = "this cut"
@@ -655,15 +654,9 @@ def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedul
         "period_bound": common.plain_json(max(schedule.size_bound, every)),
         "period_bound_holds_for": f"K = {schedule.pattern.size}" if for_size else "every K",
         "period_status": "optimal" if result.status == "optimal" else schedule.period_status,
-        "makespan": schedule.makespan,
-        "makespan_bound": schedule.makespan_bound,
-        "micro_batches": schedule.micro_batches,
         "tick_seconds": schedule.problem.tick_seconds,
-        "peak_memory": schedule.peak_memory,
-        "bubble_period": schedule.bubble_period,
-        "bubble_wall": schedule.bubble_wall,
-        "bubble_span": schedule.bubble_span,
-        "throughput": schedule.throughput,
+        **common.told(schedule, "makespan", "makespan_bound", "micro_batches", "peak_memory"),
+        **common.told(schedule, "bubble_period", "bubble_wall", "bubble_span", "throughput"),
         "repetend_size": schedule.pattern.size,
         "latency": schedule.pattern.latency(schedule.problem.span),
         "candidates": result.evaluations,

@@ -63,11 +63,8 @@ def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
             {
                 "problem": problem.name,
                 "objective": objective.name,
-                "value": report.value,
                 "seconds": float(report.value) * problem.tick_seconds,
-                "method": report.method,
-                "bounds": report.bounds,
-                "infeasible": report.infeasible,
+                **common.told(report, "value", "method", "bounds", "infeasible"),
                 "runtime": report.seconds,
             }
         )
@@ -250,10 +247,7 @@ def evaluate_command(
     execution = _execution(problem, given, queue)
     if execution is not None:
         data |= {
-            "makespan": execution.makespan,
-            "queue": execution.queue,
-            "busy": execution.busy,
-            "peak_memory": execution.peak_memory,
+            **common.told(execution, "makespan", "queue", "busy", "peak_memory"),
             "transfers": len(execution.transfers),
         }
         if folder is not None:

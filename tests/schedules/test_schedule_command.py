@@ -12,6 +12,7 @@ import placeopt as po
 from placeopt.cli import main
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.schedules import schedule
+from placeopt.solving.registry import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +147,26 @@ def test_solvers_that_do_not_suit_the_shape_are_skipped_with_one_line(
     table = out[: out.index("skipped")]
     assert "chimera" not in table
     assert "1f1b" in table
+
+
+@register("late-pipeline", kind="pipeline", objectives=("period",))
+class Late:
+    """Raises."""
+
+    name = "late-pipeline"
+
+    def search(self, problem, tracker):
+        """Fail."""
+        raise RuntimeError("out of order")
+
+
+def test_a_solver_that_fails_takes_no_other_along(capsys: pytest.CaptureFixture[str]):
+    """The others' schedules are shown, and why one has none; alone it ends with exit code 3."""
+    source = "shape:V?devices=2"
+    code, out, _ = output(capsys, "schedule", source, "-s", "late-pipeline,1f1b", "-n", "4")
+    assert (code, "skipped late-pipeline: " in out, "out of order" in out) == (0, True, True)
+    code, out, err = output(capsys, "schedule", source, "-s", "late-pipeline", "-n", "4")
+    assert (code, out, err.count("\n")) == (3, "", 1)
 
 
 def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(

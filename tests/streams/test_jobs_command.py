@@ -7,6 +7,7 @@ import json
 import pytest
 
 from placeopt.cli import main
+from placeopt.solving.registry import register
 
 SOURCE = "stream:ramp?models=gen:chain-mm&device=A100&jobs=30&beta=0.6&interval=0.02&groups=2&racks=2&servers=2"
 
@@ -140,3 +141,23 @@ def test_interrupt_keeps_what_is_done(capsys, monkeypatch):
     code, out, _ = run(capsys, SOURCE, "-p", "max-degree,min-degree", "--episodes", 2, "--json")
     assert code == 130
     assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
+
+
+@register("silent-degree", kind="jobs", objectives=("blocking",))
+class Silent:
+    """Finds nothing."""
+
+    name = "silent-degree"
+
+    def search(self, problem, tracker):
+        """Offer nothing."""
+
+
+def test_a_policy_that_fails_takes_no_other_along(capsys):
+    """What the others found is printed; the exit code and one line tell of the plug-in."""
+    code, out, err = run(
+        capsys, SOURCE, "-p", "silent-degree,max-degree", "--episodes", 2, "--json"
+    )
+    assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
+    assert (code, err.count("\n")) == (3, 1)
+    assert "policy 'silent-degree' gave no episode" in err
