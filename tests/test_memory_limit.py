@@ -70,6 +70,8 @@ def test_one_size_for_all_or_one_each():
     assert device_limits("1GiB", 3) == (2**30,) * 3
     assert device_limits("1GiB,2GiB", 2) == (2**30, 2**31)
     assert device_limits([5, 6], 2) == (5, 6)
+    assert device_limits(np.array([5, 6]), 2) == (5, 6)
+    assert device_limits(["1GiB", "2GiB"], 2) == (2**30, 2**31)
     with pytest.raises(InputError, match="one for each of 3 devices, received 2"):
         device_limits("1GiB,2GiB", 3)
 

@@ -274,8 +274,13 @@ class OpGraph(SharedTensors):
 
 
 def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
-    """Sort ops by (depth, index), where depth is the number of edges of the longest path from an op
-    without inputs.
+    """Sort ops by (depth, index); see `depths`."""
+    depth = depths(num_ops, source, consumer, op_names)
+    return np.argsort(depth, kind="stable").astype(np.int64)
+
+
+def depths(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
+    """Return the number of edges of the longest path to each op from an op without inputs.
 
     Edge i leads from op `source[i]` to op `consumer[i]`.
 
@@ -287,15 +292,14 @@ def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequ
     by_source = np.argsort(source, kind="stable")
     target = consumer[by_source]
     if (source[by_source] < target).all():
-        depth = np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))
-    else:
-        pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
-        waiting = np.bincount(consumer, minlength=num_ops)
-        depth = np.array(_depths(waiting.tolist(), pointer.tolist(), target.tolist()))
-        if depth.min() < 0:
-            cycle = _name_cycle(depth < 0, source, consumer, op_names)
-            raise InputError(f"the graph has a cycle: {cycle}")
-    return np.argsort(depth, kind="stable").astype(np.int64)
+        return np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))
+    pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
+    waiting = np.bincount(consumer, minlength=num_ops)
+    depth = np.array(_depths(waiting.tolist(), pointer.tolist(), target.tolist()))
+    if depth.min() < 0:
+        cycle = _name_cycle(depth < 0, source, consumer, op_names)
+        raise InputError(f"the graph has a cycle: {cycle}")
+    return depth
 
 
 def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:

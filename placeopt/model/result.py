@@ -117,7 +117,7 @@ class Result(Shown, Generic[SolutionT]):
     bound_method : which bound proved it.
     queue : execution under which `value` holds ("" where the objective has no queue).
     message : one line a person should read (why infeasible, what was given up); usually empty.
-    objective_name : what the value is: "makespan", "period", "latency", "blocking" or "measured".
+    objective_name : what the value is: the name of the objective, or "measured".
     problem_hash : of the problem it solves, "" if unknown.
     tactics : what each tactic of the search did, where it has tactics.
     given : the problem itself, for pictures and tables; None where the result was read from a file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from placeopt.model.errors import InputError
 
@@ -14,8 +14,8 @@ UNITS = {
 }
 """Bytes of every unit that is understood."""
 
-MemoryLimit = int | str | Sequence[int]
-"""Bytes per device: a number, a text such as "16GiB" or "16GiB,40GiB", or one number per device."""
+MemoryLimit = int | str | Sequence[int | str]
+"""Bytes per device: a number, a text such as "16GiB" or "16GiB,40GiB", or one for each device."""
 
 
 def bytes_text(size: float) -> str:
@@ -66,10 +66,10 @@ def device_limits(limit: MemoryLimit, num_devices: int) -> tuple[int, ...]:
     InputError
         If there are neither one nor `num_devices` sizes, or one is none.
     """
-    if isinstance(limit, str):
-        sizes = parse_bytes(limit, "--memory-limit")
-    else:
-        sizes = [int(x) for x in limit] if isinstance(limit, Sequence) else [int(limit)]
+    parts = limit if isinstance(limit, Iterable) and not isinstance(limit, str) else [limit]
+    sizes: list[int] = []
+    for part in parts:
+        sizes += parse_bytes(part, "--memory-limit") if isinstance(part, str) else [int(part)]
     if min(sizes, default=0) < 1:
         raise InputError(f"memory_limit: expected bytes >= 1 per device, received {limit}")
     if len(sizes) == 1:

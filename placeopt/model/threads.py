@@ -24,7 +24,7 @@ T = TypeVar("T")
 def num_threads() -> int:
     """Cores that evaluation may use: PLACEOPT_THREADS, or those available to the process."""
     wanted = os.environ.get("PLACEOPT_THREADS", "")
-    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else num_cores()
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else num_cores()
 
 
 def num_cores() -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.graph import depths
 from placeopt.plotting.style import COLOURS, GREY, new_figure
 
 if TYPE_CHECKING:
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
 
 def levels(graph: OpGraph) -> Ints:
     """Return the number of edges on the longest path from a source to each op, shape (num_ops,)."""
-    rank = np.argsort(graph.topological_order)
-    level = [0] * graph.num_ops
-    for u, v in graph.edges[np.argsort(rank[graph.edges[:, 0]])].tolist():
-        level[v] = max(level[v], level[u] + 1)
-    return np.array(level, np.int64)
+    return depths(graph.num_ops, graph.edge_source, graph.consumer, graph.op_names)
 
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:

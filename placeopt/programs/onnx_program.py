@@ -316,9 +316,11 @@ def parts_of(
 def providers(device: str) -> list[Any]:
     """Return the execution providers of a device, the preferred one first."""
     kind, _, number = device.partition(":")
-    if kind == "cuda":
-        return [["CUDAExecutionProvider", {"device_id": int(number or 0)}], "CPUExecutionProvider"]
-    return ["CPUExecutionProvider"]
+    if kind != "cuda":
+        return ["CPUExecutionProvider"]
+    if not (number or "0").isdecimal():
+        raise InputError(f"device '{device}': expected cuda:0, cuda:1, ..., or the name of a CPU")
+    return [["CUDAExecutionProvider", {"device_id": int(number or 0)}], "CPUExecutionProvider"]
 
 
 def open_runner(folder: Path, threads: int = 0) -> onnx_runner.Runner:

@@ -479,5 +479,6 @@ def _alone(name: str) -> Iterator[None]:
     with open(
         Path(tempfile.gettempdir()) / f"placeopt-{user}-{place:08x}-{name}.lock", "w"
     ) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # without locks several compile the same
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -61,8 +61,8 @@ def search_within(
     if seconds is None or not (large or foreign):
         search()
         return
-    end = tracker.seconds_left + (0.0 if large else max(seconds, PATIENCE))
-    end += tracker.elapsed
+    more = 0.0 if large else max(seconds, PATIENCE)
+    end = tracker.elapsed + tracker.seconds_left + more
     call = BackgroundCall(search)
     call.begin("placeopt-search")
     try:

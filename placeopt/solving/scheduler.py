@@ -33,8 +33,9 @@ constant is not for a lane with a tactic whose runs are as long as the whole sol
 every other tactic has had the (m + 1)th part of that run, or gains less.
 
 A tactic that offers nothing before some seconds (a model has to be built) costs twice these seconds
-before its first piece, which is as long. They are asked for before each turn: what is left of a
-problem shrinks, and a part may not begin before another tactic has found something.
+before its first piece, which is as long; where evaluations are the limit, no seconds are asked for.
+They are asked for before each turn: what is left of a problem shrinks, and a part may not begin
+before another tactic has found something.
 
 A tactic that waits for what another one has to find gives its turn up: a look counts as if its
 cost had been spent, so that looks are few and it has nothing to make up for when it goes on. If all

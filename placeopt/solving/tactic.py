@@ -57,7 +57,9 @@ class Tactic(Protocol):
         ...
 
     def least(self, facts: Any) -> float:
-        """Seconds before which it offers nothing, about: it waits for a turn of that length."""
+        """Seconds before which it offers nothing, about: it waits for a turn of that length. Asked
+        where seconds are the limit.
+        """
         ...
 
     def steps(self, state: State) -> Iterator[str | None]:

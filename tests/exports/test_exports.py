@@ -449,6 +449,8 @@ def test_cuda_devices_get_their_provider():
         "CPUExecutionProvider",
     ]
     assert providers("cpu") == ["CPUExecutionProvider"]
+    with pytest.raises(po.InputError, match="device 'cuda:x': expected cuda:0"):
+        providers("cuda:x")
 
 
 # --- jax, CSV, devices
