@@ -211,10 +211,9 @@ def _integer(
     model.maximize(sum(taken))
     solver = cp_solver(workers=num_workers, seconds=seconds, seed=seed)
     status = solve_interruptibly(solver, model)
-    bound = -int(
-        solver.response_proto.inner_objective_lower_bound
-    )  # the model minimises minus the completed jobs
-    return min(problem.num_jobs, bound), status == cp_model.OPTIMAL
+    # the model minimises minus the completed jobs; 0 is no bound yet, as any job alone completes
+    bound = -int(solver.response_proto.inner_objective_lower_bound) or size
+    return min(size, bound), status == cp_model.OPTIMAL
 
 
 def _add_blocks(

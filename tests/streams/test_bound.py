@@ -100,3 +100,11 @@ def test_what_exact_cannot_do():
         offline_bound(stream(5, rule="published"), method="exact")
     with pytest.raises(InputError, match="expected one of lp, cp-sat, exact, received 'magic'"):
         offline_bound(stream(5), method="magic")
+
+
+@pytest.mark.parametrize("jobs", [100, 400])
+def test_integers_without_time_for_any_prove_no_more_than_prices(jobs):
+    """CP-SAT that has not begun to search has no bound, which is no bound of zero jobs."""
+    problem = stream(jobs, load=1.2)
+    bound = offline_bound(problem, method="cp-sat", seconds=0.0).blocked
+    assert bound <= min(every_policy(problem))
