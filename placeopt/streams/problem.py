@@ -225,6 +225,8 @@ class JobStreamProblem(ArrayHolder):
                 f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, "
                 "before 0"
             )
+        if int(self.arrival.max()) >= MAX_SUM:
+            raise InputError(f"stream '{self.name}': arrivals pass 2^62 ticks; use larger ones")
         late = np.flatnonzero(np.diff(self.arrival) < 0)
         if late.size:
             job = int(late[0]) + 1

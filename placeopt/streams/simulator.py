@@ -265,7 +265,8 @@ class Episode(ArrayHolder):
     def utilisation(self) -> float:
         """Mean fraction of servers held by started jobs, up to the horizon."""
         started = self.jct > 0
-        length = np.minimum(self.jct[started], self.problem.horizon - self.problem.arrival[started])
+        left = self.problem.horizon - self.problem.arrival[started]
+        length = np.clip(left, 0, self.jct[started])
         held = float((length.astype(np.float64) * self.held[started]).sum())
         return held / (self.problem.horizon * self.problem.num_servers)
 

@@ -14,9 +14,8 @@ reinforcement learning and graph neural networks" (PAC-ML), 2023.
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
-import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -28,6 +27,7 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, to_ticks
 from placeopt.model.errors import InputError
+from placeopt.model.files import is_file, read_json, read_text, read_toml
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
 from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles
@@ -106,6 +106,7 @@ class StreamSpec:
     redraw: bool | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", str(self.beta))
         if self.jobs < 1:
             raise InputError(f"stream '{self.name}': jobs must be >= 1, received {self.jobs}")
         if self.arrivals not in ("fixed", "poisson"):
@@ -221,19 +222,13 @@ def _parse_query(source: str) -> dict[str, Any]:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    if not is_file(path):
         raise InputError(
-            f"stream '{path}': {getattr(error, 'strerror', None) or error}; expected "
-            "stream:ramp?..., or a .json, .toml or .csv file"
-        ) from error
-    try:
-        options = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"stream '{path}' is not valid {path.suffix.lstrip('.').upper() or 'JSON'}: {error}"
-        ) from error
+            f"stream '{path}': no such file; expected stream:ramp?..., or a .json, .toml or .csv "
+            "file"
+        )
+    read = read_toml if path.suffix == ".toml" else read_json
+    options = read(path, what="stream")
     if not isinstance(options, dict):
         raise InputError(
             f"stream '{path}': expected an object of options, received {type(options).__name__}"
@@ -356,24 +351,20 @@ class _Row:
 
 def _read_trace(path: Path) -> list[_Row]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            header = [name.strip() for name in reader.fieldnames or ()]
-            if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
-                raise InputError(
-                    f"trace '{path}': expected the header arrival,model,deadline or "
-                    f"arrival,model,beta, received '{','.join(header)}'"
-                )
-            reader.fieldnames = header
-            rows = [
-                _row(line, header[2], f"trace '{path}', line {i}")
-                for i, line in enumerate(reader, start=2)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"trace '{path}': {getattr(error, 'strerror', None) or error}; expected a CSV file "
-            "with the header arrival,model,deadline"
-        ) from error
+        reader = csv.DictReader(io.StringIO(read_text(path, what="trace"), newline=""))
+        header = [name.strip() for name in reader.fieldnames or ()]
+        if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
+            raise InputError(
+                f"trace '{path}': expected the header arrival,model,deadline or "
+                f"arrival,model,beta, received '{','.join(header)}'"
+            )
+        reader.fieldnames = header
+        rows = [
+            _row(line, header[2], f"trace '{path}', line {i}")
+            for i, line in enumerate(reader, start=2)
+        ]
+    except csv.Error as error:
+        raise InputError(f"trace '{path}': not valid CSV: {error}") from error
     if not rows:
         raise InputError(f"trace '{path}': expected at least one job, received none")
     for i, (before, after) in enumerate(pairwise(rows), start=3):

@@ -18,8 +18,12 @@ from placeopt.streams.objective import BLOCKING
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: stream(20, beta="C", rule="published"), lambda: few_jobs(0)],
-    ids=["drawn", "trace"],
+    [
+        lambda: stream(20, beta="C", rule="published"),
+        lambda: stream(20, beta=0.5),
+        lambda: few_jobs(0),
+    ],
+    ids=["drawn", "one fraction", "trace"],
 )
 def test_streams_round_trip(make, tmp_path):
     """The problem read back is the same, to its digest and to the streams drawn like it."""

@@ -177,6 +177,14 @@ def test_figures_of_an_episode():
     assert episode.utilisation == pytest.approx(30 / 80, rel=1e-6)
 
 
+def test_a_job_that_arrives_after_the_horizon_uses_nothing_of_it():
+    """It is unfinished, and what it holds is no negative share of the servers."""
+    problem = by_hand([0, 50], [10, 10], 40)
+    episode = simulate(problem, DegreePolicy("constant-degree", degree=1))
+    assert [CAUSES[c] for c in episode.cause] == ["completed", "unfinished"]
+    assert episode.utilisation == pytest.approx(10 / 80, rel=1e-6)
+
+
 def test_occupancy_adds_up_to_utilisation():
     """The bins of the occupancy picture average to the utilisation."""
     problem = stream(80, load=1.2)

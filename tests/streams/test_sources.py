@@ -260,7 +260,7 @@ def test_wrong_traces(profiles, tmp_path, text, words):
 def test_wrong_files(profiles, tmp_path):
     """Missing and damaged files, unknown kinds and missing profiles are one line each."""
     for name, text, words in (
-        ("a.json", "{", "not valid JSON"),
+        ("a.json", "{,", "not valid JSON"),
         ("b.toml", "x = [", "not valid TOML"),
         ("c.json", "[1]", "expected an object"),
     ):
@@ -286,6 +286,7 @@ def test_wrong_files(profiles, tmp_path):
     [
         ({"arrival": [3, 2]}, "arrivals out of order: job 1 arrives at 2e-09, job 0 at 3e-09"),
         ({"arrival": [-3, 2]}, "job 0 arrives at -3e-09, before 0"),
+        ({"arrival": [0, 2**62]}, r"arrivals pass 2\^62 ticks"),
         ({"deadline": [1, -2]}, "job 1 has a negative deadline"),
         ({"model": [0, 9]}, "model indices must be 0..2"),
         ({"arrival": [], "model": [], "deadline": []}, "at least one job"),
