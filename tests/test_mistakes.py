@@ -172,7 +172,7 @@ MISTAKES = [
     ("plan-hosts", "plan {gpt} -c 8xA100 -b 8 --lose A100", "received 'A100'", "KIND/HOST"),
     ("mesh", "shard {g} --mesh 2by4", "received '2by4'", "--mesh: expected sizes such as 2x4"),
     ("mesh-devices", "shard gen:ffnn --mesh 2x2", "mesh 2x2", "expected 4 devices"),
-    ("stream", "jobs gen:fork-join", "No such file", "expected stream:ramp?"),
+    ("stream", "jobs gen:fork-join", "no such file", "expected stream:ramp?"),
     ("stream-policy", "jobs {jobs} -p constant", "policy 'constant'", "known: constant-degree"),
     ("stream-profiles", "jobs stream:ramp?beta=A", "needs measured profiles", "--profiles DIR"),
     ("profile-model", "profile {g}", "expected a model that can be run", "give --trace"),

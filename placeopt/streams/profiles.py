@@ -18,6 +18,7 @@ import numpy as np
 
 from placeopt.model.arrays import ArrayHolder, Floats, Ints, frozen
 from placeopt.model.errors import InputError
+from placeopt.model.files import is_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -285,12 +286,12 @@ def _profile(
                 "a job stream needs measured profiles: give their folder by --profiles DIR"
             )
         path = folder / f"{model}.txt"
-        if path.is_file():
+        if is_file(path):
             from placeopt.instances.readers.pipedream import read_pipedream
 
             profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
             return profile.without_input() if zero_input else profile
-        if not (folder / model).is_file():
+        if not is_file(folder / model):
             known = sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower())
             raise InputError(
                 f"model '{model}' is not among the profiles in '{folder}'; known: "
