@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
@@ -104,6 +104,20 @@ def time_reversed(problem: PipelineProblem) -> PipelineProblem:
         micro_batches=problem.micro_batches,
         tick_seconds=problem.tick_seconds,
     )
+
+
+def cp_limits(tracker: Tracker[Any], seconds: float, num_workers: int) -> dict[str, Any]:
+    """Return how CP-SAT runs for about so many seconds: where evaluations are the limit, by one
+    worker and its own clock, so that the answer is the same everywhere.
+    """
+    if tracker.budget.evaluations is None:
+        return {"seconds": seconds, "num_workers": num_workers, "seed": tracker.seed}
+    return {
+        "seconds": tracker.seconds_left,
+        "effort": seconds,
+        "num_workers": 1,
+        "seed": tracker.seed,
+    }
 
 
 def prove_first(problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> bool:

@@ -232,7 +232,8 @@ class CyclicModel:
         completes to shorter schedules, and the search is faster.
         """
         b = self.problem.num_blocks
-        horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
+        # Lags may be many times the period, and with them the latest start
+        horizon = max(self.period * (2 * self.num_instances + 2), self._latest) + max(self._span)
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
         sinks = [i for i, after in enumerate(self.problem.successors) if not after]
         for q, last, first in itertools.product(range(self.size), sinks, self._sources):
@@ -247,11 +248,13 @@ class CyclicModel:
         self.model.minimize(max(1, weight) * latency + starts)
 
     def solve(
-        self, seconds: float, *, num_workers: int, seed: int, first_only: bool = True
+        self, seconds: float, *, num_workers: int, first_only: bool = True, **limits: Any
     ) -> tuple[str, Repetend | None]:
-        """Return ("feasible" | "optimal" | "infeasible" | "unknown", pattern or None)."""
+        """Return ("feasible" | "optimal" | "infeasible" | "unknown", pattern or None); `limits` as
+        `cp_solver` takes them.
+        """
         solver = cp_solver(
-            workers=num_workers, seconds=seconds, seed=seed, stop_after_first_solution=first_only
+            workers=num_workers, seconds=seconds, stop_after_first_solution=first_only, **limits
         )
         status = solve_interruptibly(solver, self.model)
         if status == cp_model.INFEASIBLE:
@@ -313,15 +316,15 @@ def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
         return False
     image = np.array([swap[i] for i in range(problem.num_blocks)])
     places = all(
-        sorted(to[problem.devices_of(i)].tolist()) == sorted(problem.devices_of(j).tolist())
+        sorted(to[problem.devices_of(i)].tolist()) == problem.devices_of(j).tolist()
         for i, j in swap.items()
     )
     edges = set(problem.edges)
     return (
         places
-        and bool((problem.span[image] == problem.span).all())
-        and bool((problem.capacity[to] == problem.capacity).all())
-        and bool((problem.memory[np.ix_(image, to)] == problem.memory).all())
+        and np.array_equal(problem.span[image], problem.span)
+        and np.array_equal(problem.capacity[to], problem.capacity)
+        and np.array_equal(problem.memory[np.ix_(image, to)], problem.memory)
         and {(swap[u], swap[v], lag) for u, v, lag in edges} == edges
     )
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.schedules.bounds import best_bound
-from placeopt.schedules.completion import offer_pattern
+from placeopt.schedules.completion import cp_limits, offer_pattern
 from placeopt.schedules.cyclic import CyclicModel, tighten
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
@@ -88,6 +88,7 @@ class PeriodSearch:
             self._offer_repeated(pattern)
         # The most time for one period before others are tried; later rounds have 4 times as long
         first = min(2.0, 1 / 6 * self.seconds_left)
+        timed = self.tracker.budget.evaluations is None
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low
@@ -95,7 +96,8 @@ class PeriodSearch:
                 # Deciding the period just below the pattern's ends the search, or shortens the
                 # pattern.
                 last = (
-                    self.pattern is not None
+                    timed
+                    and self.pattern is not None
                     and wanted == self.pattern.period - 1
                     and seconds > first
                 )
@@ -141,9 +143,7 @@ class PeriodSearch:
         if answer is None:
             model = CyclicModel(self.problem, period, self.size)
             time = self.seconds_left if last else min(self.seconds_left, seconds)
-            status, pattern = model.solve(
-                time, num_workers=self.num_workers, seed=self.tracker.seed
-            )
+            status, pattern = model.solve(**cp_limits(self.tracker, time, self.num_workers))
             if status == "unknown":
                 self._offer_placed()
                 return False

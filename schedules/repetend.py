@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.completion import complete, offer_pattern, prove_first
+from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.period_search import PeriodSearch
@@ -140,12 +140,9 @@ class RepetendSolver(SearchSolver):
             model = CyclicModel(problem, pattern.period, pattern.size)
             if attempt == 0:
                 model.minimize_latency()
-            _, other = model.solve(
-                seconds,
-                num_workers=self.num_workers,
-                seed=tracker.seed + attempt,
-                first_only=attempt > 0,
-            )
+            limits = cp_limits(tracker, seconds, self.num_workers)
+            limits["seed"] += attempt
+            _, other = model.solve(**limits, first_only=attempt > 0)
             if other is None:
                 continue
             start = complete(problem, other, tracker.seconds_left)
@@ -165,12 +162,8 @@ class RepetendSolver(SearchSolver):
         if self.period >= best_bound(problem)[0] * self.size:
             model = CyclicModel(problem, self.period, self.size, for_latency=True)
             model.minimize_latency()
-            status, pattern = model.solve(
-                tracker.seconds_left,
-                num_workers=self.num_workers,
-                seed=tracker.seed,
-                first_only=False,
-            )
+            limits = cp_limits(tracker, tracker.seconds_left, self.num_workers)
+            status, pattern = model.solve(**limits, first_only=False)
         tracker.count()
         if pattern is None:
             words = (

@@ -31,7 +31,7 @@ from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import longest_ways
-from placeopt.schedules.completion import complete, offer_pattern, prove_first
+from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
 from placeopt.schedules.solution import Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -72,7 +72,8 @@ class TesselSolver(SearchSolver):
             if _chain_bound(assignment, reach) >= period or _overfull(problem, assignment):
                 continue
             model = _AssignmentModel(problem, assignment, period - 1)
-            found = model.solve(tracker.seconds_left, self.num_workers, tracker.seed)
+            limits = cp_limits(tracker, tracker.seconds_left, self.num_workers)
+            found = model.solve(**limits)
             tracker.count()
             if found is not None:
                 best, period = found, found.period
@@ -136,9 +137,9 @@ class _AssignmentModel:
             self.before[i, c], self.before[c, i] = flag, ~flag
         return self.before[i, c]
 
-    def solve(self, seconds: float, num_workers: int, seed: int) -> Repetend | None:
+    def solve(self, num_workers: int, **limits: Any) -> Repetend | None:
         """Return the repetend of least period, or None."""
-        solver = cp_solver(workers=num_workers, seconds=seconds, seed=seed)
+        solver = cp_solver(workers=num_workers, **limits)
         if solve_interruptibly(solver, self.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         period = int(solver.value(self.period))

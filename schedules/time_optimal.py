@@ -27,7 +27,13 @@ from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.completion import affordable_passes, justify, offer_schedule, prove_first
+from placeopt.schedules.completion import (
+    affordable_passes,
+    cp_limits,
+    justify,
+    offer_schedule,
+    prove_first,
+)
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.period_search import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule
@@ -207,8 +213,13 @@ class _MakespanModel:
 
     def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:
         """Offer every schedule that is found; return the proven lower bound on the makespan."""
-        solver = cp_solver(workers=num_workers, seconds=tracker.seconds_left, seed=tracker.seed)
+        timed = tracker.budget.evaluations is None
+        # Where evaluations are the limit, each is a second of CP-SAT's own clock
+        seconds = tracker.seconds_left if timed else tracker.evaluations_left
+        limits = cp_limits(tracker, seconds, num_workers)
+        solver = cp_solver(workers=limits.pop("num_workers"), **limits)
         solve_interruptibly(solver, self.model, _OfferEach(self, tracker))
-        tracker.count()
+        done = 1 if timed else int(solver.response_proto.deterministic_time)
+        tracker.count(max(1, min(done, tracker.evaluations_left)))
         bound = solver.best_objective_bound
         return round(bound) if 0 < bound < EXACT_FLOAT else 0

@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from random_pipelines import random_blocks
 
 import placeopt as po
+from placeopt.model.cp_sat import cp_solver
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
@@ -419,3 +420,33 @@ def test_same_seed_same_answer():
     problem = po.load_pipeline("shape:NN?devices=4&memory=6")
     first, second = (schedule(problem, num_workers=1, seed=3).start for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_least_latency_where_a_lag_is_many_periods_long():
+    """The latency may be any number of periods: the least one is found and proved."""
+    blocks = [Block("F0", "F", (0,), 1), Block("F1", "F", (1,), 1, after=(("F0", 50),))]
+    problem = PipelineProblem.from_blocks("far", blocks, ["a", "b"], micro_batches=4)
+    result = schedule_result(problem, period=1, num_workers=1)
+    assert "latency 52 ticks" in result.message
+    assert "proved least" in result.message
+    assert result.solution.pattern.latency(problem.span) == 52
+
+
+@pytest.mark.parametrize("solver", ["repetend", "time-optimal"])
+def test_a_limit_of_evaluations_gives_one_answer(solver: str, monkeypatch: pytest.MonkeyPatch):
+    """CP-SAT then runs by one worker and its own clock, and never without a limit."""
+    asked: list[dict[str, object]] = []
+
+    def recorded(**limits: object) -> object:
+        asked.append(limits)
+        return cp_solver(**limits)
+
+    for module in ("cyclic", "time_optimal"):
+        monkeypatch.setattr(f"placeopt.schedules.{module}.cp_solver", recorded)
+    problem = po.load_pipeline("shape:NN?devices=4&memory=4&micro_batches=9")
+    results = [po.solve(problem, solver, evaluations=4, seed=3) for _ in range(2)]
+    assert asked
+    assert all(limits["workers"] == 1 and 0 < limits["effort"] < 60 for limits in asked)
+    starts = [result.solution.start.tolist() for result in results]
+    assert starts[0] == starts[1]
+    assert all(result.evaluations <= 4 for result in results)
