@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
 WORDS = ("none", "layer", "block")
 
@@ -56,10 +57,10 @@ def group_ops(graph: OpGraph, group: str | int | None) -> OpGraph:
     if group in (None, "none"):
         return graph
     if count is None:
-        return _colocated(graph, _pairs(graph, str(group)))
+        return colocated(graph, _pairs(graph, str(group)))
     from placeopt.instances.coarsen import group_labels
 
-    whole = _colocated(graph, _pairs(graph, "block")) if any(layer_paths(graph)) else graph
+    whole = colocated(graph, _pairs(graph, "block")) if any(layer_paths(graph)) else graph
     return _labelled(graph, group_labels(whole, count))
 
 
@@ -94,7 +95,8 @@ def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
         )
     label = list(paths) if word == "layer" else [block_of(path) for path in paths]
     around = _prefixes(label) if word == "block" else {""}
-    pairs = _same_pass(graph)
+    # the passes of a module share its weights
+    pairs = list(enumerate(families(graph).tolist()))
     first: dict[str, int] = {}
     loose = set()
     for op, path in enumerate(label):
@@ -127,18 +129,18 @@ def block_of(path: str) -> str:
     return path
 
 
-def _same_pass(graph: OpGraph) -> list[tuple[int, int]]:
-    """Tie the backward ops of an op ("linear/igrad") to it: a module's passes share its weights."""
-    index = {name: op for op, name in enumerate(graph.op_names)}
-    found = []
-    for op in np.flatnonzero(graph.backward).tolist():
-        base = index.get(graph.op_names[op].rpartition("/")[0])
-        if base is not None:
-            found.append((base, op))
-    return found
+def families(graph: OpGraph | PlacementProblem) -> Ints:
+    """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
+    (num_ops,).
+    """
+    index = {name: i for i, name in enumerate(graph.op_names)}
+    family = np.arange(graph.num_ops)
+    for i in np.flatnonzero(graph.backward).tolist():
+        family[i] = index.get(graph.op_names[i].rpartition("/")[0], i)
+    return family
 
 
-def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
+def colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     """Return the graph whose ops share a device where pairs, or ids that are there already, say
     so.
     """

@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.clusters import make_cluster
-from placeopt.instances.sources import load, load_graph, with_costs
+from placeopt.instances.module_groups import families
+from placeopt.instances.sources import limited, load, load_graph, with_costs
 from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
 from placeopt.model.arrays import UNLIMITED, Flags, Ints
@@ -48,7 +49,6 @@ from placeopt.model.placement import Placement
 from placeopt.model.result import Budget
 from placeopt.schedules.from_model import (
     ALL,
-    families,
     is_table,
     join_passes,
     pipeline_of_placement,
@@ -154,6 +154,11 @@ def _one_replica(shape: str, stages: int, cluster: Cluster) -> Cluster:
         raise InputError(f"shape {shape} needs an even number of devices, received {stages}")
     if shape in ("X", "K") and not _replicable(group, 1 if shape == "X" else stages // 2):
         raise InputError(f"shape {shape} needs equal devices, '{group.name}' has different ones")
+    different = group.link_class != group.link_class[::-1, ::-1]
+    if shape == "X" and different[~np.eye(stages, dtype=np.bool_)].any():
+        raise InputError(
+            f"shape X needs the same links from either end, those of '{group.name}' differ"
+        )
     return group
 
 
@@ -407,13 +412,7 @@ def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:
     part = -(-spread // cluster.num_devices)
     if share == 1 and part == 0:
         return cluster
-    return with_memory(cluster, [max(0, int(x.memory * share) - part) for x in cluster.devices])
-
-
-def with_memory(cluster: Cluster, sizes: Iterable[int]) -> Cluster:
-    """Return the cluster with so many bytes on each of its devices."""
-    devices = zip(cluster.devices, sizes, strict=True)
-    return replace(cluster, devices=tuple(replace(x, memory=size) for x, size in devices))
+    return limited(cluster, [max(1, int(x.memory * share) - part) for x in cluster.devices])
 
 
 def _replicable(cluster: Cluster, stages: int) -> bool:
@@ -585,20 +584,10 @@ def cut_source(
             "clusters')"
         )
     if memory is not None:
-        devices = with_memory(devices, _for_each(devices, memory))
+        devices = limited(devices, memory)
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)
     whole = with_passes(graph, mode)
     cut = cut_model(shape, devices.num_devices, whole, devices, mode, seconds)
     return ModelCut(cut, load(graph, devices, objective="period"), words)
-
-
-def _for_each(devices: Cluster, memory: Sequence[int]) -> list[int]:
-    """Return the bytes of each device, from one number for all or one for each."""
-    if len(memory) not in (1, devices.num_devices):
-        raise InputError(
-            f"memory: expected one number of bytes, or one for each of {devices.num_devices} "
-            f"devices, received {len(memory)}"
-        )
-    return list(memory) * (devices.num_devices if len(memory) == 1 else 1)

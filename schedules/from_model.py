@@ -23,16 +23,18 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
+from placeopt.instances.module_groups import colocated, families
 from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.shapes import check_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,17 +54,6 @@ FORWARD, INPUTS, WEIGHTS, UPDATE = range(4)
 optimizer update."""
 
 
-def families(graph: OpGraph | PlacementProblem) -> Ints:
-    """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
-    (num_ops,).
-    """
-    index = {name: i for i, name in enumerate(graph.op_names)}
-    family = np.arange(graph.num_ops)
-    for i in np.flatnonzero(graph.backward).tolist():
-        family[i] = index.get(graph.op_names[i].rpartition("/")[0], i)
-    return family
-
-
 def join_passes(graph: OpGraph) -> OpGraph:
     """Tie the backward ops of every op to its device, so that a stage's passes stay together.
 
@@ -71,16 +62,7 @@ def join_passes(graph: OpGraph) -> OpGraph:
     """
     if not graph.backward.any():
         return graph
-    ties = nx.Graph(enumerate(families(graph).tolist()))
-    first: dict[int, int] = {}
-    for v, group in enumerate(graph.colocation.tolist()):
-        if group >= 0:
-            ties.add_edge(v, first.setdefault(group, v))
-    colocation = np.full(graph.num_ops, -1)
-    for together in nx.connected_components(ties):
-        if len(together) > 1:
-            colocation[list(together)] = min(together)
-    return replace(graph, colocation=colocation)
+    return colocated(graph, list(enumerate(families(graph).tolist())))
 
 
 def least_work(problem: PlacementProblem, mode: str) -> int:
@@ -258,13 +240,16 @@ class PlacedModel:
     def __post_init__(self) -> None:
         problem, device = self.problem, self.device
         n, k = problem.num_ops, problem.num_devices
-        if device.shape != (n,):
+        check_mode(self.mode)
+        for what, column in (("device", device), ("parts", self.part)):
+            if column.shape != (n,):
+                raise InputError(
+                    f"{what}: expected one entry per op ({n}), received shape {column.shape}"
+                )
+        unknown = device[(device < ALL) | (device >= k)]
+        if unknown.size:
             raise InputError(
-                f"device: expected one entry per op ({n}), received shape {device.shape}"
-            )
-        if device.min() < ALL or device.max() >= k:
-            raise InputError(
-                f"device: expected 0..{k - 1}, or -1 for all devices, received {device.max()}"
+                f"device: expected 0..{k - 1}, or -1 for all devices, received {unknown[0]}"
             )
         bad = (device >= 0) & (problem.compute[np.arange(n), np.maximum(device, 0)] < 0)
         if bad.any():
@@ -396,16 +381,7 @@ def _merged(model: PlacedModel, pieces: list[Piece]) -> list[Piece]:
 
 def _detour(graph: nx.DiGraph, source: int, target: int) -> bool:
     """Whether a path of two or more edges leads from source to target."""
-    reached = [v for v in graph[source] if v != target]
-    seen = set(reached)
-    while reached:
-        for v in graph[reached.pop()]:
-            if v == target:
-                return True
-            if v not in seen:
-                seen.add(v)
-                reached.append(v)
-    return False
+    return any(v != target and nx.has_path(graph, v, target) for v in graph[source])
 
 
 def spans(model: PlacedModel, pieces: Sequence[Piece]) -> list[int]:

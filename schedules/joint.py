@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters import make_cluster
-from placeopt.instances.sources import load, load_graph
+from placeopt.instances.sources import limited, load, load_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import time_text
@@ -32,7 +32,6 @@ from placeopt.schedules.cuts import (
     ModelCut,
     cut_model,
     first_devices,
-    with_memory,
     with_passes,
 )
 from placeopt.schedules.from_model import least_work
@@ -90,6 +89,8 @@ class JointOptions:
                 f"{list(self.micro_batches)}"
             )
         check_mode(self.mode)
+        if self.stages is not None and min(self.stages, default=1) < 1:
+            raise InputError(f"stages: expected at least 1, received {list(self.stages)}")
         if not self.solvers:
             raise InputError("solvers: expected at least one, received none")
         for name in self.shapes:
@@ -259,7 +260,7 @@ def choose_pipeline(
         ) from error
     devices = cluster if isinstance(cluster, Cluster) else make_cluster(cluster)
     if chosen.memory is not None:
-        devices = with_memory(devices, [chosen.memory] * devices.num_devices)
+        devices = limited(devices, chosen.memory)
     search = _Search(model, devices, chosen, {} if cuts is None else cuts)
     scales = callable(model) or str(model).startswith("gen:")
     for size, shape in itertools.product(chosen.micro_batches if scales else [1], chosen.shapes):

@@ -143,10 +143,9 @@ class PipelineProblem(ArrayHolder):
         if self.micro_batches < 1:
             raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
         check_positive("tick_seconds", self.tick_seconds)
-        if self.pred.size and (self.pred.min() < 0 or self.pred.max() >= b):
-            raise InputError(
-                f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}"
-            )
+        wrong = self.pred[(self.pred < 0) | (self.pred >= b)]
+        if wrong.size:
+            raise InputError(f"pred: expected block indices in 0..{b - 1}, received {wrong[0]}")
         total = self.span.sum(dtype=np.float64) + self.lag.sum(dtype=np.float64)
         if total * self.micro_batches >= MAX_SUM:
             raise InputError(
@@ -168,9 +167,10 @@ class PipelineProblem(ArrayHolder):
             )
         if len(devices) == 0:
             raise InputError(f"block '{name}': expected at least one device, received none")
-        if devices.min() < 0 or devices.max() >= self.num_devices:
+        unknown = devices[(devices < 0) | (devices >= self.num_devices)]
+        if unknown.size:
             raise InputError(
-                f"block '{name}': unknown device {devices.max()}; the devices are "
+                f"block '{name}': unknown device {unknown[0]}; the devices are "
                 f"0..{self.num_devices - 1}"
             )
         if (np.diff(devices) <= 0).any():

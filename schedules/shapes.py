@@ -31,6 +31,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+import networkx as nx
+
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.options import check_options, option
@@ -258,19 +260,23 @@ def shape(
 
 
 def only_forward(blocks: list[Block]) -> list[Block]:
-    """Return the F blocks with their memory zeroed: inference."""
+    """Return the F blocks with their memory zeroed: inference.
+
+    What waits for a block that is left out waits for the F blocks before that one.
+    """
     forward = {block.name for block in blocks if block.kind == "F"}
     if not forward:
         raise InputError("mode infer: the table has no block of kind F")
-    return [
-        replace(
-            block,
-            memory=(),
-            after=tuple((before, lag) for before, lag in block.after if before in forward),
-        )
-        for block in blocks
-        if block.kind == "F"
-    ]
+    waits = nx.DiGraph((before, block.name) for block in blocks for before, _ in block.after)
+    found = []
+    for block in blocks:
+        if block.kind == "F":
+            after = [(before, lag) for before, lag in block.after if before in forward]
+            for before, _ in block.after:
+                if before not in forward:
+                    after += [(name, 0) for name in sorted(nx.ancestors(waits, before) & forward)]
+            found.append(replace(block, memory=(), after=tuple(after)))
+    return found
 
 
 def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:

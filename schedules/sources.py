@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl
 
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, read_text, read_toml
+from placeopt.model.files import is_file, read_json, read_text, read_toml
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
 
@@ -89,7 +89,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
                 f"option '{key}' is not known for a block table; known: {', '.join(OPTIONS)}"
             )
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(
             f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv "
             "block table"

@@ -78,7 +78,7 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
                 names = ("+".join(problem.device_names[d] for d in end) for end in ends)
                 devices.append(">".join(names))
             occupied = (channel[ends],)
-        span = dict(blocks[v].after)[blocks[u].name]
+        span = max(lag for before, lag in blocks[v].after if before == blocks[u].name)
         sent.append(Block(name, "other", occupied, span, after=((blocks[u].name, 0),)))
     for v, block in enumerate(blocks):
         after = tuple(

@@ -24,6 +24,7 @@ import numpy as np
 
 from placeopt.exports.export import Exported, text_file
 from placeopt.exports.torch_module import saved_module
+from placeopt.instances.module_groups import families
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text
@@ -122,7 +123,8 @@ def export(job: Job) -> Exported:
     """Return the stages (`programs.torch_program.Stage`) in order; the files are the folder that
     this module describes.
     """
-    device = _together(job.problem, job.placement.device)
+    # every backward op where its forward op is: autograd runs it there
+    device = job.placement.device[families(job.problem)]
     parts = _parts(job, device)
     stage_of_op, homes = stage_of_ops(job.problem, device, parts)
     rank_of_stage = np.unique(homes, return_inverse=True)[1].tolist()
@@ -167,17 +169,6 @@ class _Run:
             schedule.micro_batches,
             schedule.makespan * schedule.problem.tick_seconds,
         )
-
-
-def _together(problem: PlacementProblem, device: Ints) -> Ints:
-    """Return the devices with every backward op on that of its forward op, where autograd runs
-    it.
-    """
-    index = {name: i for i, name in enumerate(problem.op_names)}
-    found = device.copy()
-    for op in np.flatnonzero(problem.backward).tolist():
-        found[op] = device[index.get(problem.op_names[op].rpartition("/")[0], op)]
-    return found
 
 
 def _parts(job: Job, device: Ints) -> Ints:

@@ -11,6 +11,7 @@ import pytest
 import placeopt as po
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import smallest_excess
+from placeopt.schedules.shapes import only_forward
 from placeopt.schedules.sources import problem_from_dict, problem_to_dict
 
 if TYPE_CHECKING:
@@ -256,3 +257,11 @@ def test_smallest_memory_agrees_with_every_order():
         for order in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c"))
     )
     assert best == 4
+
+
+def test_inference_keeps_the_order_that_left_out_blocks_gave():
+    """A block of another kind between two F blocks is left out, its place in their order is not."""
+    move = {"name": "move", "kind": "other", "devices": ["b"], "span": 1, "after": ["F0"]}
+    given = table(F1={"after": ["move"]})
+    blocks = only_forward(problem_from_dict({**given, "blocks": [*given["blocks"], move]}).blocks())
+    assert [(block.name, block.after) for block in blocks] == [("F0", ()), ("F1", (("F0", 0),))]

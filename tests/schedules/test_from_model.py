@@ -171,6 +171,14 @@ def test_placements_that_cannot_run_are_refused():
         pipeline_of_placement(problem, [0])
     with pytest.raises(po.InputError, match=r"expected 0\.\.1, or -1 for all devices, received 2"):
         pipeline_of_placement(problem, np.full(problem.num_ops, 2))
+    somewhere = np.zeros(problem.num_ops, np.int64)
+    for arguments, words in (
+        ({"device": somewhere - 2}, "or -1 for all devices, received -2"),
+        ({"device": somewhere, "parts": [0]}, "parts: expected one entry per op"),
+        ({"device": somewhere, "mode": "inference"}, "mode: expected train or infer"),
+    ):
+        with pytest.raises(po.InputError, match=words):
+            pipeline_of_placement(problem, **arguments)
     small = problem.replace(capacity=np.array([100, 100]))
     with pytest.raises(po.InputError, match="needs 6400 for weights"):
         pipeline_of_placement(small, np.zeros(problem.num_ops, dtype=np.int64))

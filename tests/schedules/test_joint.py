@@ -165,6 +165,22 @@ def test_unequal_devices_have_no_replicas_and_no_mirror():
     assert cut_model("V", 4, graph, mixed, "train", 5.0).replicas == 1
 
 
+def test_unlike_links_have_no_mirror():
+    """Both directions of X need the same links from either end; one pass of a stage takes others."""
+    graph = join_passes(training_graph(generate(GPT)))
+    cluster = make_cluster("4xA100")
+    links = (*cluster.links, replace(cluster.links[0], name="slow", bandwidth=1e8))
+    for slow, mirrored in ([(0, 1)], False), ([(0, 1), (3, 2)], True):
+        link_class = np.zeros((4, 4), np.int64)
+        link_class[tuple(zip(*slow, strict=True))] = 1
+        other = replace(cluster, links=links, link_class=link_class)
+        if mirrored:
+            assert cut_model("X", 4, graph, other, "train", 5.0).shape == "X"
+        else:
+            with pytest.raises(po.InputError, match="same links from either end"):
+                cut_model("X", 4, graph, other, "train", 5.0)
+
+
 def test_subgraph_keeps_what_lies_inside():
     """The ops and tensors of a part stay as they are."""
     graph = generate(FLAVA)
@@ -188,6 +204,7 @@ def test_subgraph_keeps_what_lies_inside():
         ({"batch": 0}, "expected at least 1"),
         ({"micro_batches": (0,)}, "expected at least 1"),
         ({"solvers": ()}, "solvers: expected at least one"),
+        ({"shapes": ("V",), "stages": (4, 0)}, r"stages: expected at least 1, received \[4, 0\]"),
         ({"batch": 3}, "the batch of 3 is no multiple of"),
     ],
 )

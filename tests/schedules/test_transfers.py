@@ -17,6 +17,7 @@ from placeopt.model.errors import InputError
 from placeopt.schedules import schedule
 from placeopt.schedules.evaluate import dispatch
 from placeopt.schedules.judge import pipeline_violations
+from placeopt.schedules.problem import Block
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.transfers import executed, transfers_of, with_transfers
 
@@ -136,3 +137,12 @@ def test_the_command_tells_it(capsys):
     code, told = run("--transfers", "async")
     assert code == 2
     assert "expected one of lag, channel, blocking, received 'async'" in told.err
+
+
+def test_a_transfer_lasts_as_long_as_the_longest_wait():
+    """Of two waits for one block the longer one counts, whichever stands first."""
+    after = (("A", 3), ("A", 1))
+    blocks = [Block("A", "F", (0,), 1), Block("B", "F", (1,), 1, after=after)]
+    problem = po.PipelineProblem.from_blocks("twice", blocks, ["a", "b"])
+    for mode in ("channel", "blocking"):
+        assert with_transfers(problem, mode).critical_path == problem.critical_path == 5
