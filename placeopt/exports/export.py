@@ -24,7 +24,7 @@ from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_archive, is_torch_program, torch_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
@@ -214,12 +214,19 @@ def framework_devices(
     names = problem.device_names
     if devices is None:
         numbers = itertools.count()
+        last = (name.rpartition("/")[2] for name in names)  # "gpu0" of "host0/gpu0"
         return tuple(
             "cpu" if name.startswith(("cpu", "worker", "host")) else f"cuda:{next(numbers)}"
-            for name in names
+            for name in last
         )
     if isinstance(devices, dict):
-        _check_named(names, devices)
+        wrong = sorted(set(names) ^ devices.keys())
+        if wrong:
+            what = "none for" if wrong[0] in names else "unknown"
+            raise InputError(
+                f"devices: expected a name for each of {', '.join(names)}, received {what} "
+                f"{wrong[0]}"
+            )
         return tuple(str(devices[name]) for name in names)
     given = tuple(map(str, devices))
     if len(given) != len(names):
@@ -227,17 +234,6 @@ def framework_devices(
             f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}"
         )
     return given
-
-
-def _check_named(names: Sequence[str], devices: Collection[str]) -> None:
-    """Refuse a mapping that names another device, or not every one."""
-    unknown = [name for name in devices if name not in names]
-    if unknown or len(devices) < len(names):
-        missing = [name for name in names if name not in devices]
-        raise InputError(
-            f"devices: expected a name for each of {', '.join(names)}, received "
-            f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}"
-        )
 
 
 def export(

@@ -510,6 +510,8 @@ def test_devices_have_names_of_the_framework():
     """
     problem = po.load("gen:chain-mm?size=100", cluster="cpu+2xV100")
     assert framework_devices(problem, None) == ("cpu", "cuda:0", "cuda:1")
+    hosts = po.load("gen:chain-mm?size=100", cluster="2x2xV100")
+    assert framework_devices(hosts, None) == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
     assert framework_devices(problem, ["a", "b", "c"]) == ("a", "b", "c")
     assert framework_devices(problem, {"gpu1": "c", "cpu": "a", "gpu0": "b"}) == ("a", "b", "c")
     for wrong in (["a"], {"cpu": "a"}, {"cpu": "a", "gpu0": "b", "gpu1": "c", "gpu9": "d"}):
