@@ -83,6 +83,7 @@ WRONG = {
     "device no object": ('{"device": 3}', '"device": expected an object'),
     "unknown op": (json.dumps({"device": {**GOOD, "conv/2": 0}}), "did you mean 'conv/1'?"),
     "unknown device": (json.dumps({"device": {**GOOD, "2": "gpu7"}}), "did you mean 'gpu1'?"),
+    "two signs": (json.dumps({"device": {**GOOD, "2": "--1"}}), "device '--1' is not in problem"),
     "strange op": (json.dumps({"device": {**GOOD, "xyz": 0}}), "known: conv/1"),
     "device out of range": (json.dumps({"device": {**GOOD, "2": 2}}), "expected a device in 0..1"),
     "negative device": (json.dumps({"device": {**GOOD, "2": -1}}), "expected a device in 0..1"),

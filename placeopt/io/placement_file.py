@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -368,8 +369,6 @@ def _whole(value: Any) -> int | None:
     """Return a whole number given as int, of numpy too, or as text, None for anything else."""
     if type(value) is int or isinstance(value, np.integer):
         return int(value)
-    if isinstance(value, str):
-        text = value.strip()
-        if text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20:
-            return int(text)
+    if isinstance(value, str) and re.fullmatch("[+-]?[0-9]{1,19}", value.strip()):
+        return int(value)
     return None
