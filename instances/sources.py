@@ -108,7 +108,9 @@ def _check_options(what: str, options: dict[str, Any], known: Sequence[str] = ()
     """Refuse an option that nothing would read."""
     for key, value in options.items():
         if value is not None and key not in known:
-            raise InputError(f"{what}: option '{key}' is not known; {did_you_mean(key, known)}")
+            own = f"a generator's own stand behind its name (gen:NAME?{key}=...)"
+            hint = did_you_mean(key, known) if known else own
+            raise InputError(f"{what}: option '{key}' is not known; {hint}")
 
 
 def _is_networkx(source: Any) -> bool:
@@ -171,7 +173,7 @@ def load(
             raise InputError(
                 f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'"
             )
-        _refuse_graph_options(source, options)
+        _refuse_graph_options(source, {"training": training, **options})
         return _changed(source, fields, memory_limit)
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
@@ -229,16 +231,12 @@ def _changed(
 
 def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:
     """Refuse what is done to a graph where there is none any more."""
-    if options.get("costs") is not None:
-        raise InputError(
-            f"problem '{problem.name}' has its times already; give costs to the model it was made "
-            "from"
-        )
-    if options.get("group") not in (None, "none"):
-        raise InputError(
-            f"problem '{problem.name}' does not tell the modules of its ops; group the model it "
-            "was made from"
-        )
+    for key, value in options.items():
+        if value not in (None, False, "none"):
+            raise InputError(
+                f"problem '{problem.name}' has its ops and times already; give {key} to the model "
+                "it was made from"
+            )
 
 
 def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, str]:

@@ -322,3 +322,16 @@ def test_help_lists_every_option():
         )
         if name not in ("gpt3", "llama", "llama-7b"):
             assert generate(f"{name}?{text}").num_ops == generate(name).num_ops
+
+
+def test_options_that_nothing_takes_are_refused(tmp_path):
+    """What a reader would be told is not passed over where nothing is read."""
+    with pytest.raises(
+        InputError, match=r"option 'batch' is not known.*\(gen:NAME\?batch=\.\.\.\)"
+    ):
+        po.load("gen:fork-join", "uniform:2", batch=8)
+    path = serialize.save(po.load("gen:fork-join", "uniform:2"), tmp_path / "p.json")
+    for given in ({"training": True}, {"costs": "costs.json"}, {"group": 4}, {"dims": "batch=2"}):
+        with pytest.raises(InputError, match=f"give {next(iter(given))} to the model"):
+            po.load(path, **given)
+    assert po.load(path, group="none", training=False).num_ops > 0
