@@ -124,6 +124,8 @@ class OpColumns:
         """Add ops by column where every number is a plain whole one; False, and nothing added,
         where one is not.
         """
+        if draft.unit != 1:
+            return False
         fields: dict[str, Any] = {}
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
@@ -175,7 +177,7 @@ class EdgeColumns:
         """Add edges by column (source, target, attributes) where every number is a plain whole one;
         else False.
         """
-        if self.tensor is not None or self.shape is not None:
+        if draft.unit != 1 or self.tensor is not None or self.shape is not None:
             return False
         numbers = {
             what: all_ticks(columns[2 + places[0]])
@@ -217,11 +219,9 @@ class AttributeDraft(Draft):
     what.
     """
 
-    def __init__(
-        self, name: str, meaning: Names, *, tick_seconds: Any, repeated: str = "refuse"
-    ) -> None:
-        unit = number(tick_seconds, "graph", "tick_seconds")
-        super().__init__(name, tick_seconds=unit, repeated=repeated)
+    def __init__(self, name: str, meaning: Names, *, tick_seconds: Any, **options: Any) -> None:
+        seconds = number(tick_seconds, "graph", "tick_seconds")
+        super().__init__(name, tick_seconds=seconds, **options)
         self.meaning = meaning
 
     def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:

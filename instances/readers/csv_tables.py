@@ -62,6 +62,7 @@ def read(
     node_time: str = "",
     edge_time: str = "",
     edge_bytes: str = "",
+    unit: str = "",
     tick_seconds: float = 1e-9,
     max_bytes: int,
 ) -> OpGraph:
@@ -70,7 +71,8 @@ def read(
     Parameters
     ----------
     edges : file of the edge table, where it is not in `path`.
-    node_time, edge_time, edge_bytes : columns as in `from_networkx`.
+    node_time, edge_time, edge_bytes, unit : columns, and the unit of their times, as in
+        `from_networkx`.
     tick_seconds : length of a tick of the times in the tables.
     """
     tables = _tables(read_text(path, max_bytes=max_bytes))
@@ -79,7 +81,7 @@ def read(
     other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
     if links is None and (edges or other.exists()):
         links = _edge_table(other, max_bytes)
-    draft = Draft(stem, tick_seconds=tick_seconds)
+    draft = Draft(stem, tick_seconds=tick_seconds, unit=unit)
     names = Names(node_time, edge_time, edge_bytes)
     if ops is not None:
         _add_ops(draft, ops, names)

@@ -11,11 +11,6 @@ The published layer graphs for throughput have costs 1000 times smaller than the
 the same graphs. `cost_scale=1000` multiplies them; `"file"` (the default) takes them as they are,
 as the published results do.
 
-References
-----------
-Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device
-Placement of DNN Graph Operators", NeurIPS 2020.
-
 Splits of dnn-partitioning graphs, as JSON: which nodes each accelerator and each CPU holds.
 
 `fpgas` and `cpus` are lists of objects with `nodes`, the ids of the graph file. Ids are no op names

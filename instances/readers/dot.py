@@ -55,14 +55,21 @@ class Token(NamedTuple):
 
 
 def read(
-    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+    path: Path,
+    *,
+    node_time: str = "",
+    edge_time: str = "",
+    edge_bytes: str = "",
+    unit: str = "",
+    max_bytes: int,
 ) -> OpGraph:
     """Read the first digraph of a file; options as in `from_networkx`."""
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
-    unit = parser.attributes.get("tick_seconds", 1e-9)
-    draft = AttributeDraft(title, Names(node_time, edge_time, edge_bytes), tick_seconds=unit)
+    seconds = parser.attributes.get("tick_seconds", 1e-9)
+    names = Names(node_time, edge_time, edge_bytes)
+    draft = AttributeDraft(title, names, tick_seconds=seconds, unit=unit)
     for node, (defaults, own, line) in parser.nodes.items():
         draft.add_op(node, {**defaults, **own}, line)
     seen: set[tuple[str, str]] = set()

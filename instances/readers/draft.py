@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import is_number
-from placeopt.model.arrays import MAX_SUM, Ints
-from placeopt.model.errors import InputError, nearest
+from placeopt.model.arrays import MAX_SUM, Ints, check_positive
+from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, OpGraph
 
@@ -44,6 +44,9 @@ DEFAULTS: dict[str, Any] = {
     "unshaped": False,
 }
 
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+"""Length of each unit of time that a file may have."""
+
 Place = str | int
 """Where something stands in a file: a text, or the number of a line."""
 
@@ -61,10 +64,23 @@ class Draft:
     repeated : what an edge that is there twice means: "refuse" it, "merge" the two, or (for edges
     without a
         tensor key) "parallel" tensors.
+    unit : of the times that `rounded` takes, one of NANOSECONDS; a tick by default.
     """
 
-    def __init__(self, name: str, *, tick_seconds: float = 1e-9, repeated: str = "refuse") -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        tick_seconds: float = 1e-9,
+        repeated: str = "refuse",
+        unit: str = "",
+    ) -> None:
         self.name, self.tick_seconds, self.repeated = name, tick_seconds, repeated
+        self.unit = 1.0  # ticks in one unit
+        if unit:
+            check_choice("option unit", unit, NANOSECONDS)
+            check_positive("tick_seconds", tick_seconds)
+            self.unit = NANOSECONDS[unit] * (1e-9 / tick_seconds)
         self.index: dict[Any, int] = {}
         self.names: list[str] = []
         self._columns: dict[str, dict[int, Any]] = {
@@ -80,8 +96,8 @@ class Draft:
 
     def rounded(self, value: Any, where: Place, what: str) -> int:
         """Return a time in ticks, and note it where rounding changes it by more than a tenth."""
-        found = ticks(value, where, what)
-        given = float(value)
+        found = ticks(value, where, what, self.unit)
+        given = float(value) * self.unit
         if abs(found - given) > given / 10:
             self._coarse.append(f"{place(where)}: {what} {given:g} becomes {found}")
         return found
@@ -228,8 +244,8 @@ class Draft:
         if self._coarse:
             warnings.warn(
                 f"{self.name}: times are whole ticks, and rounding changes {len(self._coarse)} of "
-                f"them by more than a tenth ({one_line(self._coarse[0])}); multiply all times of "
-                "the file by 1000, say, for a tick that much shorter",
+                f"them by more than a tenth ({one_line(self._coarse[0])}); tell their "
+                "unit, as in FILE?unit=us",
                 stacklevel=2,
             )
         tensor = np.array(self._edge_tensor, np.int64)

@@ -32,6 +32,7 @@ def read(
     *,
     weight: str = "ticks",
     op_time: float = 1,
+    unit: str = "",
     tick_seconds: float = 1e-9,
     max_bytes: int,
 ) -> OpGraph:
@@ -41,6 +42,7 @@ def read(
     ----------
     weight : what the third column is: "ticks" between two different devices, or "bytes".
     op_time : ticks of an op without a `name: time` line.
+    unit : of the times: s, ms, us or ns; a tick by default.
     tick_seconds : length of a tick.
 
     Raises
@@ -52,8 +54,8 @@ def read(
         raise InputError(f"option weight: expected ticks or bytes, received '{weight}'")
     text = read_text(path, max_bytes=max_bytes)
     default = ticks(op_time, "option op_time", "ticks")
-    draft = Draft(path.stem, tick_seconds=tick_seconds)
-    if _MARK.search(text) or not _read_plain(draft, text, weight, default):
+    draft = Draft(path.stem, tick_seconds=tick_seconds, unit=unit)
+    if unit or _MARK.search(text) or not _read_plain(draft, text, weight, default):
         _read_lines(draft, text, weight, default)
     return draft.build()
 

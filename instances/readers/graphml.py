@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 
 def read(
-    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+    path: Path,
+    *,
+    node_time: str = "",
+    edge_time: str = "",
+    edge_bytes: str = "",
+    unit: str = "",
+    max_bytes: int,
 ) -> OpGraph:
     """Read a GraphML file with one directed graph; options as in `from_networkx`."""
     root = parse_xml(path, "graphml", max_bytes=max_bytes)
@@ -44,6 +50,7 @@ def read(
         own.get("name") or graph.get("id") or path.stem,
         Names(node_time, edge_time, edge_bytes),
         tick_seconds=own.get("tick_seconds", 1e-9),
+        unit=unit,
     )
     for i, node in enumerate(graph.findall("node")):
         where = f"node {i + 1}"

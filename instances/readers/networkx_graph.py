@@ -31,6 +31,7 @@ def from_networkx(
     node_time: str = "",
     edge_time: str = "",
     edge_bytes: str = "",
+    unit: str = "",
 ) -> OpGraph:
     """Convert a networkx DiGraph or MultiDiGraph.
 
@@ -43,6 +44,7 @@ def from_networkx(
     node_time, edge_time, edge_bytes : attributes that hold the time of an op and of a transfer
     (ticks), and
         the bytes of a tensor; by default the usual names are tried ("time", "weight", "cost", ...).
+    unit : of these times: s, ms, us or ns; a tick by default.
 
     Raises
     ------
@@ -53,11 +55,12 @@ def from_networkx(
         raise InputError(
             "networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph"
         )
-    unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
+    seconds = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
     draft = AttributeDraft(
         name or str(graph.graph.get("name") or "graph"),
         Names(node_time, edge_time, edge_bytes),
-        tick_seconds=unit,
+        tick_seconds=seconds,
+        unit=unit,
         repeated="parallel" if graph.is_multigraph() else "refuse",
     )
     for key, attributes in graph.nodes(data=True):
@@ -82,7 +85,13 @@ def to_networkx(graph: OpGraph) -> Any:
 
 
 def read_node_link(
-    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+    path: Path,
+    *,
+    node_time: str = "",
+    edge_time: str = "",
+    edge_bytes: str = "",
+    unit: str = "",
+    max_bytes: int,
 ) -> OpGraph:
     """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges":
     [...]}`.
@@ -99,6 +108,7 @@ def read_node_link(
         str(graph.get("name") or path.stem),
         Names(node_time, edge_time, edge_bytes),
         tick_seconds=graph.get("tick_seconds", 1e-9),
+        unit=unit,
         repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
     for i, node in enumerate(rows(data, "nodes", "file")):

@@ -320,6 +320,39 @@ def test_times_of_less_than_a_few_ticks_are_warned_of(text, tmp_path):
         read(tmp_path, text.replace("0.3", "300").replace("2.5", "10.4"))
 
 
+@pytest.mark.parametrize(
+    ("text", "ticks"),
+    [
+        ("digraph { a [weight=0.3]; b; a -> b [weight=2.5]; }", 300_000),
+        ("op,time\na,0.3\nb,1\n\nsource,target,ticks\na,b,2.5\n", 300_000),
+        ("op,time\na,3\nb,1\n\nsource,target,ticks,bytes\na,b,2.5,7\n", 3_000_000),
+        ("source,target,ticks\na,b,2.5\n", UNKNOWN),
+        ("a b 2.5\na : 0.3\n", 300_000),
+        ("a b 2.5\n", 1),
+    ],
+)
+def test_times_of_a_file_have_a_unit(text, ticks, tmp_path):
+    """An option says the unit of times in tables, whole numbers or not; ticks stay nanoseconds."""
+    graph = read(tmp_path, text, unit="ms")
+    assert graph.tick_seconds == 1e-9
+    assert [*graph.measured[:1].ravel().tolist(), UNKNOWN][0] == ticks
+    assert edges(graph) == {("a", "b"): 2_500_000}
+    with pytest.warns(UserWarning, match="tell their unit"):
+        assert read(tmp_path, text, unit="ns").measured_transfer.tolist() == [3]
+    with pytest.raises(
+        InputError, match="option unit: expected one of s, ms, us, ns, received 'h'"
+    ):
+        read(tmp_path, text, unit="h")
+
+
+def test_attributes_of_networkx_have_a_unit():
+    """The same option in Python; it counts in the ticks of the graph."""
+    graph = nx.DiGraph(tick_seconds=1e-6)
+    graph.add_node("a", time=1.25)
+    assert from_networkx(graph, unit="s").measured.tolist() == [[1_250_000]]
+    assert from_networkx(graph, unit="ms", tick_seconds=1e-9).measured.tolist() == [[1_250_000]]
+
+
 def test_doppler_trailing_commas_and_types(tmp_path):
     """A trailing comma, an op type and an input list are understood; big integers stay exact."""
     graph = read(tmp_path, f"4\n0,\n0, 1,\n1, 2,\n{2**60},4,matmul\n5,6,add\n7,8,add\n")
@@ -346,7 +379,7 @@ def test_options_are_checked(tmp_path):
     path.write_text("a b\n")
     assert read_graph(path, op_time="3").measured[0, 0] == 3
     with pytest.raises(
-        InputError, match="has no option 'dims'; known: weight, op_time, tick_seconds"
+        InputError, match="has no option 'dims'; known: weight, op_time, unit, tick_seconds"
     ):
         read_graph(path, dims="a=1")
     with pytest.raises(InputError, match="option op_time: expected a number"):
