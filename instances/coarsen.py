@@ -20,7 +20,7 @@ need not be convex.
 Grouping: the state of a coarsening while groups grow, and the kernels that make them grow:
 matching along heavy edges, admission to labelled groups, cutting an order.
 
-Two invariants are kept by every
+Two invariants are kept by every merge.
 
 Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
 ops that share a device are a union-find (`Classes`) with, for each class, the devices that all

@@ -7,6 +7,9 @@ Of their pieces (normalisation, attention, activations) `fine=True` writes the p
 exported graph shows (a layer norm is seven ops); `fine=False` writes one op per fused kernel. Flops
 and parameters are the same up to element-wise work.
 
+Transformers of several stacks: an mT5-like encoder-decoder and a two-branch vision-language
+model.
+
 References
 ----------
 J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, "BERT: pre-training of deep bidirectional transformers
@@ -14,15 +17,8 @@ for language understanding", NAACL 2019.
 T. B. Brown et al., "Language models are few-shot learners", NeurIPS 2020.
 H. Touvron et al., "LLaMA: open and efficient foundation language models", arXiv:2302.13971, 2023.
 A. Q. Jiang et al., "Mixtral of experts", arXiv:2401.04088, 2024.
-
-Transformers of several stacks: an mT5-like encoder-decoder and a two-branch vision-language
-model.
-
-References
-----------
 L. Xue et al., "mT5: a massively multilingual pre-trained text-to-text transformer", NAACL 2021.
 A. Singh et al., "FLAVA: a foundational language and vision alignment model", CVPR 2022.
-
 A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
 J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer normalization", arXiv:1607.06450, 2016.
 B. Zhang, R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.

@@ -8,19 +8,6 @@ device, from time 0 to the makespan, is
   Hanayo, w waves    4 (D - 1) f for n = D and b = 2f, f of a stage that is 1/(2w) as long: a share
                      of (2D - 2) / (3Dw + 2D - 2)  (Liu et al. 2023)
 
-References
-----------
-.. [1] Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
-Parallelism", NeurIPS 2019.
-.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN
-Training", ICML 2021 (PipeDream-Flush, 1F1B).
-.. [3] D. Narayanan et al., "Efficient Large-Scale
-Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
-   (interleaved 1F1B).
-.. [4] Z. Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model
-Training Efficiency",
-   SC 2023.
-
 ZB-H1 and ZB-H2: zero bubble schedules with handcrafted orders (Qi et al., ICLR 2024).
 
 The backward pass is split into I (gradient of the inputs, on the critical path) and W (of the
@@ -33,7 +20,17 @@ exactly so for f = i = w, provided there are enough micro-batches (n >= S, n >= 
 
 References
 ----------
-.. [1] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024.
+.. [1] Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
+Parallelism", NeurIPS 2019.
+.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN
+Training", ICML 2021 (PipeDream-Flush, 1F1B).
+.. [3] D. Narayanan et al., "Efficient Large-Scale
+Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
+   (interleaved 1F1B).
+.. [4] Z. Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model
+Training Efficiency",
+   SC 2023.
+.. [5] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024.
 """
 
 from __future__ import annotations
