@@ -492,19 +492,31 @@ def activations(
     if not model.training:
         return memory, reserve
     at = np.argsort(order)[piece_of_op(model, pieces)]  # of every op's piece in the order
+    waits = nx.DiGraph(list(quotient(model, pieces)))
+    waits.add_nodes_from(order)
     for t in range(problem.num_tensors):
         size, maker = int(problem.tensor_bytes[t]), int(problem.producer[t])
         if size == 0 or model.role[maker] != FORWARD:
             continue
         for place, makers, later in _kept_at(model, t):
-            first, last = order[at[makers].min()], order[at[later].max()]
             where = list(model.devices(place))
             share = -(-size // len(where))
             if model.recompute and model.device[maker] == place:
                 reserve[where] += share
                 continue
-            memory[first, where] += share
-            memory[last, where] -= share
+            # From the first block to the last that waits for it; what no path joins is not kept.
+            held = next(
+                (
+                    (order[a], order[b])
+                    for a in np.unique(at[makers])
+                    for b in np.unique(at[later])[::-1]
+                    if nx.has_path(waits, order[a], order[b])
+                ),
+                None,
+            )
+            if held is not None:
+                memory[held[0], where] += share
+                memory[held[1], where] -= share
     return memory, reserve
 
 

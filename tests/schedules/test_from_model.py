@@ -136,6 +136,27 @@ def test_any_placement_can_be_scheduled():
         assert pipeline_violations(found, made.start) == []
 
 
+def test_what_arrives_again_for_a_later_pass_is_not_kept_for_it():
+    """A device that reads a tensor in both passes need not run them in that order: with several
+    results of a model neither may wait for the other.
+    """
+    graph = po.OpGraph.from_tensors(
+        "two results",
+        ["a", "x", "c"],
+        [(0, 1000, [1, 2])],
+        op_types=("linear", "relu", "softplus"),
+        flops=[10**9] * 3,
+        resident=[4000] * 3,
+    )
+    problem = po.load(training_graph(graph), "2xA100", objective="period")
+    far = {"x": 0, "c/igrad": 0, "x/igrad": 1}
+    device = np.array([far.get(name, 1) for name in problem.op_names])
+    found = pipeline_of_placement(problem, device)
+    at = [found.block_names.index(name) for name in ("F0", "B0")]
+    assert not found.ancestors[at[1]] & {at[0]}
+    assert found.memory[at, 0].tolist() == [0, 0]
+
+
 def test_tensor_parallel_ops_take_a_share_of_their_time_on_every_device():
     """An op on all devices takes 1/D of its time plus what it gathers, and the tensor that enters
     it is a lag.
