@@ -17,6 +17,7 @@ References
 from __future__ import annotations
 
 from collections import Counter
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,10 @@ STRUCTURE = (*GRAPH_FEATURES, *SPECTRAL_FEATURES, *POSITION_FEATURES)
 
 TYPES = ("types",) * 12
 """Names of the columns of the most frequent op types: an ablation leaves out all of them."""
+
+SEED = {"rng": 0} if "rng" in signature(eigsh).parameters else {}
+"""From scipy 1.17 on the search for eigenvectors draws directions when it has run out of them, from
+the entropy of the system unless it is given a seed."""
 
 
 def structure_features(problem: PlacementProblem) -> Floats:
@@ -149,9 +154,9 @@ def _spectral(adjacency: csr_array) -> Floats:
     scale = 1.0 / np.sqrt(np.maximum(1.0, adjacency.sum(axis=1)))
     near_identity = diags_array(scale) @ adjacency @ diags_array(scale) + diags_array(np.ones(n))
     try:
-        # A fixed start makes the vectors the same in every run.
+        # A fixed start and a seed make the vectors the same in every run.
         _, vectors = eigsh(
-            near_identity, k=count, which="LA", v0=np.linspace(1.0, 2.0, n), maxiter=2000
+            near_identity, k=count, which="LA", v0=np.linspace(1.0, 2.0, n), maxiter=2000, **SEED
         )
     except ArpackError:
         return found
