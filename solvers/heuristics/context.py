@@ -4,9 +4,11 @@ share.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.projection import CostArrays, GraphArrays, Units
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+    from placeopt.solving.tracker import Tracker
+
+
+_packings: WeakKeyDictionary[PlacementProblem, dict[float, tuple[Ints | None, bool, float]]] = (
+    WeakKeyDictionary()
+)
+"""By inflation: what is known of the packings of a problem, and after how many seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +46,12 @@ class Context:
     resident
         bytes. With 1 the static limit implies the peak limit; smaller shares are guesses, always
         evaluated.
+    patience : seconds after which a packing is no longer looked for.
     """
 
     problem: PlacementProblem
     inflation: float = 0.0
+    patience: float = math.inf
 
     @property
     def graph(self) -> GraphArrays:
@@ -189,7 +200,19 @@ class Context:
     @cached_property
     def packing(self) -> Ints | None:
         """Any assignment of units that fits, None if none was found."""
-        return pack(self.units)[0]
+        return self.packed[0]
+
+    @property
+    def packed(self) -> tuple[Ints | None, bool]:
+        """What `pack` says: asked once for all contexts of a problem, and again where there is more
+        time, since its integer program may take minutes.
+        """
+        known = _packings.setdefault(self.problem, {})
+        home, proved, asked = known.get(self.inflation, (None, False, -1.0))
+        if home is None and not proved and self.patience > asked:
+            home, proved = pack(self.units, self.patience)
+            known[self.inflation] = home, proved, self.patience
+        return home, proved
 
     def unit_first(self, values: NDArray[Any]) -> NDArray[Any]:
         """Value of the first op of each unit, shape (num_units,)."""
@@ -204,6 +227,14 @@ class Context:
         work = np.zeros((len(self.units.bytes), compute.shape[1]))
         np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))
         return work
+
+
+def packing_seconds(tracker: Tracker[Any]) -> float:
+    """Return how long a search may look for a packing: a quarter of its time, a second at least; no
+    clock decides where evaluations are the limit.
+    """
+    limited = tracker.budget.evaluations is not None
+    return math.inf if limited else max(1.0, tracker.seconds_left / 4)
 
 
 def equal_parts(work: Floats, count: int) -> Ints:

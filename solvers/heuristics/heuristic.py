@@ -12,8 +12,8 @@ import numpy as np
 
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
-from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.repair import pack
+from placeopt.solvers.heuristics.context import Context, packing_seconds
+from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import is_large
 
@@ -60,9 +60,8 @@ class Heuristic(SearchSolver):
         size = max(2, min(self.batch, batch_steps // (problem.num_ops + problem.num_edges)))
         found = False
         for inflation in self.inflations if problem.memory == "peak" else (0.0,):
-            for group in _batches(
-                self.propose(Context(problem, inflation), tracker), size, tracker
-            ):
+            context = Context(problem, inflation, packing_seconds(tracker))
+            for group in _batches(self.propose(context, tracker), size, tracker):
                 found |= offer_all(tracker, problem, group)
                 if tracker.stop():
                     break
@@ -76,10 +75,8 @@ class Heuristic(SearchSolver):
         if best is None and is_large(problem) and not tracker.in_time:
             tracker.message = "the time was over before a placement was found"
         elif best is None:
-            if pack(problem.units)[1]:
-                tracker.infeasible(
-                    "the ops cannot be packed into the capacities (proved by an integer program)"
-                )
+            if Context(problem, patience=packing_seconds(tracker)).packed[1]:
+                tracker.infeasible(UNPACKABLE)
             elif not tracker.message:
                 tracker.message = (
                     "no placement found keeps the peak memory of every device within its capacity"

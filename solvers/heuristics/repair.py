@@ -7,6 +7,7 @@ decreasing, then to an integer program, which also proves when nothing fits.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,10 @@ from placeopt.model.linear_program import integer_program
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.projection import Units
+
+
+UNPACKABLE = "the ops cannot be packed into the capacities (proved by an integer program)"
+"""Why there is no solution where `pack` proves it."""
 
 
 def repair(units: Units, home: Ints, work: Floats) -> Ints | None:
@@ -35,12 +40,12 @@ def repair(units: Units, home: Ints, work: Floats) -> Ints | None:
     return home if _relieve(units, home, work) else None
 
 
-def pack(units: Units) -> tuple[Ints | None, bool]:
-    """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none
-    exists).
+def pack(units: Units, seconds: float = math.inf) -> tuple[Ints | None, bool]:
+    """Find any assignment that fits, whatever its speed, in about so many seconds: (device per unit
+    or None, proved that none exists).
     """
     home = _best_fit(units)
-    return (home, False) if home is not None else _integer_program(units)
+    return (home, False) if home is not None else _integer_program(units, seconds)
 
 
 def fits(units: Units, home: Ints) -> bool:
@@ -99,14 +104,14 @@ def _best_fit(units: Units) -> Ints | None:
 
 
 def _integer_program(
-    units: Units, *, most_cells: int = 200_000, node_limit: int = 20_000
+    units: Units, seconds: float, *, most_cells: int = 200_000, node_limit: int = 20_000
 ) -> tuple[Ints | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible).
 
     Parameters
     ----------
     most_cells : largest (units x devices) table for which the integer program is tried.
-    node_limit : of the last resort; unlike a time limit, it gives the same answer on every machine.
+    node_limit : unlike seconds, it gives the same answer on every machine.
     """
     from scipy.sparse import csr_array
 
@@ -127,6 +132,7 @@ def _integer_program(
         [(one, 1, 1), (fit, -np.inf, limit)],
         (0, units.allowed.ravel().astype(np.float64)),
         node_limit=node_limit,
+        **({"time_limit": seconds} if math.isfinite(seconds) else {}),
     )
     if answer.x is None:
         return None, answer.status == 2

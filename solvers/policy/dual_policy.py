@@ -39,8 +39,6 @@ References
   learning. Machine Learning 8, 1992.
 - Y. Gao, L. Chen, B. Li. Post: Device placement with cross-entropy minimization and proximal policy
   optimization. NeurIPS 2018.
-- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS
-  2019.
 - D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
   strategies. JMLR 15, 2014. (The advantages: utilities of ranks.)
 - J. Oh, Y. Guo, S. Singh, H. Lee. Self-imitation learning. ICML 2018. (The best episodes,
@@ -55,7 +53,6 @@ References
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,13 +76,11 @@ from placeopt.solvers.policy.guides import KINDS, Incumbent, critical_rows, grow
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, draw_seeds, spent
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.cross_entropy import Post
-from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure, measured_ticks
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats, Ints
@@ -216,7 +211,7 @@ class DualPolicy(LearnedPlacer):
     )
     policy: str = option("", meaning="policy file to start from")
     save_policy: str = option("", meaning="file to write the trained policy to")
-    measure: Callable[..., float] | None = option(
+    measure: Measure | None = option(
         None,
         meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a "
         "true `ordered`)",
@@ -237,9 +232,11 @@ class DualPolicy(LearnedPlacer):
             self.improve(learner, problem, tracker)
         finally:  # also after Ctrl-C
             if self.save_policy:
-                learner.model(
-                    f"{problem.name}: {learner.episodes} episodes, seed {tracker.seed}"
-                ).save(self.save_policy)
+                note = f"{problem.name}: {learner.episodes} episodes, seed {tracker.seed}"
+                try:
+                    learner.model(note).save(self.save_policy)
+                except InputError as error:  # the placement is not lost with it
+                    tracker.message = f"the policy is not saved: {error}"
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> DualLearner:
         """Ask the teacher, try the policy as it starts, then imitate the teacher (stage I)."""
@@ -332,7 +329,8 @@ class DualPolicy(LearnedPlacer):
             temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
-            ahead = seed is None or self.milestones.ahead(policy.elite[0][0], seed)
+            best = policy.elite[0][0] if policy.elite else INFEASIBLE
+            ahead = seed is None or self.milestones.ahead(best, seed)
             batches += 1
         return ahead
 
@@ -456,9 +454,9 @@ class DualPolicy(LearnedPlacer):
 
     def _offer_measured(self, tracker: Tracker[Placement], placement: Placement) -> None:
         tracker.count()
-        tracker.offer(
-            self._measured(tracker.problem, placement.device, placement.priority), placement
-        )
+        value = self._measured(tracker.problem, placement.device, placement.priority)
+        if value != INFEASIBLE:
+            tracker.offer(value, placement)
 
     def _measured(
         self, problem: PlacementProblem, devices: NDArray[Any], ranks: Ints | None
@@ -466,8 +464,8 @@ class DualPolicy(LearnedPlacer):
         """Ticks that the callable measures."""
         measure: Any = self.measure
         own = devices.astype(np.int64)
-        seconds = float(measure(own, ranks) if getattr(measure, "ordered", False) else measure(own))
-        return round(seconds / problem.tick_seconds) if math.isfinite(seconds) else int(INFEASIBLE)
+        ordered = getattr(measure, "ordered", False)
+        return measured_ticks(problem, measure(own, ranks) if ordered else measure(own))
 
 
 class DualLearner:

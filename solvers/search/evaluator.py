@@ -18,22 +18,42 @@ from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE, objective_of
 from placeopt.model.placement import Placement
-from placeopt.solvers.heuristics.repair import pack
+from placeopt.solvers.heuristics.context import packing_seconds
+from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solvers.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Ints
+    from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-Measure = Callable[[Any], float]
+Measure = Callable[..., float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
 fails."""
 
 DECODED: tuple[Any, ...] = (MAKESPAN,)
 """Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers
 delay."""
+
+
+def measured_ticks(problem: PlacementProblem, seconds: float) -> int:
+    """Return the ticks of a measurement, INFEASIBLE where it is not finite.
+
+    Raises
+    ------
+    InputError
+        If it is negative, or more than ticks can say.
+    """
+    seconds = float(seconds)
+    if not math.isfinite(seconds):
+        return INFEASIBLE
+    ticks = seconds / problem.tick_seconds
+    if not 0 <= ticks < 2**62:
+        most = 2**62 * problem.tick_seconds
+        raise InputError(f"measure: expected seconds between 0 and {most:.3g}, received {seconds}")
+    return round(ticks)
 
 
 class BudgetedEvaluator:
@@ -67,7 +87,7 @@ class BudgetedEvaluator:
         self.tracker, self.measure, self.threads = tracker, measure, threads
         self.problem = tracker.problem
         self.objective = objective_of(self.problem)
-        self.space = SearchSpace(self.problem)
+        self.space = SearchSpace(self.problem, packing_seconds(tracker))
         self.ordered = self.objective.ordered and measure is None
         decoded = measure is None and self.objective in DECODED and self.problem.memory == "static"
         self.walkable = decoded and self.problem.num_channels == 0
@@ -131,15 +151,7 @@ class BudgetedEvaluator:
     def _measured(self, devices: NDArray[np.int32], measure: Measure) -> Ints:
         out = np.full(len(devices), INFEASIBLE, np.int64)
         for row in np.flatnonzero(self.space.feasible(devices)):
-            seconds = float(measure(devices[row].astype(np.int64)))
-            if math.isfinite(seconds):
-                ticks = round(seconds / self.problem.tick_seconds)
-                if not 0 <= ticks < 2**62:
-                    most = 2**62 * self.problem.tick_seconds
-                    raise InputError(
-                        f"measure: expected seconds between 0 and {most:.3g}, received {seconds}"
-                    )
-                out[row] = ticks
+            out[row] = measured_ticks(self.problem, measure(devices[row].astype(np.int64)))
         return out
 
     @property
@@ -155,10 +167,12 @@ class BudgetedEvaluator:
 
     def value_of(self, placement: Placement) -> int:
         """Value of one placement in its fastest execution, counted as one evaluation and
-        offered.
+        offered; INFEASIBLE where the budget is spent.
         """
         if not self.ordered:
             return int(self.values(placement.device[None, :])[0])
+        if self.tracker.evaluations_left == 0:
+            return INFEASIBLE
         self.tracker.count(1)
         try:
             value, _ = self.objective.value(self.problem, placement)
@@ -172,7 +186,5 @@ class BudgetedEvaluator:
         fits.
         """
         self.tracker.stop()
-        if self.tracker.solution is None and pack(self.problem.units)[1]:
-            self.tracker.infeasible(
-                "the ops cannot be packed into the capacities (proved by an integer program)"
-            )
+        if self.tracker.solution is None and self.space.context.packed[1]:
+            self.tracker.infeasible(UNPACKABLE)

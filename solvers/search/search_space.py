@@ -12,6 +12,7 @@ Journal on Scientific Computing 1998 (heavy edges first).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,15 +55,16 @@ TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], Floats]] = {PERIOD: host_
 @dataclass(frozen=True, eq=False)
 class SearchSpace:
     """The placements of a problem: one device per *unit* (ops that must share one), one order of
-    the ops.
+    the ops; `patience` as of a Context.
     """
 
     problem: PlacementProblem
+    patience: float = math.inf
 
     @cached_property
     def context(self) -> Context:
         """What heuristics know of the problem: mean costs, upward ranks."""
-        return Context(self.problem)
+        return Context(self.problem, patience=self.patience)
 
     @property
     def num_units(self) -> int:
