@@ -358,6 +358,9 @@ def place(
                     break
             continue
         _describe(graph, groups, devices, g, share)
+        if not devices.open.any():  # no device runs all of it: the evaluation refuses the placement
+            devices.home[g] = 0
+            continue
         d = _choose(placer, devices, g, how, gradient, bias_gradient)
         devices.home[g] = d
         devices.load[d] += max(0.0, groups.work[g, d])
