@@ -16,6 +16,7 @@ enumerative baseline.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -69,7 +70,8 @@ def depths(context: Context, label: Ints) -> Ints:
 def groups(context: Context, *, labelled: bool) -> list[Ints]:
     """Return the sets of ops placed at once, in topological order of their first ops.
 
-    A meta-op splits into its inner levels: the shards, then the ops that reduce their results.
+    A meta-op splits into its inner levels: the shards, then the ops that reduce their results. Of
+    very many, parts are placed one after the other.
     """
     problem = context.problem
     if labelled:
@@ -82,7 +84,14 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
     members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for op in problem.topological_order.tolist():
         members[int(label[op]), int(level[op])].append(op)
-    return [np.array(ops, np.int64) for ops in members.values()]
+    # Cells of the largest table of ops and places: on every device as many places as ops, and some
+    most_cells = 10_000_000
+    most = max(1, math.isqrt(most_cells // (problem.num_devices + 1)))
+    return [
+        np.array(ops[at : at + most], np.int64)
+        for ops in members.values()
+        for at in range(0, len(ops), most)
+    ]
 
 
 def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
