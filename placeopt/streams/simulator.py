@@ -10,7 +10,6 @@ Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ import numpy as np
 
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.threads import map_threads
+from placeopt.model.threads import map_threads, num_threads
 from placeopt.streams.episode_loop import (
     CAUSES,
     COMPLETED,
@@ -334,7 +333,7 @@ def simulate_each(
         return simulate(job[0], policy, seed=job[1])
 
     yield from map(run, jobs[:1])  # compiles before the threads start
-    threads = threads or os.cpu_count() or 1
+    threads = threads or num_threads()
     if threads == 1 or len(jobs) < 3:
         yield from map(run, jobs[1:])
         return

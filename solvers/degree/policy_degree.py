@@ -41,13 +41,12 @@ J. A. Boyan, "Least-squares temporal difference learning", ICML 1999.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.threads import map_threads
+from placeopt.model.threads import map_threads, num_threads
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.tuning import (
     TRAINING,
@@ -179,6 +178,8 @@ class PolicyDegree(DegreeSolver):
         for base in FeasibleFirst(fragmentation=0.0).policies(problem, tracker):
             tracker.message = "the seed itself"
             yield base
+        if problem.num_jobs == 1:  # nothing comes after it: there is nothing to learn
+            return
         trained = self.train(problem, base, tracker)
         before, after = trained.validation
         if before:
@@ -246,12 +247,7 @@ class PolicyDegree(DegreeSolver):
             (stream, policy if i % 2 else curious, offset + i) for i, stream in enumerate(streams)
         ]
         runs = list(
-            map_threads(
-                lambda task: record_episode(*task),
-                tasks,
-                os.cpu_count() or 1,
-                "episodes",
-            )
+            map_threads(lambda task: record_episode(*task), tasks, num_threads(), "episodes")
         )
         tracker.count(len(runs))
         return Served(
