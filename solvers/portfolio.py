@@ -45,7 +45,7 @@ class Portfolio(MeasuringSearch):
 
     name: ClassVar[str] = "portfolio"
     proves: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "bounds")
+    kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "learned-lists", "bounds")
     sampling: ClassVar[float] = 0.1
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")

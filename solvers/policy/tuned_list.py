@@ -53,7 +53,7 @@ class TunedList(SearchSolver):
 
     name: ClassVar[str] = "tuned-list"
     endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists", "walks")
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists", "walks", "populations")
 
     policy: str = option(
         "", meaning="policy file; empty for the package's, heft for the one before any training"
