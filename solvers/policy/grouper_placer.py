@@ -60,7 +60,9 @@ class GrouperPlacer(LearnedPlacer):
     groups: int = option(32, low=1, meaning="groups that ops may draw")
     batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
     warm_start: bool = option(
-        True, meaning="begin with the teacher's devices as groups; otherwise uniform, as published"
+        True,
+        meaning="begin with the teacher's devices as groups, if there are as many; otherwise "
+        "uniform, as published",
     )
     penalty: float = option(
         3.0, above=0, meaning="negative reward of a placement that breaks a constraint"

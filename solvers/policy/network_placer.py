@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NetworkPlacer(LearnedPlacer):
-    """A placement network, trained on the problem by REINFORCE or PPO; one torch thread, so that
-    runs repeat.
-    """
+class TorchPlacer(LearnedPlacer):
+    """A placer whose policy is a torch network; one torch thread, so that runs repeat."""
 
     batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
     learning_rate: float = option(0.005, above=0, meaning="Adam's step")
@@ -53,14 +51,6 @@ class NetworkPlacer(LearnedPlacer):
         1.0, above=0, meaning="temperature of the softmaxes at the end of the budget"
     )
     hidden: int = option(32, low=2, meaning="width of the network")
-    learning: str = option(
-        "reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
-    )
-    clip: float = option(
-        0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays"
-    )
-    epochs: int = option(3, low=1, meaning="ppo: steps per batch")
-    entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
     penalty: float = option(
         3.0, above=0, meaning="negative reward of a placement that breaks a constraint"
     )
@@ -74,6 +64,25 @@ class NetworkPlacer(LearnedPlacer):
         with torch_threads(1):
             super().search(problem, tracker)
 
+    def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
+        """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
+        self.ask_teacher(tracker)
+        return None if tracker.solution is None or not self.warm_start else tracker.solution.device
+
+
+@dataclass(frozen=True)
+class NetworkPlacer(TorchPlacer):
+    """A placement network, trained on the problem by REINFORCE or PPO."""
+
+    learning: str = option(
+        "reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
+    )
+    clip: float = option(
+        0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays"
+    )
+    epochs: int = option(3, low=1, meaning="ppo: steps per batch")
+    entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
+
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NetworkPolicy:
         """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""
         from placeopt.solvers.policy.network_policy import NetworkPolicy
@@ -83,11 +92,6 @@ class NetworkPlacer(LearnedPlacer):
         scale = ticks_of_unit_reward(problem, tracker)
         nodes = describe(problem, self.groups_of(problem), first)
         return NetworkPolicy(problem, self, scale, tracker.rng(), self.network(nodes))
-
-    def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
-        """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
-        self.ask_teacher(tracker)
-        return None if tracker.solution is None or not self.warm_start else tracker.solution.device
 
     def groups_of(self, problem: PlacementProblem) -> Ints:
         """Return the group of every op that the network places as one: its unit."""

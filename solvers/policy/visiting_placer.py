@@ -24,7 +24,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
 from placeopt.solvers.policy.learned_placer import ticks_of_unit_reward
-from placeopt.solvers.policy.network_placer import NetworkPlacer
+from placeopt.solvers.policy.network_placer import TorchPlacer
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VisitingPlacer(NetworkPlacer):
+class VisitingPlacer(TorchPlacer):
     """One visit per op and episode, a reward per visit (Placeto); `batch` episodes side by side."""
 
     name: ClassVar[str] = "visiting-placer"
@@ -132,9 +132,8 @@ class Visits:
             node = int(self.order[at])
             visited = torch.zeros(self.num_units)
             visited[torch.from_numpy(self.order[:at].copy())] = 1.0
-            logits = (
-                self.network(node, torch.from_numpy(self.device), visited) / self.config.temperature
-            )
+            temperature = self.config.temperature_now(tracker)
+            logits = self.network(node, torch.from_numpy(self.device), visited) / temperature
             choice = draw(logits.detach(), self.generator)
             chosen.append(log_probability_of(logits, choice))
             self.device[:, node] = choice.numpy()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.model.errors import Refused
+from placeopt.model.errors import InputError, Refused
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.graph_parsing import NeuralParsing, NeuralParsingPolicy, left_out
 from placeopt.solvers.policy.network_placer import (
@@ -223,3 +223,10 @@ def test_ops_that_cost_nothing_somewhere_are_learned_from(name):
         warnings.simplefilter("error", RuntimeWarning)
         result = po.solve(free, make_solver(name, teacher=""), evaluations=40)
     assert result.value >= 5
+
+
+def test_visits_take_no_options_of_other_placers():
+    """What has no effect is refused."""
+    for option in ("learning", "clip", "epochs", "entropy"):
+        with pytest.raises(InputError, match=f"no option '{option}'"):
+            make_solver("visiting-placer", **{option: 1})

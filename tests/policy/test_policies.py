@@ -49,6 +49,7 @@ from placeopt.solvers.policy.guides import (
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS, ROUNDS, WHOLE, op_contexts
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -473,6 +474,16 @@ def test_structure_features_are_scaled_and_finite():
         assert np.abs(features).max() <= 1 + 1e-9
 
 
+def test_graphs_alike_from_many_sides_have_the_same_features_in_every_run():
+    """Where eigenvalues repeat, the directions that the eigenvectors run out of are drawn from a
+    seed.
+    """
+    for edges in ([], [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]):
+        problem = PlacementProblem.from_edges(np.full((7, 2), 4), edges)
+        first, again = structure_features(problem), structure_features(problem)
+        assert (first == again).all()
+
+
 def test_rewards_and_utilities():
     """Square-root rewards punish failures; utilities sum to zero, favour the best and tie
     equals.
@@ -553,3 +564,46 @@ def test_parts_are_shares_of_one_budget():
     """Shares that add up to more than the budget are one clear line."""
     with pytest.raises(InputError, match="at most 1"):
         DualPolicy(groups=0.5, episodes=0.4, windows=0.2)
+
+
+def test_a_policy_that_never_fits_leaves_the_budget_to_the_others():
+    """15 units that fill five devices to the last byte: only the teacher's integer program places
+    them, and no episode does.
+    """
+    rng = np.random.default_rng(0)
+    cuts = np.sort(rng.integers(1, 1000, (5, 2)), axis=1)
+    sizes = np.diff(cuts, axis=1, prepend=0, append=1000).ravel()
+    problem = PlacementProblem.from_edges(
+        np.full((15, 5), 3),
+        [(v, v + 1, 2) for v in range(14)],
+        resident=rng.permutation(sizes),
+        capacity=[1000] * 5,
+    )
+    solver = make_solver("dual-policy", teacher="single-device", groups=0.0, imitation=0)
+    result = solver.solve(problem, Budget(evaluations=400), seed=0)
+    assert result.solution is not None
+    assert result.evaluations <= 400
+
+
+@pytest.mark.parametrize("name", ["graph-parsing", "grouper-placer"])
+def test_groups_that_no_device_runs_teach_nothing(name):
+    """Ops of one group that share no device: the sample fails, and the policy stays a policy."""
+    problem = PlacementProblem.from_edges(
+        [[3, -1], [-1, 3], [2, 2]], [(0, 1, 5), (1, 2, 1)], resident=[1, 1, 1]
+    )
+    solver = make_solver(name, teacher="")
+    tracker = Tracker(name, problem, Budget(evaluations=64))
+    policy = solver.begin(problem, tracker)
+    for _ in range(2):
+        samples = policy.sample(16, 1.0)
+        policy.learn(samples, solver.value(samples, problem, tracker), 1.0)
+    for key in ("place", "bias") if name == "grouper-placer" else ("place", "edge"):
+        assert np.isfinite(policy.parameters[key]).all()
+
+
+def test_a_policy_that_cannot_be_saved_does_not_take_the_placement_with_it(tmp_path):
+    """The message says why there is no file; the search has not been in vain."""
+    solver = make_solver("dual-policy", save_policy=str(tmp_path))
+    result = solver.solve(sparse_problem(1), Budget(evaluations=60))
+    assert result.solution is not None
+    assert "not saved" in result.message
