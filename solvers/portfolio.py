@@ -59,6 +59,11 @@ class Portfolio(MeasuringSearch):
         meaning="tactics to use within a limit of time: all, or some names joined by commas",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tactics != "all":
+            self._named_tactics()
+
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """Those of annealing; the other stages are left out or interpreted until theirs are
         compiled.
@@ -88,10 +93,15 @@ class Portfolio(MeasuringSearch):
         tracker = stages.tracker
         loading.join(min(tracker.seconds_left, threading.TIMEOUT_MAX))
         if not loading.is_alive() and not tracker.stop():
-            from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
+            from placeopt.solvers.portfolio_tactics import chosen, improve
 
-            names = named(self.tactics, NAMES, "portfolio option tactics")
+            names = self._named_tactics()
             improve(stages, chosen(names, lns=self.lns, prove=self.prove), self.walks)
+
+    def _named_tactics(self) -> tuple[str, ...]:
+        from placeopt.solvers.portfolio_tactics import NAMES
+
+        return named(self.tactics, NAMES, "portfolio option tactics")
 
     def begin(self, tracker: Tracker[Placement]) -> Stages:
         """Run the heuristics in turn, with the quick bound between them; return the stages to go on

@@ -29,7 +29,8 @@ class Option:
 
     Attributes
     ----------
-    low, high : smallest and largest value; `above` is a limit that the value has to exceed.
+    low, high : smallest and largest value; `above` and `below` are limits that the value may not
+    meet.
     choices : the values allowed, None for any.
     optional : whether None is allowed.
     """
@@ -38,6 +39,7 @@ class Option:
     low: float | None = None
     high: float | None = None
     above: float | None = None
+    below: float | None = None
     choices: tuple[Any, ...] | None = None
     optional: bool = False
 
@@ -53,6 +55,8 @@ class Option:
             parts.append(f"at least {self.low:g}")
         if self.high is not None:
             parts.append(f"at most {self.high:g}")
+        if self.below is not None:
+            parts.append(f"below {self.below:g}")
         return " and ".join(parts)
 
     def accepts(self, value: Any) -> bool:
@@ -66,6 +70,7 @@ class Option:
             and (self.above is None or value > self.above)
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
+            and (self.below is None or value < self.below)
         )
 
 
@@ -76,10 +81,11 @@ def option(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     choices: tuple[Any, ...] | None = None,
 ) -> Any:
     """Return a dataclass field with its constraints; None as default allows None."""
-    declared = Option(meaning, low, high, above, choices, default is None)
+    declared = Option(meaning, low, high, above, below, choices, default is None)
     return dataclasses.field(default=default, metadata={_KEY: declared})
 
 
@@ -161,6 +167,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number", _is_whole),
     "float": ("a number", _is_number),
     "str": ("a text", lambda value: isinstance(value, str)),
+    "Measure": ("a function", callable),
     "tuple[int, ...]": ("a list of whole numbers", partial(_each, _is_whole)),
     "tuple[float, ...]": ("a list of numbers", partial(_each, _is_number)),
 }

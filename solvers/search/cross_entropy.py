@@ -62,18 +62,9 @@ class _SamplingSolver(BatchSearch):
     refine: float = option(
         0.0,
         low=0,
-        high=1,
+        below=1,
         meaning="share of the budget for annealing from the incumbent at the end",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("refine", "exploration"):
-            value = getattr(self, key, 0.0)  # not both of them explore
-            if not value < 1:
-                raise InputError(
-                    f"{self.name} option {key}: expected at least 0 and below 1, received {value}"
-                )
 
     @abstractmethod
     def settings(self, tracker: Tracker[Placement]) -> Settings:
@@ -125,13 +116,13 @@ class CrossEntropy(_SamplingSolver):
     )
     smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
     exploration: float = option(
-        0.02, low=0, high=1, meaning="weight of the uniform distribution, falling"
+        0.02, low=0, below=1, meaning="weight of the uniform distribution, falling"
     )
     order: bool = option(False, meaning="sample the order of the ops too (random keys)")
     refine: float = option(
         0.5,
         low=0,
-        high=1,
+        below=1,
         meaning="share of the budget for annealing from the incumbent at the end",
     )
 
