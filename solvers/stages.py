@@ -125,8 +125,8 @@ class Stages:
         self.evaluator.value_of(Placement(device))
 
     def heuristic(self, name: str) -> None:
-        """Run a heuristic on half of what is left; the first one that finds an answer may take it
-        all.
+        """Run a heuristic on half of the time that is left; the first one that finds an answer may
+        take it all.
         """
         if self.able(name) and (self.tracker.solution is None or self._comes_back(name)):
             self._run_heuristic(name)
@@ -163,7 +163,7 @@ class Stages:
         result = run_part(
             tracker,
             make_solver(name, **options),
-            seconds=None if needed or first else self._seconds(0.5),
+            seconds=None if needed or first else tracker.share(0.5).seconds,
             target=self.evaluator.target,
             adopt=not measured,
         )
@@ -177,12 +177,12 @@ class Stages:
         tracker = self.tracker
         if tracker.stop() or self._nothing_left() or not self.takes(name):
             return
-        limited = tracker.budget.evaluations is not None
+        part = tracker.share(share)
         run_part(
             tracker,
             make_solver(name, **options),
-            seconds=self._seconds(share),
-            evaluations=max(1, int(tracker.evaluations_left * share)) if limited else None,
+            seconds=part.seconds,
+            evaluations=part.evaluations,
             initial=tracker.solution,
             target=self.evaluator.target,
         )
@@ -210,9 +210,6 @@ class Stages:
             f"a first run, without {' and '.join(parts)}: their kernels were not compiled yet"
         )
         return False
-
-    def _seconds(self, share: float) -> float | None:
-        return None if self.tracker.budget.seconds is None else self.tracker.seconds_left * share
 
     def _nothing_left(self) -> bool:
         """Whether what remains of a nearly spent budget would not carry another solver's start."""

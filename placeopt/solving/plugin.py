@@ -132,6 +132,10 @@ class PluginTracker(Generic[SolutionT]):
         """Evaluations left in the budget, a huge number without a limit."""
         return self.__whole.evaluations_left
 
+    def share(self, part: float) -> Budget:
+        """Return the budget of a search that may take that part of what is left."""
+        return self.__whole.share(part)
+
     @property
     def elapsed(self) -> float:
         """Seconds since the solve began."""

@@ -159,7 +159,7 @@ class LearnedPlacer(SearchSolver):
         """
         if not self.teacher or tracker.stop_with_solution():
             return None
-        seconds = None if tracker.budget.seconds is None else share * tracker.seconds_left
+        seconds = tracker.share(share).seconds
         return run_part(tracker, make_solver(self.teacher), seconds=seconds, adopt=adopt)
 
 

@@ -39,13 +39,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
+from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.annealing_walks import (
     AnnealingWalk,
     MutatedRows,
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
-    from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,9 @@ COOLINGS: dict[str, type[Cooling]] = {
     "lundy-mees": LundyMeesCooling,
 }
 
+TIMED: tuple[Any, ...] = (MAKESPAN, PERIOD)
+"""Objectives whose values are times, of the order of the work of a device."""
+
 ACCEPTANCES = {"metropolis": METROPOLIS, "threshold": THRESHOLD, "record-to-record": RECORD}
 """Rules by name: the number by which the compiled walk knows them."""
 
@@ -162,8 +166,8 @@ class Annealing(BatchSearch):
     hot: float = option(
         0.0,
         low=0,
-        meaning="first temperature, as a share of the mean work of a device; 0: by the number of "
-        "steps",
+        meaning="first temperature, as a share of the mean work of a device (of the first value, "
+        "where it is measured or of an objective of your own); 0: by the number of steps",
     )
     cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
     cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
@@ -287,9 +291,8 @@ def without_contention(
     """
     problem, tracker = evaluator.problem, evaluator.tracker
     free = problem.replace(channel=np.full_like(problem.channel, -1))
-    whole = PluginTracker.whole_of(tracker)
-    own = tracker.beside(free, whole.share(share))
-    with own.within(whole):
+    own = tracker.beside(free, tracker.share(share))
+    with own.within(PluginTracker.whole_of(tracker)):
         beside = BudgetedEvaluator(own, threads=evaluator.threads)
         for start in starts:
             beside.value_of(start)
@@ -325,16 +328,16 @@ def lockstep(
     rows = MutatedRows(
         evaluator, homes, [order_of(evaluator, p) for p in begin], random_states(rng, lanes)
     )
-    # Measurements have a scale of their own: that of their values.
-    cooling = cooling.scaled(
-        space.mean_load if evaluator.measure is None else float(tracker.value or 1)
-    )
-    start_time, start_count = tracker.elapsed, tracker.evaluations
+    # Measurements, and objectives of others, have a scale of their own: that of their values.
+    timed = evaluator.measure is None and evaluator.objective in TIMED
+    cooling = cooling.scaled(space.mean_load if timed else float(tracker.value or 1))
+    pace = _Pace(evaluator, lanes, 1)
     while not tracker.stop():
-        temperature = cooling.at(_progress(tracker, start_time, start_count))
+        temperature, before = cooling.at(min(1.0, pace.share)), tracker.evaluations
         rows.step(
             limits(settings.acceptance, rows.values, tracker.value, temperature, rng.random(lanes))
         )
+        pace.spend(tracker.evaluations - before)
 
 
 def anneal_in_cycles(
@@ -382,7 +385,7 @@ def anneal_in_cycles(
 
 
 class _Pace:
-    """What walks in cycles have spent of their budget, and how many steps come next.
+    """What walks have spent of their budget, and how many steps of cycles come next.
 
     Parameters
     ----------
@@ -453,19 +456,6 @@ def _cycles(steps: float, num_ops: int, *, length: int = 300, most: int = 10) ->
     most : a slow cooling finds what many short ones, of the same steps together, do not.
     """
     return int(np.clip(steps / (length * num_ops), 1, most))
-
-
-def _progress(tracker: Tracker[Placement], start_time: float, start_count: int) -> float:
-    """Share of the budget used since a moment, in [0, 1]."""
-    used = 0.0
-    if tracker.budget.seconds is not None:
-        room = tracker.budget.seconds - start_time
-        used = (tracker.elapsed - start_time) / room if room > 0 else 1.0
-    if tracker.budget.evaluations is None:
-        return min(1.0, used)
-    room = tracker.budget.evaluations - start_count
-    share = (tracker.evaluations - start_count) / room if room > 0 else 1.0
-    return min(1.0, share if 4 * share >= used else used)
 
 
 class MoveShares:

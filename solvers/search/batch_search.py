@@ -130,24 +130,22 @@ def starting_placements(
 
 
 def _proposed(
-    evaluator: BudgetedEvaluator, name: str, *, parts: int = 4
+    evaluator: BudgetedEvaluator, name: str, *, share: float = 0.25
 ) -> Iterator[tuple[int | None, Placement]]:
-    """Run a solver on one of so many parts of the budget; yield (value or None if it has to be
-    measured, placement) if it finds one.
+    """Run a solver on a share of the budget; yield (value or None if it has to be measured,
+    placement) if it finds one.
     """
     tracker, objective = evaluator.tracker, evaluator.objective
     if name != RANDOM and objective.name not in specs("placement")[name].accepted:
         name = STARTERS.get(objective, RANDOM)
     if name == RANDOM or tracker.stop():
         return
-    measured = evaluator.measure is not None
+    measured, part = evaluator.measure is not None, tracker.share(share)
     result = run_part(
         tracker,
         make_solver(name),
-        seconds=None if tracker.budget.seconds is None else tracker.seconds_left / parts,
-        evaluations=None
-        if tracker.budget.evaluations is None
-        else max(1, tracker.evaluations_left // parts),
+        seconds=part.seconds,
+        evaluations=part.evaluations,
         adopt=not measured,
     )
     # The start is an offer; a solver that refuses the problem makes none.

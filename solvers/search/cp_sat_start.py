@@ -27,7 +27,7 @@ def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
     for name in HEURISTICS:
         if tracker.stop_with_solution():
             return
-        seconds = None if tracker.budget.seconds is None else tracker.seconds_left / 4
+        seconds = tracker.share(0.25).seconds
         result = run_part(tracker, make_solver(name), seconds=seconds, evaluations=50, adopt=False)
         if result is not None and result.solution is not None:
             tracker.offer(result.value, result.solution)

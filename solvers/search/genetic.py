@@ -149,11 +149,8 @@ class Genetic(BatchSearch):
         if not starts:
             return
         tracker, space, effort = evaluator.tracker, evaluator.space, self.effort
-        least, worth = (
-            min(effort.least, self.population),
-            tracker.evaluations_left // effort.per_member,
-        )
-        size = int(np.clip(worth, least, self.population))
+        worth = tracker.evaluations_left // effort.per_member
+        size = int(np.clip(worth, min(effort.least, self.population), self.population))
         share = min(tracker.evaluations_left, 10**9) // (size * effort.generations)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
         climber: WalkClimber | RowClimber = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.optimize
 from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate
@@ -13,7 +15,7 @@ from placeopt.makespan.judge import placement_violations
 from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.heuristics import SPECS
+from placeopt.solvers.heuristics import SPECS, repair as repair_module
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.repair import pack, repair
 from placeopt.solving.registry import make_solver
@@ -168,3 +170,37 @@ def test_units_are_numbered_by_first_op():
     assert units.unit.tolist() == [0, 1, 2, 1]
     assert units.bytes.tolist() == [1, 6, 3]
     assert units.allowed.tolist() == [[True, True], [True, False], [True, True]]
+
+
+def test_many_ops_alike_are_placed_in_parts(monkeypatch):
+    """A thousand times as many ops do not need a table of places a million times as large."""
+    solve, tables = scipy.optimize.linear_sum_assignment, []
+    monkeypatch.setattr(
+        scipy.optimize, "linear_sum_assignment", lambda t: tables.append(t.size) or solve(t)
+    )
+    compute = np.ones((3000, 3), np.int64)
+    compute[np.arange(3000), np.arange(3000) % 3] = -1
+    problem = PlacementProblem.from_edges(compute, [])
+    result = make_solver("enumerative").solve(problem, BUDGET)
+    assert max(tables) <= 10_000_000
+    assert result.value == 1000
+
+
+def test_a_packing_is_looked_for_within_the_time(monkeypatch):
+    """The integer program, which may take minutes, has a quarter of a limit of seconds, and is asked
+    again where there is more.
+    """
+    rng, limits = np.random.default_rng(0), []
+    size = rng.integers(20, 100, 40)
+    problem = sized(size, [-(-int(size.sum()) // 10)] * 10)
+
+    def in_vain(*_, **options):
+        limits.append(options.get("time_limit"))
+        return SimpleNamespace(x=None, status=1)
+
+    monkeypatch.setattr(repair_module, "integer_program", in_vain)
+    for budget in (Budget(seconds=8.0), Budget(evaluations=9)):
+        assert make_solver("single-device").solve(problem, budget).status == "unknown"
+    first, then = limits
+    assert 0 < first <= 2
+    assert then is None

@@ -76,3 +76,14 @@ def test_a_registered_objective_is_listed(traffic):
     assert "traffic" in specs("placement")["annealing"].accepted
     assert "traffic" not in specs("placement")["heft"].accepted
     assert ANY_OTHER not in specs("placement")["annealing"].accepted
+
+
+def test_times_that_an_objective_leaves_out_do_not_matter(traffic):
+    """How worse a placement may be that is accepted follows from the objective's own values."""
+    problem = load("gen:ffnn?layers=6", cluster="uniform:3", objective="traffic")
+    longer = problem.replace(compute=problem.compute * 2**20)
+    found = [
+        make_solver("annealing").solve(each, Budget(evaluations=400), seed=1).value
+        for each in (problem, longer)
+    ]
+    assert found[0] == found[1]

@@ -16,15 +16,21 @@ from random_problems import random_problem
 from placeopt.api import load, solve
 from placeopt.instances.generators import generate
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
+from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.evaluate import period_batch, period_value
+from placeopt.solvers.heuristics import context
+from placeopt.solvers.heuristics.repair import pack
+from placeopt.solvers.policy.tuned_list import TunedList
+from placeopt.solvers.portfolio import Portfolio
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.stages import HEURISTICS, Stages
+from placeopt.solving.compilation import kernels_of
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.tracker import Tracker
 
@@ -180,12 +186,23 @@ def test_measurements_may_beat_the_bounds_of_the_model(solver):
     assert result.lower_bound == 0
 
 
-def test_impossible_measurements_are_refused():
-    """Negative seconds are an error of one line."""
-    solver = make_solver("annealing", measure=lambda device: -1.0)
+@pytest.mark.parametrize("solver", ["annealing", "dual-policy"])
+@pytest.mark.parametrize("seconds", [-1.0, 1e300])
+def test_impossible_measurements_are_refused(solver, seconds):
+    """Seconds that are negative, or more than ticks can say, are an error of one line."""
+    search = make_solver(solver, measure=lambda device: seconds)
     with pytest.raises(InputError, match="seconds") as error:
-        solver.solve(small(), Budget(evaluations=20), seed=0)
+        search.solve(small(), Budget(evaluations=20), seed=0)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("solver", [*ALL, "dual-policy"])
+def test_measurements_that_all_fail_are_no_solution(solver):
+    """What has no finite time is offered by nobody."""
+    search = make_solver(solver, measure=lambda device: math.inf)
+    for initial in (None, Placement(np.zeros(7, np.int64))):
+        result = search.solve(small(), Budget(evaluations=20), seed=0, initial=initial)
+        assert result.solution is None
 
 
 @pytest.mark.parametrize(
@@ -254,6 +271,42 @@ def test_passes_of_the_learned_list_go_on_beside_the_other_searches():
         assert stages.able("learned-list") == runs
 
 
+@pytest.mark.parametrize("solver", [*SEARCHES, "tuned-list", "portfolio"])
+@pytest.mark.parametrize("memory", ["static", "peak"])
+def test_evaluations_are_kept_where_transfers_contend(solver, memory):
+    """The walk without contention, and the valuing of what it found, count as well."""
+    problem = load("gen:layered?layers=4&width=3&seed=1", "3xP100?contention=pair", memory=memory)
+    start = make_solver("heft").solve(problem, Budget()).solution
+    for evaluations in (1, 2, 3, 4, 5, 9):
+        for initial in (None, start):
+            result = make_solver(solver).solve(
+                problem, Budget(evaluations=evaluations), initial=initial
+            )
+            assert result.evaluations <= evaluations
+
+
+def test_solvers_name_the_kernels_of_what_they_run():
+    """None of the portfolio's heuristics is compiled while its clock runs, and a walk on any links
+    needs the moves of populations, too.
+    """
+    taken = [name for name in HEURISTICS if "makespan" in specs("placement")[name].objectives]
+    solvers = [make_solver(name) for name in taken]
+    assert set(kernels_of(MAKESPAN, solvers)) <= set(kernels_of(MAKESPAN, [Portfolio()]))
+    assert {"walks", "populations"} <= set(kernels_of(MAKESPAN, [TunedList()]))
+
+
+def test_packing_is_asked_for_once(monkeypatch):
+    """Its integer program may take long; heuristics and searches share the answer."""
+    problem = PlacementProblem.from_edges(
+        np.ones((5, 2), np.int64), [(0, 1, 1)], resident=[7, 7, 2, 2, 2], capacity=[10, 10]
+    )
+    asked = []
+    monkeypatch.setattr(context, "pack", lambda *how: asked.append(how) or pack(*how))
+    result = make_solver("portfolio").solve(problem, Budget(evaluations=100))
+    assert result.status == "infeasible"
+    assert len(asked) == 1
+
+
 def test_somebody_else_can_derive_from_annealing_where_transfers_contend():
     """The walk without contention is a part of the solve behind the face that a plug-in sees."""
 
@@ -283,6 +336,10 @@ def test_wrong_settings_are_one_line():
         ("annealing", {"walks": 0}),
         ("annealing", {"hot": -1.0}),
         ("annealing", {"start": "nothing"}),
+        ("annealing", {"measure": "fast"}),
+        ("annealing", {"threads": "all"}),
+        ("cross-entropy", {"groups": "many"}),
+        ("round-robin", {"chunks": 2.5}),
         ("genetic", {"population": 1}),
         ("genetic", {"climb": -1}),
         ("cross-entropy", {"elite": 0.0}),
@@ -294,6 +351,7 @@ def test_wrong_settings_are_one_line():
         ("post", {"refit": 8}),
         ("post", {"clip": 0.0}),
         ("portfolio", {"walks": 0}),
+        ("portfolio", {"tactics": "passes, nothing"}),
     ]:
         with pytest.raises(InputError, match=solver) as error:
             make_solver(solver, **options)

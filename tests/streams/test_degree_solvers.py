@@ -390,3 +390,9 @@ def test_wrong_solver_options(name, options, words):
     """A solver checks its own configuration."""
     with pytest.raises(InputError, match=words):
         make_solver(name, "jobs", **options)
+
+
+def test_a_stream_of_one_job_teaches_nothing():
+    """Nothing follows the job: the learned policy is its seed."""
+    result = po.solve(stream(1), make("policy-degree"))
+    assert result.solution.policy.name == "feasible-first"

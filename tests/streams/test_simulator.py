@@ -13,7 +13,14 @@ from stream_samples import stream, table
 from placeopt.model.errors import InputError
 from placeopt.plotting.jobs import chrome_trace, occupancy, plot_occupancy
 from placeopt.solvers.degree.feasible_first import padded
-from placeopt.streams import DegreePolicy, JobStreamProblem, Summary, simulate, simulate_many
+from placeopt.streams import (
+    DegreePolicy,
+    JobStreamProblem,
+    Summary,
+    simulate,
+    simulate_many,
+    simulator,
+)
 from placeopt.streams.episode_loop import CAUSES, LOOKS_AHEAD, PACKED_AHEAD, num_features
 from placeopt.streams.simulator import confidence_interval, network_size, record_episode
 
@@ -371,3 +378,11 @@ def test_wrong_policies(fields, words):
     """A policy that cannot run on the stream is refused in one line."""
     with pytest.raises(InputError, match=words):
         simulate(stream(5), DegreePolicy(**fields))
+
+
+def test_one_thread_is_enough_where_one_is_asked_for(monkeypatch):
+    """PLACEOPT_THREADS holds for episodes, too."""
+    monkeypatch.setenv("PLACEOPT_THREADS", "1")
+    monkeypatch.setattr(simulator, "map_threads", None)
+    streams = [stream(6, seed=seed) for seed in range(4)]
+    assert len(simulate_many(streams, DegreePolicy("max-degree"))) == 4
