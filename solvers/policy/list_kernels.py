@@ -3,7 +3,7 @@ a learned score.
 
 Any topological order can be drawn, and an op goes into the first idle gap of its device that holds
 it: the schedules that can be reached are the active ones, an optimal one among them (see
-`walk_decoding`). Scores are a linear part, which alone can be HEFT's, ETF's or PEFT's rule, plus a
+`walk_kernels`). Scores are a linear part, which alone can be HEFT's, ETF's or PEFT's rule, plus a
 hidden layer of softsign, x / (1 + |x|), into which what was learned of the op is added.
 """
 

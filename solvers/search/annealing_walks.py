@@ -49,7 +49,7 @@ class AnnealingWalk:
     ----------
     device : of each op; must satisfy every constraint. sequence : ops in a topological order.
     weights : relative frequency of each of MOVES.
-    acceptance : which worse values are accepted: METROPOLIS or another rule of `cooling`.
+    acceptance : which worse values are accepted: METROPOLIS, THRESHOLD or RECORD.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ PROPOSED, ACCEPTED, BEST, EMPTY = range(4)
 before, without any change."""
 
 METROPOLIS, THRESHOLD, RECORD = range(3)
-"""Rules of acceptance; see `cooling`."""
+"""Rules of acceptance; see `annealing.limits`."""
 
 
 @uncounted_entry
@@ -387,7 +387,7 @@ def _extent(g, w, units):
 
 @uncounted_kernel
 def _limit(acceptance, value, best, temperature, draw):
-    """Return the largest value that a proposal may have; `cooling.limits` says the same of rows."""
+    """Return the largest value that a proposal may have; `annealing.limits` does so for rows."""
     if temperature <= 0.0:
         return value
     if acceptance == THRESHOLD:
