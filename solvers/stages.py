@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.graph import depths
 from placeopt.model.placement import Placement
-from placeopt.solvers.heuristics.context import Context
 from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.deadline import is_large
 from placeopt.solving.registry import make_solver, specs
@@ -71,7 +71,8 @@ def _looks(problem: PlacementProblem) -> int:
     """Return how many ready ops a pass of `learned-list` looks at, about: at each step as many are
     ready as a level of the graph has ops.
     """
-    return problem.num_ops**2 // Context(problem).depth()
+    levels = depths(problem.num_ops, problem.edge_source, problem.consumer, problem.op_names)
+    return problem.num_ops**2 // (int(levels.max()) + 1)
 
 
 def is_vast(problem: PlacementProblem) -> bool:
@@ -159,7 +160,7 @@ class Stages:
         needed = tracker.solution is None  # an answer, even a late one
         before = tracker.elapsed
         many = name == "learned-list" and tracker.problem.num_ops > MANY
-        options = {"passes": 2} if many else {}
+        options: dict[str, Any] = {"passes": 2} if many else {}
         result = run_part(
             tracker,
             make_solver(name, **options),

@@ -117,11 +117,6 @@ class Context:
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
         return ranks.upward_rank(self.graph, self.mean_compute, delay)
 
-    def depth(self) -> int:
-        """Number of ops on the longest path."""
-        none, each = np.zeros(self.problem.num_tensors), np.ones(self.problem.num_ops)
-        return int(ranks.upward_rank(self.graph, each, none)[0].max())
-
     def by_decreasing(self, key: NDArray[Any]) -> Ints:
         """Ops sorted by decreasing `key`, ties in topological order."""
         return np.lexsort((self.position, -key)).astype(np.int64)
