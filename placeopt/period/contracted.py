@@ -345,19 +345,20 @@ def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | No
     Every order edge of v has its other end at u, so no order is broken. If v shares nothing with
     any node, all of this holds for every u.
     """
-    size = model.num_nodes
-    neighbours = _neighbours(model, uplink)
-    label = np.arange(size)
-    taken = np.zeros(size, np.bool_)
-    for v in np.flatnonzero(_idle(model, sync)).tolist():
-        if len(neighbours[v]) > 1:
-            continue
-        others = neighbours[v] or ({0 if v else 1} if size > 1 else set())
-        for u in others:
-            # `taken` keeps one round of merges disjoint: chains of leaves need another round.
-            if not taken[u] and not taken[v] and (model.allowed[v] >= model.allowed[u]).all():
-                label[v] = u
-                taken[[u, v]] = True
+    neighbours, idle = _neighbours(model, uplink), _idle(model, sync)
+    label = np.arange(model.num_nodes)
+    for v in np.flatnonzero(idle).tolist():
+        while idle[v] and label[v] == v and len(neighbours[v]) < 2:
+            u = next(iter(neighbours[v]), 0 if v else min(1, len(label) - 1))
+            while label[u] != u:
+                u = int(label[u])
+            if u == v or not (model.allowed[v] >= model.allowed[u]).all():
+                break
+            label[v] = u
+            neighbours[u].discard(v)
+            v = u  # which may be the end of a chain now
+    while (label != label[label]).any():
+        label = label[label]
     return _renumbered(label)
 
 
@@ -380,7 +381,7 @@ def _neighbours(model: ContractedProblem, uplink: Ints | None) -> list[set[int]]
     ]
     if uplink is not None:
         problem = model.problem
-        pairs = np.stack([problem.producer[problem.edge_tensor], problem.consumer], axis=1)
+        pairs = np.stack([problem.edge_source, problem.consumer], axis=1)
         ends.append(model.node[pairs[uplink[problem.edge_tensor] > 0]])
     neighbours: list[set[int]] = [set() for _ in range(model.num_nodes)]
     for u, v in np.concatenate(ends).tolist():

@@ -12,6 +12,7 @@ import pytest
 
 import placeopt as po
 from placeopt.model.errors import InfeasibleProblemError
+from placeopt.period import contracted
 from placeopt.period.contracted import contract, device_types
 
 
@@ -147,3 +148,20 @@ def test_ops_without_a_device_in_common_are_named():
     """Those that must share one."""
     with pytest.raises(InfeasibleProblemError, match=r"'op0', 'op2' must share a device"):
         model_of([[1, -1], [2, 2], [-1, 1]], [], colocation=[4, -1, 4])
+
+
+def test_idle_leaves_are_joined_at_once(monkeypatch):
+    """Stars, chains and lone ops of no time join what they hang on in one look, not one a look."""
+    n, looks, build = 100, [], contracted._build
+    edges = [(0, v, 1) for v in range(1, n + 1)] + [(v, v + 1, 1) for v in range(n, 2 * n)]
+    compute = np.zeros((3 * n, 2), dtype=np.int64)
+    compute[0] = 5
+    problem = po.PlacementProblem.from_edges(compute, edges, objective="period", contiguity="none")
+
+    def counted(*given):
+        looks.append(given)
+        return build(*given)
+
+    monkeypatch.setattr(contracted, "_build", counted)
+    assert contract(problem).num_nodes == 1
+    assert len(looks) == 2
