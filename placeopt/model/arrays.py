@@ -278,6 +278,14 @@ def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     return pointer, np.fromiter(chain.from_iterable(groups), np.int64, count=int(pointer[-1]))
 
 
+def neighbours(count: int, one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return, by number, whom pairs join it with: (pointer of count + 1, each once, rising)."""
+    pairs = np.stack([np.append(one, other), np.append(other, one)], axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    pointer = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int64)
+    return pointer, np.ascontiguousarray(pairs[:, 1])
+
+
 def touching_tensors(
     num_nodes: int, producer: Ints, consumer_ptr: Ints, consumer: Ints
 ) -> tuple[Ints, Ints, Ints]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -148,8 +149,11 @@ class PlacementProblem(SharedTensors):
             ("pipeline", PIPELINES),
         ):
             check_choice(key, getattr(self, key), options)
-        if self.slots < 1:
-            raise InputError(f"slots: expected at least 1, received {self.slots}")
+        if not isinstance(self.slots, Integral) or self.slots < 1:
+            raise InputError(
+                f"slots: expected a whole number of at least 1, received {self.slots!r:.40}"
+            )
+        object.__setattr__(self, "slots", min(int(self.slots), self.num_ops))  # each holds an op
 
     def _check_times(self) -> None:
         """Refuse ops that run nowhere, and sums that int64 cannot hold."""
@@ -166,7 +170,7 @@ class PlacementProblem(SharedTensors):
                 "cluster"
             )
         longest = self.transfer.max(axis=1, initial=0).astype(np.float64)
-        copies = np.minimum(np.diff(self.consumer_ptr), self.num_devices)
+        copies = np.minimum(np.diff(self.consumer_ptr), self.num_devices * self.slots)
         total = float((longest * copies).sum())
         total += float(self.compute.max(axis=1).astype(np.float64).sum())
         if total >= MAX_SUM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.errors import Refused
@@ -27,15 +28,15 @@ def _makespan() -> tuple[Search, Search]:
 
 
 def _period() -> tuple[Search, Search]:
-    from placeopt.solvers.exact.period_tactics import prove_period, search_period
+    from placeopt.solvers.exact.period_tactics import search_period
 
-    return search_period, prove_period
+    return search_period, partial(search_period, prove=True)
 
 
 def _latency() -> tuple[Search, Search]:
-    from placeopt.solvers.exact.latency_tactics import prove_latency, search_latency
+    from placeopt.solvers.exact.latency_tactics import search_latency
 
-    return search_latency, prove_latency
+    return search_latency, partial(search_latency, prove=True)
 
 
 SEARCHES = {"makespan": _makespan, "period": _period, "latency": _latency}
@@ -48,7 +49,7 @@ class CpSat(CpSatSettings):
     """Exact placement by CP-SAT, with a model per objective; an evaluation is a conflict of its
     search.
 
-    With one worker a solve with an evaluation budget is reproducible to the last step.
+    A solve with an evaluation budget is reproducible to the last step.
 
     References
     ----------

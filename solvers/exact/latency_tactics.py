@@ -40,13 +40,14 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
+from placeopt.model.arrays import neighbours
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.model.threads import call_interruptibly
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import contract, device_types
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solvers.exact.placement_cp_sat import (
@@ -96,31 +97,20 @@ class LatencyFacts:
 
 
 def search_latency(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+    settings: CpSatSettings,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    *,
+    prove: bool = False,
 ) -> None:
-    """Minimise the latency by its tactics."""
-    heuristics = ("starts", "annealing")
-    _run([t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker)
-
-
-def prove_latency(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
-) -> None:
-    """Run only the tactics that prove."""
-    _run([t for t in TACTICS if t.side != VALUE], settings, tracker)
-
-
-def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run tactics after the bounds that take milliseconds."""
+    """Minimise the latency by its tactics, or run only those that prove, after the bounds that take
+    milliseconds.
+    """
     for method, ticks in latency_bounds(tracker.problem, 0.0):
         tracker.raise_bound(ticks, method)
+    heuristics = () if settings.warm_start else ("starts", "annealing")
+    tactics = [t for t in TACTICS if (t.side != VALUE if prove else t.name not in heuristics)]
     run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
-
-
-def _starts(state: State) -> Iterator[None]:
-    """Offer constructed placements."""
-    for _ in starts(state.tracker):
-        yield
 
 
 def _anneal(state: State) -> Iterator[str | None]:
@@ -172,11 +162,11 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
         facts.model = LatencyCpModel(part.problem, part.value)
     elif part.value is not None:
         facts.model.cut_off(part.value)
-    return facts.model.solve(with_threads(state), part, part.seconds_left)
+    return facts.model.solve(with_threads(state), part)
 
 
 TACTICS: tuple[Tactic, ...] = (
-    Steps("starts", VALUE, _starts),
+    Steps("starts", VALUE, lambda state: starts(state.tracker)),
     Steps("annealing", VALUE, _anneal),
     Steps("one-slot", VALUE, _one_slot, when=lambda facts: facts.problem.slots > 1),
     Steps("flow", BOUND, _flow),
@@ -194,6 +184,7 @@ class LatencyCpModel(PlacementModel):
         self.problem = problem
         self.cp = cp_model.CpModel()
         self.accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
+        self.alike = [x for x in device_types(problem) if problem.io_class[x[0]] >= 0]
         self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [
             (d, -1) for d in self.pools
@@ -371,19 +362,10 @@ class LatencyCpModel(PlacementModel):
 
     def _break_symmetry(self, durations: list[Any]) -> None:
         """Among identical accelerators the first slots last ever less long."""
-        slots = self.problem.slots
-        for members in self._identical():
-            for a, b in itertools.pairwise(members):
-                self.cp.add(durations[a * slots] >= durations[b * slots])
-
-    def _identical(self) -> list[list[int]]:
-        """Positions in `accelerators` of interchangeable devices."""
-        p, io = self.problem, self.problem.io_ticks
-        groups: dict[tuple[bytes, bytes, int], list[int]] = {}
-        for i, d in enumerate(self.accelerators):
-            key = (p.compute[:, d].tobytes(), io[:, d].tobytes(), int(p.capacity[d]))
-            groups.setdefault(key, []).append(i)
-        return list(groups.values())
+        first = dict(zip(self.accelerators, durations[:: self.problem.slots], strict=True))
+        for devices in self.alike:
+            for a, b in itertools.pairwise(devices):
+                self.cp.add(first[a] >= first[b])
 
     # --- solutions
     # -------------------------------------------------------------------------------------
@@ -417,8 +399,7 @@ class LatencyCpModel(PlacementModel):
         lasts = _slot_durations(p, device, slot)
         rename = np.arange(p.num_devices)
         self.cp.clear_hints()
-        for members in self._identical():
-            devices = [self.accelerators[i] for i in members]
+        for devices in self.alike:
             rename[sorted(devices, key=lambda d: (-lasts[d], d))] = devices
         device = rename[device]
         hinted: set[int] = set()
@@ -436,9 +417,10 @@ class LatencyCpModel(PlacementModel):
 
 def _longest(problem: PlacementProblem) -> int:
     """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender
-    and by each reader.
+    and by each slot that reads it.
     """
-    moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
+    slots = problem.num_devices * problem.slots
+    moves = 1 + np.minimum(np.diff(problem.consumer_ptr), slots)
     transfers = problem.io_ticks.max(axis=1, initial=0) * moves
     return int(problem.compute.max(axis=1).sum()) + int(transfers.sum())
 
@@ -653,11 +635,5 @@ class _Walk:
 
 def _groups(problem: PlacementProblem) -> Groups:
     units = problem.units
-    label, count = units.unit, len(units.first_op)
-    pairs = np.stack(
-        [label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1
-    )
-    pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    near_ptr = np.searchsorted(pairs[:, 0], np.arange(count + 1))
-    return Groups(units.member_ptr, units.member, near_ptr, np.ascontiguousarray(pairs[:, 1]))
+    ends = units.unit[problem.edge_source], units.unit[problem.consumer]
+    return Groups(units.member_ptr, units.member, *neighbours(len(units.first_op), *ends))

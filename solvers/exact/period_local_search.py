@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import neighbours
 from placeopt.model.compiled import uncounted_entry, uncounted_kernel
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
@@ -62,8 +63,7 @@ class SearchArrays(NamedTuple):
 
 def search_arrays(model: ContractedProblem) -> SearchArrays:
     """Return the arrays of a contracted model, one column per device."""
-    pairs = np.stack([model.producer[model.edge_tensor], model.consumer], axis=1).reshape(-1, 2)
-    pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
+    near_ptr, near = neighbours(model.num_nodes, model.producer[model.edge_tensor], model.consumer)
     compute = np.where(model.allowed[None], model.pass_compute, -1)
     return SearchArrays(
         compute=np.ascontiguousarray(compute[:, :, model.type_of]),
@@ -71,8 +71,8 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
         capacity=model.capacity[model.type_of],
         weight=np.ascontiguousarray(model.weight[:, model.type_of]),
         tensors=model.tensors,
-        near_ptr=np.searchsorted(pairs[:, 0], np.arange(model.num_nodes + 1)).astype(np.int64),
-        near=np.ascontiguousarray(pairs[:, 1]),
+        near_ptr=near_ptr,
+        near=near,
         paths=paths_of(model),
     )
 

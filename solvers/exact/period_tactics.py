@@ -156,24 +156,19 @@ class PeriodFacts:
 
 
 def search_period(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+    settings: CpSatSettings,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    *,
+    prove: bool = False,
 ) -> None:
-    """Minimise the period by its tactics."""
-    heuristics = ("starts", "ideals", "orders", "annealing")
-    _run([t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker)
-
-
-def prove_period(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
-) -> None:
-    """Run only the tactics that prove."""
-    _run([t for t in TACTICS if t.side != VALUE], settings, tracker)
-
-
-def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run tactics after the bounds that take milliseconds."""
+    """Minimise the period by its tactics, or run only those that prove, after the bounds that take
+    milliseconds.
+    """
     if not bounded(tracker):
         return
+    heuristics = () if settings.warm_start else ("starts", "ideals", "orders", "annealing")
+    tactics = [t for t in TACTICS if (t.side != VALUE if prove else t.name not in heuristics)]
     timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
     facts = PeriodFacts(settings, tracker.problem, timed=timed)
     run_tactics(tactics, TACTICS, settings, facts, tracker)
@@ -303,7 +298,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
         # of a chain: the nodes of a circle have no device in common
         part.infeasible(str(error))
         return True
-    if not model.solve(with_threads(state), part, part.seconds_left):
+    if not model.solve(with_threads(state), part):
         return False
     if part.value is not None and max(1, -(-part.value // MAX_GRID)) < model.grid:
         return False  # a model for this value has a finer grid

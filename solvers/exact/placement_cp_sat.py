@@ -65,16 +65,22 @@ class CpSatSettings(SearchSolver):
     work_a_conflict: ClassVar[float] = 0.05
 
 
-def configured(settings: CpSatSettings, tracker: Tracker[Any]) -> Any:
+def configured(
+    settings: CpSatSettings, tracker: Tracker[Any], effort: float = 0.0, **parameters: Any
+) -> Any:
     """Return a CP-SAT solver with limits, workers and seed from what is left of the tracker's
     budget.
+
+    Parameters
+    ----------
+    effort : CP-SAT's deterministic time where evaluations are the budget; by default what conflicts
+    are worth.
     """
-    limits: dict[str, Any] = {}
     if tracker.budget.evaluations is not None:
         conflicts = max(1, tracker.evaluations_left)
-        limits = {
+        parameters |= {
             "max_number_of_conflicts": conflicts,
-            "effort": settings.work_a_conflict * conflicts,
+            "effort": effort or settings.work_a_conflict * conflicts,
             # the same answer whatever the threads
             "interleave_search": settings.num_workers > 1,
         }
@@ -84,7 +90,7 @@ def configured(settings: CpSatSettings, tracker: Tracker[Any]) -> Any:
         seed=tracker.seed,
         log_search_progress=settings.log,
         symmetry_level=2,
-        **limits,
+        **parameters,
     )
 
 
@@ -140,8 +146,12 @@ def run_tactics(
 
 
 def with_threads(state: State) -> CpSatSettings:
-    """Return the settings with the cores that the lane has."""
+    """Return the settings with the cores that the lane has; where evaluations are the limit, as
+    they are: the answer depends on no machine.
+    """
     settings: CpSatSettings = state.facts.settings
+    if state.by_evaluations:
+        return settings
     return replace(settings, num_workers=min(settings.num_workers, state.threads))
 
 
@@ -169,7 +179,7 @@ class PlacementModel(ABC):
     def hint(self, placement: Placement) -> None:
         """Hint a placement, its identical devices renamed as the symmetry constraints want them."""
 
-    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> bool:
+    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement]) -> bool:
         """Run CP-SAT until proof or the end of the budget; an evaluation is a conflict.
 
         Returns
@@ -191,7 +201,8 @@ class PlacementModel(ABC):
                 if tracker.stop():
                     self.stop_search()
 
-        solver = self._configured(settings, tracker, seconds)
+        effort = 1.0 + tracker.evaluations_left / self.evaluations_per_unit
+        solver = configured(settings, tracker, effort, linearization_level=2)
         if tracker.solution is not None:
             self.hint(tracker.solution)
 
@@ -221,25 +232,6 @@ class PlacementModel(ABC):
         self._raise_bound(tracker, solver.best_objective_bound)
         tracker.stop()
         return bool(code == cp_model.OPTIMAL)
-
-    def _configured(
-        self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float
-    ) -> Any:
-        limits: dict[str, Any] = {}
-        if tracker.budget.evaluations is not None:
-            limits = {
-                "max_number_of_conflicts": tracker.evaluations_left,
-                "effort": 1.0 + tracker.evaluations_left / self.evaluations_per_unit,
-            }
-        return cp_solver(
-            workers=settings.num_workers,
-            seconds=seconds,
-            seed=tracker.seed,
-            linearization_level=2,
-            symmetry_level=2,
-            log_search_progress=settings.log,
-            **limits,
-        )
 
     def _implies(
         self, here: Iterable[cp_model.IntVar | None], beside: cp_model.IntVar | None, then: Any

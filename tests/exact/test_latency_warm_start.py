@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
+from placeopt.model.errors import InputError
 from placeopt.solvers.exact.latency_tactics import pooled
 
 
@@ -60,3 +61,40 @@ def test_the_shortest_limit_gives_a_placement(slots):
     result = po.solve(problem, seconds=1e-9)
     assert result.solution is not None
     assert len(set(result.solution.device.tolist())) == 1
+
+
+@pytest.mark.parametrize("slots", [3, 10**9])
+def test_a_tensor_may_be_read_by_several_slots_of_one_accelerator(slots):
+    """Each slot that reads a tensor pays for it: without a start the model cuts nothing off. More
+    slots than ops are no more than as many.
+    """
+    problem = po.PlacementProblem.from_arrays(
+        compute=[[-1, 1], [1, -1], [-1, 1], [1, -1], [-1, 1], [1, -1]],
+        producer=np.arange(5),
+        consumer_ptr=[0, 3, 4, 5, 6, 7],
+        consumer=[1, 3, 5, 2, 3, 4, 5],
+        transfer=[[100], [0], [0], [0], [0]],
+        objective="latency",
+        slots=slots,
+    )
+    result = po.solve(problem, "cp-sat", seconds=60, tactics="cp-sat", num_workers=1)
+    assert (result.value, result.status) == (406, "optimal")
+    assert po.solve(problem, seconds=60).value == 406
+
+
+def test_slots_are_whole_numbers_whose_ticks_have_room():
+    """Anything else is one clear line, and so are tensors that many slots read for too long."""
+    given = {"compute": [[1, 1]] * 5, "edges": [(v, v + 1, 1) for v in range(4)]}
+    for slots in (0, 2.5, "2"):
+        with pytest.raises(InputError, match="slots: expected a whole number of at least 1"):
+            po.PlacementProblem.from_edges(**given, objective="latency", slots=slots)
+    shared = {
+        "compute": [[1, 1]] * 5,
+        "producer": [0],
+        "consumer_ptr": [0, 4],
+        "consumer": [1, 2, 3, 4],
+        "transfer": [[2**60]],
+    }
+    assert po.PlacementProblem.from_arrays(**shared, objective="latency").num_ops == 5
+    with pytest.raises(InputError, match=r"passes 2\^62"):
+        po.PlacementProblem.from_arrays(**shared, objective="latency", slots=2)
