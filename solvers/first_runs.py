@@ -190,10 +190,11 @@ def latency() -> None:
 
 def replicas() -> None:
     """Plan a small pipeline over two clusters."""
-    from placeopt.solvers.exact.split_ideals import best_split
+    from placeopt.solvers.exact.split_ideals import best_split, split_model
     from placeopt.splits.problem import SplitProblem
 
-    best_split(SplitProblem(small_problem("period"), groups=2))
+    problem = SplitProblem(small_problem("period"), groups=2)
+    best_split(problem, split_model(problem))
 
 
 def sharding() -> None:

@@ -72,6 +72,11 @@ class Budget:
         """Whether nothing limits the search."""
         return self.seconds is None and self.evaluations is None and self.target is None
 
+    @property
+    def ends(self) -> bool:
+        """Whether seconds or evaluations end every search."""
+        return self.seconds is not None or self.evaluations is not None
+
 
 @dataclass(frozen=True)
 class TracePoint:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,7 +37,7 @@ import numpy as np
 
 from placeopt.io.body import plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
-from placeopt.model.arrays import ArrayHolder, Ints, int_array
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.files import says_format
 from placeopt.model.objective import check_objective
@@ -87,21 +88,23 @@ class SplitProblem(ArrayHolder):
     def __post_init__(self) -> None:
         where = f"split of '{self.placement.name}'"
         check_objective(self, where)
-        if self.placement.pipeline != "1f1b":
-            raise InputError(
-                f"{where}: expected pipeline='1f1b', received '{self.placement.pipeline}'"
-            )
+        for key, expected in (("pipeline", "1f1b"), ("memory", "static")):
+            received = getattr(self.placement, key)
+            if received != expected:
+                raise InputError(f"{where}: expected {key}='{expected}', received '{received}'")
         base = self.placement.replace(objective=self.objective, contiguity="chain")
         object.__setattr__(self, "placement", base)
-        object.__setattr__(self, "name", self.name or self._title())
         for key in ("max_replicas", "groups"):
-            if getattr(self, key) < 1:
-                raise InputError(
-                    f"{where}: {key}: expected at least 1, received {getattr(self, key)}"
-                )
-        for key, size, default in (
-            ("sync", base.num_ops, np.zeros(base.num_ops, np.int64)),
-            ("uplink", base.num_tensors, base.transfer.max(axis=1, initial=0)),
+            number = getattr(self, key)
+            if not isinstance(number, Integral) or number < 1:
+                wanted = "a whole number of at least 1"
+                raise InputError(f"{where}: {key}: expected {wanted}, received {number!r:.40}")
+        object.__setattr__(self, "name", self.name or self._title())
+        # replicas send their weights up to twice, which is reckoned before it is divided by them
+        sent = 2 * min(self.max_replicas, base.num_devices)
+        for key, size, default, times in (
+            ("sync", base.num_ops, np.zeros(base.num_ops, np.int64), sent),
+            ("uplink", base.num_tensors, base.transfer.max(axis=1, initial=0), 1),
         ):
             value = default if getattr(self, key) is None else getattr(self, key)
             array = int_array(value, (size,), f"{where}: {key}")
@@ -109,6 +112,8 @@ class SplitProblem(ArrayHolder):
                 raise InputError(
                     f"{where}: {key}: expected ticks of at least 0, received {int(array.min())}"
                 )
+            if times * float(array.sum(dtype=np.float64)) >= MAX_SUM:
+                raise InputError(f"{where}: {key}: the sum passes 2^62; use a larger tick_seconds")
             object.__setattr__(self, key, array)
         usable = len(self.usable_devices)
         if usable % self.groups:
@@ -132,7 +137,9 @@ class SplitProblem(ArrayHolder):
 
     @cached_property
     def types(self) -> tuple[tuple[int, ...], ...]:
-        """Devices of each type: equal times, costs of transfers, and capacity."""
+        """Devices of each type: equal times, costs of transfers, and capacity, and either all CPUs
+        or none: replicas share a type.
+        """
         return device_types(self.placement)
 
     @cached_property

@@ -73,20 +73,19 @@ class IdealDp(ChainSearch):
             tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
             return
         tracker.raise_bound(outcome.lower_bound, self.name)
-        if not outcome.complete and not program.restricted:
-            self._go_beyond(tracker, f"{lattice.num_ideals} ideals were too many for the time")
+        if outcome.complete:
+            tracker.stop()
             return
+        why = f"{lattice.num_ideals} ideals were too many for the time"
         if program.restricted:
             left_out = int((model.type_counts - program.counts).sum())
-            tracker.message = f"{left_out} devices were left out: too many device types"
-        tracker.stop()
+            why = f"the tables have no room for {left_out} of the devices"
+        self._go_beyond(tracker, why)
 
     def _beyond(self, tracker: Tracker[Placement]) -> bool:
         """Whether CP-SAT goes on where the program is not done."""
-        budget = tracker.budget
-        limited = budget.seconds is not None or budget.evaluations is not None
         chain = tracker.problem.contiguity == "chain"
-        return self.beyond != "nothing" and chain and limited
+        return self.beyond != "nothing" and chain and tracker.budget.ends
 
     def _go_beyond(self, tracker: Tracker[Placement], why: str) -> None:
         """Improve the best linear order, and prove a bound, by CP-SAT in the time that is left."""

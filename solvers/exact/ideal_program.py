@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from placeopt.model.ideals import Lattice, LatticeArrays
     from placeopt.period.contracted import ContractedProblem, TensorArrays
 
-_MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
+MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 
 _HUGE = NO_VALUE - 1  # no period is longer
 
@@ -82,7 +82,12 @@ class DpOutcome:
 
 
 class IdealProgram:
-    """The dynamic program for one model and lattice; runs for any limits."""
+    """The dynamic program for one model and lattice; runs for any limits.
+
+    Attributes
+    ----------
+    counts : devices of each type that are used. most : ticks that no stage exceeds.
+    """
 
     def __init__(
         self,
@@ -91,10 +96,11 @@ class IdealProgram:
         *,
         max_replicas: int = 1,
         sync: Ints | None = None,
+        most_states: int = MAX_STATES,
     ) -> None:
         n = model.num_nodes
         self.model, self.lattice = model, lattice
-        self.counts = counts = _affordable_counts(model, lattice.num_ideals)
+        self.counts = counts = _affordable_counts(model, lattice.num_ideals, most_states)
         states = list(product(*(range(c + 1) for c in counts.tolist())))
         passes = model.pass_compute
         self.arrays = DpArrays(
@@ -120,6 +126,8 @@ class IdealProgram:
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = ideal_sums(lattice.arrays, self._amount)
+        exchanged = 2 * int(self.arrays.sync.max(axis=1).sum())
+        self.most = min(_HUGE, model.largest_load + exchanged)
 
     @property
     def restricted(self) -> bool:
@@ -245,14 +253,14 @@ def _work_rates(model: ContractedProblem) -> tuple[Ints, list[list[Fraction | No
     return np.stack([*amounts, model.resident]), rates
 
 
-def _affordable_counts(model: ContractedProblem, num_ideals: int) -> Ints:
+def _affordable_counts(model: ContractedProblem, num_ideals: int, most_states: int) -> Ints:
     """Devices of each type that the program may use: all, unless their states are too many for the
     tables.
 
     The slowest ones are left out first, those that some node needs last.
     """
     counts = model.type_counts
-    most = min(_MAX_STATES, max(2, MAX_CELLS // num_ideals))
+    most = min(most_states, max(2, MAX_CELLS // num_ideals))
     slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
     while prod(c + 1 for c in counts.tolist()) > most:
         spare = [
@@ -511,10 +519,19 @@ class ChainOutcome:
 
 
 def best_chain(
-    program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None = None
+    program: IdealProgram,
+    incumbent: int | None,
+    stop: Callable[[], bool] | None = None,
+    find: Callable[..., ChainOutcome] | None = None,
 ) -> ChainOutcome:
-    """Find the best chain of `program` that beats `incumbent` (ticks)."""
-    find = _best_gpipe if program.model.two_pass else _best_1f1b
+    """Find the best chain of `program` that beats `incumbent` (ticks).
+
+    Parameters
+    ----------
+    find : what does so for the devices that the program uses, by (program, incumbent, stop); by
+    default as the pipeline asks.
+    """
+    find = find or (_best_gpipe if program.model.two_pass else _best_1f1b)
     outcome = find(program, incumbent, stop)
     if program.restricted:  # a chain of the devices that were left out may be better
         return replace(
@@ -533,7 +550,7 @@ def _best_1f1b(
     """Try rising limits, each by the factor `close` above the last one; an incumbent within this
     factor of the area bound is tried at once.
     """
-    last = _HUGE if incumbent is None else incumbent - 1
+    last = program.most if incumbent is None else incumbent - 1
     lower = program.area_bound()
     limit = last if last <= close * lower else int(close * lower)
     while True:

@@ -23,12 +23,17 @@ from placeopt.model.placement import Placement
 from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges
-from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
+from placeopt.solvers.exact.ideal_program import (
+    MAX_STATES,
+    IdealProgram,
+    best_chain,
+    stage_devices,
+)
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
@@ -112,13 +117,22 @@ def search_orders(
         yield
 
 
-def _search_along(tracker: Tracker[Placement], model: ContractedProblem, order: Ints) -> None:
-    """Offer the best pipeline along one order."""
-    along = model.renumbered(order)
-    program = IdealProgram(along, linear_lattice(along.num_nodes))
+def _search_along(
+    tracker: Tracker[Placement], model: ContractedProblem, order: Ints, *, quick: int = 2**8
+) -> None:
+    """Offer the best pipeline along one order.
+
+    Parameters
+    ----------
+    quick : states up to which the first answer is worth any time limit; every further one has to
+    keep it.
+    """
+    along, first = model.renumbered(order), tracker.evaluations == 0
+    states = quick if first else MAX_STATES
+    program = IdealProgram(along, linear_lattice(along.num_nodes), most_states=states)
     tracker.count()
-    # the first answer is worth any time limit; every further one has to keep it
-    stop = None if tracker.value is None else tracker.stop
+    small = len(program.arrays.digit) <= quick
+    stop = None if small and tracker.value is None else tracker.stop
     offer_stages(tracker, along, best_chain(program, tracker.value, stop))
 
 
@@ -151,19 +165,38 @@ def improve_orders(
 ) -> Iterator[None]:
     """Offer the best pipelines along orders near the incumbent of a chain, one per step, without
     end.
+    """
+
+    def stages() -> Ints | None:
+        if tracker.solution is None:
+            return None
+        device = tracker.solution.device
+        return chain_positions(tracker.problem, device)[model.node_devices(device)]
+
+    for order in orders_near(model, stages, generator):
+        _search_along(tracker, model, order)
+        yield
+
+
+def orders_near(
+    model: ContractedProblem, stages: Callable[[], Ints | None], generator: np.random.Generator
+) -> Iterator[Ints]:
+    """Yield topological orders near those of a chain, without end; any order while there is none.
 
     Nodes are ordered by their stage, but some are moved: n^u of n nodes, by k^w of k stages, since
-    it is not known at what scale the incumbent can be improved (u uniform in [0, 1], w in [-1, 1]).
+    it is not known at what scale the chain can be improved (u uniform in [0, 1], w in [-1, 1]).
     By turns they are any nodes, each with a normal distance of its own, or neighbours in the graph,
     which move together.
+
+    Parameters
+    ----------
+    stages : asked each time for the stage of every node, None without a chain.
     """
     beside = _neighbours(model)
     together = False
     while True:
         keys = generator.standard_normal(model.num_nodes)
-        if tracker.solution is not None:
-            device = tracker.solution.device
-            stage = chain_positions(tracker.problem, device)[model.node_devices(device)]
+        if (stage := stages()) is not None:
             count = round(model.num_nodes ** generator.random())
             far = float(stage.max() + 1) ** generator.uniform(-1, 1)
             keys /= 1e3 * len(keys)  # breaks ties at random and is far below any distance
@@ -175,8 +208,7 @@ def improve_orders(
             keys[moved] += far * generator.standard_normal(1 if together else count)
             keys += stage
             together = not together
-        _search_along(tracker, model, _order_by(model, keys))
-        yield
+        yield _order_by(model, keys)
 
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from placeopt.solvers.exact.ideal_program import (
     best_chain,
     stage_devices,
 )
+from placeopt.solvers.exact.linear_dp import orders_near
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.splits.objective import BOUNDS, split_period
@@ -49,9 +51,11 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
     from placeopt.splits.problem import SplitProblem
 
-MAX_IDEALS, MAX_GROUPED_IDEALS = 2_000_000, 400
-"""Ideals up to which all are searched: without groups, and with them, where every pair of ideals
-has a row of its own."""
+MAX_IDEALS = 2_000_000
+"""Ideals up to which all are searched, without groups."""
+
+_STEPS = 2**28
+"""Of filling the tables for groups, where every pair of ideals has a row of its own: a second."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,7 @@ class SplitOutcome:
     searched.
     complete : whether all ideals were searched to the end: then nothing is better, and no split
     means that none is short enough.
-        False where there were too many, and only the prefixes of one topological order were, or
-        where time ran out.
+        False where only the prefixes of one topological order were, or where time ran out.
     """
 
     split: Split | None
@@ -74,45 +77,58 @@ class SplitOutcome:
     lower_bound: int = 0
 
 
-def best_split(
-    problem: SplitProblem,
-    *,
-    max_ideals: int = 0,
-    upper: int | None = None,
-    stop: Callable[[], bool] | None = None,
-    left: Callable[[], float] = lambda: math.inf,
-) -> SplitOutcome:
-    """Return the best pipeline of ideals.
-
-    Parameters
-    ----------
-    max_ideals : with more, one topological order is searched; with 0 MAX_IDEALS, or
-    MAX_GROUPED_IDEALS with groups.
-    upper : ticks; only shorter periods count.
-    stop : asked now and then; when it answers True the search ends with what it has.
-    left : seconds; ideals that would take more than half of them are too many.
+def split_model(problem: SplitProblem) -> ContractedProblem:
+    """Contract the graph for the stages of a split.
 
     Raises
     ------
     InfeasibleProblemError
         If ops that must share a device have no device in common.
     """
-    model = contract(
+    return contract(
         problem.placement,
         contiguity="chain",
         sync=problem.sync if problem.max_replicas > 1 else None,
         uplink=problem.uplink if problem.groups > 1 else None,
     )
-    limit = max_ideals or (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
-    found, _ = lattice_in_time(
-        model.num_nodes, model.order_from, model.order_to, limit=limit, left=left
-    )
-    lattice, whole = found or linear_lattice(model.num_nodes), found is not None
+
+
+def best_split(
+    problem: SplitProblem,
+    model: ContractedProblem,
+    lattice: Lattice | None = None,
+    upper: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> SplitOutcome:
+    """Return the best pipeline of ideals.
+
+    Parameters
+    ----------
+    model : of `split_model`, or a renumbered one.
+    lattice : of all its ideals; None for the prefixes of its order, with groups as many of them as
+    tables take a second for.
+    upper : ticks; only shorter periods count.
+    stop : asked now and then; when it answers True the search ends with what it has.
+    """
+    n, whole = model.num_nodes, lattice is not None
     if problem.groups > 1:
-        return SplitOutcome(_best_in_groups(problem, model, lattice, upper), whole)
-    outcome = _best_pipeline(problem, model, lattice, upper, stop)
+        if lattice is None:
+            some = np.linspace(0, n, min(n + 1, most_in_pairs(problem, model))).astype(np.int64)
+            members = np.arange(n) < some[:, None]
+        else:
+            members = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)])
+        return SplitOutcome(_best_in_groups(problem, model, members, upper), whole)
+    outcome = _best_pipeline(problem, model, lattice or linear_lattice(n), upper, stop)
     split = _split_of(model, outcome.stages) if outcome.stages else None
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
+
+
+def most_in_pairs(problem: SplitProblem, model: ContractedProblem) -> int:
+    """Return how many ideals take `_STEPS` steps for what is said of all pairs of them."""
+    size = len(problem.usable_devices) // problem.groups
+    ends = model.num_nodes + problem.placement.num_tensors + problem.num_edges
+    ways = size * min(problem.max_replicas, size)
+    return max(2, min(math.isqrt(2 * _STEPS // ends), int((6 * _STEPS / ways) ** (1 / 3))))
 
 
 def _sync_of_nodes(problem: SplitProblem, model: ContractedProblem) -> Ints:
@@ -131,13 +147,13 @@ def _best_pipeline(
 ) -> ChainOutcome:
     """Find the best chain of ideals below `upper` ticks, without groups of devices."""
     per_type = np.repeat(_sync_of_nodes(problem, model)[:, None], model.num_types, axis=1)
+    replicas = min(problem.max_replicas, problem.num_devices)
     given = _two_passes(model) if problem.overlap else model
-    program = IdealProgram(given, lattice, max_replicas=problem.max_replicas, sync=per_type)
-    if not problem.overlap:
-        return best_chain(program, upper, stop)
-    return _best_overlapped(
-        program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop
+    program = IdealProgram(given, lattice, max_replicas=replicas, sync=per_type)
+    overlapped = partial(
+        _best_overlapped, lambda stages: split_period(problem, _split_of(model, stages))
     )
+    return best_chain(program, upper, stop, overlapped if problem.overlap else None)
 
 
 def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
@@ -171,8 +187,8 @@ def _two_passes(model: ContractedProblem) -> ContractedProblem:
 
 
 def _best_overlapped(
-    program: IdealProgram,
     price: Callable[[tuple[Stage, ...]], int],
+    program: IdealProgram,
     upper: int | None,
     stop: Callable[[], bool] | None,
     *,
@@ -186,7 +202,7 @@ def _best_overlapped(
     """
     lower = program.area_bound()
     stages: tuple[Stage, ...] = ()
-    best = NO_VALUE if upper is None else upper
+    best = program.most + 1 if upper is None else upper
     limit = best - 1 if best <= growth * lower else int(growth * lower) + 1
     while lower < best:
         limit = min(limit, best - 1)
@@ -198,8 +214,7 @@ def _best_overlapped(
         else:
             lower = limit + 1
         limit = (lower + best) // 2 if stages else int(growth * limit) + 1
-    bound = program.area_bound() if program.restricted else lower
-    return ChainOutcome(best if stages else None, stages, bound, not program.restricted)
+    return ChainOutcome(best if stages else None, stages, lower, True)
 
 
 def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
@@ -207,13 +222,12 @@ def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
 
 
 def _best_in_groups(
-    problem: SplitProblem, model: ContractedProblem, lattice: Lattice, upper: int | None
+    problem: SplitProblem, model: ContractedProblem, members: Flags, upper: int | None
 ) -> Split | None:
-    """Run the program of the module text on the devices of the most numerous type; None where
-    nothing is shorter than `upper` ticks.
+    """Run the program of the module text over ideals (a row of nodes each) on the devices of the
+    most numerous type; None where nothing is shorter than `upper` ticks.
     """
     base = problem.placement
-    members = np.array([lattice.members(i, model.num_nodes) for i in range(lattice.num_ideals)])
     g = model.types.index(problem.usable_devices)
     size = len(problem.usable_devices) // problem.groups
     group_model = GroupModel(
@@ -381,9 +395,21 @@ def _trace(
     return tuple(reversed(found))
 
 
+def _stages(model: ContractedProblem, split: Split | None) -> Ints | None:
+    """Return the stage of every node in a split."""
+    if split is None:
+        return None
+    stage = np.zeros(model.num_nodes, np.int64)
+    for at, part in enumerate(split.stages):
+        stage[model.node[list(part.ops)]] = at
+    return stage
+
+
 @dataclass(frozen=True)
 class SplitIdeals(SearchSolver):
-    """The program over all ideals, or over one topological order where there are too many."""
+    """The program over all ideals; where there are too many, along topological orders near the best
+    split until the budget ends.
+    """
 
     name: ClassVar[str] = "split-ideals"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp", "replicas")
@@ -391,8 +417,8 @@ class SplitIdeals(SearchSolver):
     max_ideals: int = option(
         0,
         low=0,
-        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups "
-        f"{MAX_GROUPED_IDEALS}",
+        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups as many as "
+        "take about a second",
     )
 
     def search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
@@ -400,36 +426,50 @@ class SplitIdeals(SearchSolver):
         for name, bound in BOUNDS.items():
             tracker.raise_bound(bound(problem), name)
         try:
-            self._search(problem, tracker)
+            self._search(problem, tracker, split_model(problem))
         except InfeasibleProblemError as error:
             tracker.infeasible(str(error))
 
-    def _search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
+    def _search(
+        self, problem: SplitProblem, tracker: Tracker[Split], model: ContractedProblem
+    ) -> None:
         """Take the best split along one topological order, then look for a better one among all
-        ideals.
+        ideals, or along other orders.
         """
-        first = best_split(problem, max_ideals=1, stop=tracker.stop)
-        if first.split is not None:
-            tracker.offer(split_period(problem, first.split), first.split)
-        tracker.count()
+
+        def improve(model: ContractedProblem, lattice: Lattice | None = None) -> SplitOutcome:
+            found = best_split(problem, model, lattice, tracker.value, tracker.stop)
+            tracker.count()
+            if found.split is not None:
+                tracker.offer(split_period(problem, found.split), found.split)
+            return found
+
+        improve(model)
         if tracker.stop():
             return
-        found = best_split(
-            problem,
-            max_ideals=self.max_ideals,
-            upper=tracker.value,
-            stop=tracker.stop,
+        most = MAX_IDEALS if problem.groups == 1 else most_in_pairs(problem, model)
+        lattice, _ = lattice_in_time(
+            model.num_nodes,
+            model.order_from,
+            model.order_to,
+            limit=self.max_ideals or most,
             left=tracker.left,
         )
-        if found.split is not None:
-            tracker.offer(split_period(problem, found.split), found.split)
-        tracker.raise_bound(found.lower_bound, self.name)
-        if found.complete and tracker.value is None:
-            tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
-        elif found.complete:
-            tracker.raise_bound(tracker.value, self.name)
-        else:
-            tracker.message = (
-                "not all pipelines of ideals were searched: too many ideals, or too little time"
-            )
-        tracker.stop()
+        if lattice is not None:
+            found = improve(model, lattice)
+            if not found.complete:
+                tracker.raise_bound(found.lower_bound, self.name)
+            elif tracker.value is None:
+                tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
+            else:
+                tracker.raise_bound(tracker.value, self.name)
+            if tracker.stop() and found.complete:
+                return
+        tracker.message = (
+            "not all pipelines of ideals were searched: too many ideals, or too little time"
+        )
+        orders = orders_near(model, lambda: _stages(model, tracker.solution), tracker.rng())
+        while not tracker.stop() and tracker.budget.ends:
+            improve(model.renumbered(next(orders)))
+        if tracker.stop_reason == "proved":
+            tracker.message = ""

@@ -94,7 +94,7 @@ class RandomPlacement(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Sample until the budget is spent."""
         problem = context.problem
-        limited = tracker.budget.seconds is not None or tracker.budget.evaluations is not None
+        limited = tracker.budget.ends
         rng = tracker.rng()
         drawn = 0
         failures = 0

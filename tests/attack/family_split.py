@@ -204,7 +204,7 @@ def attack(seed):
             )
     if rng.random() < 0.3:
         options = {"max_ideals": rng.choice([0, 0, 1, 4])}
-        result = po.solve(problem, "split-ideals", seconds=20.0, seed=0, **options)
+        result = po.solve(problem, "split-ideals", evaluations=8, seed=0, **options)
         if best is not None and result.lower_bound > best:
             found.append(
                 f"split-ideals {options} proves {result.lower_bound}, the optimum is {best}"

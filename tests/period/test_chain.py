@@ -18,8 +18,8 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.judge import period_violations
-from placeopt.solvers.exact import ideal_dp
-from placeopt.solvers.exact.ideal_program import ChainOutcome
+from placeopt.solvers.exact import ideal_dp, ideal_program
+from placeopt.solvers.exact.ideal_program import ChainOutcome, IdealProgram
 from placeopt.solvers.exact.linear_dp import improve_orders, search_orders
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
@@ -213,3 +213,38 @@ def test_a_program_that_is_not_done_in_time_leaves_time_for_cp_sat(monkeypatch):
     result = po.solve(problem, "ideal-dp", evaluations=200)
     assert "too many for the time: cp-sat went on" in result.message
     assert "cp-sat" in {use.name for use in result.tactics}
+
+
+@pytest.mark.jit
+def test_devices_that_the_tables_have_no_room_for_are_left_to_cp_sat(monkeypatch):
+    """Where all ideals fit the tables with a part of the devices only, nothing is proved by them,
+    and CP-SAT goes on with all devices.
+    """
+    problem = po.load("gen:stencil?rows=1&columns=4&steps=4", "uniform:3", objective="period")
+    problem = problem.replace(contiguity="chain")
+    best = po.solve(problem, "ideal-dp", evaluations=2000)
+    model = contract(problem, contiguity="chain")
+    lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6)
+    monkeypatch.setattr(ideal_program, "MAX_CELLS", 3 * lattice.num_ideals)
+    result = po.solve(problem, "ideal-dp", evaluations=2000)
+    assert "the tables have no room for 1 of the devices: cp-sat went on" in result.message
+    assert (result.value, result.lower_bound) == (best.value, best.lower_bound)
+
+
+def test_the_first_answer_of_many_unlike_devices_is_quick(monkeypatch):
+    """The states of twelve devices that all differ would take many times the limit: the first order
+    is searched with as many devices as are quick, the next ones with all.
+    """
+    rng, programs, init = np.random.default_rng(0), [], IdealProgram.__init__
+
+    def noted(program, *given, **options):
+        init(program, *given, **options)
+        programs.append(program)
+
+    monkeypatch.setattr(IdealProgram, "__init__", noted)
+    compute = rng.integers(1, 9, (12, 12))
+    edges = [(v, v + 1, 1) for v in range(11)]
+    problem = PlacementProblem.from_edges(compute, edges, objective="period", contiguity="chain")
+    result = make_solver("linear-dp").solve(problem, Budget(seconds=20.0), seed=0)
+    assert [len(program.arrays.digit) for program in programs[:2]] == [2**8, 2**12]
+    assert result.value is not None

@@ -60,7 +60,7 @@ def test_ideals_are_not_enumerated_beyond_the_time(solver, monkeypatch):
     problem = problem.replace(objective="latency")
     if solver == "split-ideals":
         problem = SplitProblem(problem, overlap=True)
-    po.solve(problem, solver, evaluations=1000)
+    po.solve(problem, solver, evaluations=10)
     assert max(asked) == 2_000_000
     asked.clear()
     po.solve(problem, solver, seconds=1e-9)

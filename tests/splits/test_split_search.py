@@ -16,10 +16,13 @@ import placeopt as po
 from placeopt.cli import main
 from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.errors import InputError
+from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.exact.split_ideals import best_split
+from placeopt.solvers.exact import ideal_program
+from placeopt.solvers.exact.ideal_program import DpOutcome, IdealProgram
+from placeopt.solvers.exact.split_ideals import best_split, most_in_pairs, split_model
 from placeopt.solving.registry import make_solver
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.objective import BOUNDS, split_loads, split_period
@@ -175,26 +178,103 @@ def test_extensions_of_a_published_pipeline(data):
 
 
 def test_too_many_ideals_and_bad_options():
-    """A star falls back to one order and says so; wrong options are one clear line."""
+    """A star falls back to a few orders and says so; wrong options are one clear line."""
     n = 12
     base = PlacementProblem.from_edges(
         np.full((n, 4), 4), [(0, v, 1) for v in range(1, n)], objective="period"
     )
-    assert not best_split(SplitProblem(base, groups=2), max_ideals=50).complete
-    result = po.solve(SplitProblem(base, groups=2), solver="split-ideals", max_ideals=50)
+    problem = SplitProblem(base, groups=2)
+    assert not best_split(problem, split_model(problem)).complete
+    result = po.solve(problem, solver="split-ideals", max_ideals=50, evaluations=5)
     assert result.status == "feasible"
     assert "not all pipelines" in result.message
     for fields, message in (
         ({"groups": 3}, "divisor of 4"),
         ({"max_replicas": 0}, "max_replicas"),
+        ({"max_replicas": 2.5}, "a whole number of at least 1, received 2.5"),
+        ({"groups": "2"}, "a whole number of at least 1, received .2."),
         ({"sync": [1, 2]}, "sync"),
         ({"uplink": [-1] * base.num_tensors}, "at least 0"),
+        ({"uplink": [2**59] * base.num_tensors}, "uplink: the sum passes 2.62"),
+        ({"sync": [2**58] * n, "max_replicas": 3}, "sync: the sum passes 2.62"),
         ({"objective": "makespan"}, "expected period"),
     ):
         with pytest.raises(InputError, match=message):
             SplitProblem(base, **fields)
     with pytest.raises(InputError, match="pipeline='1f1b'"):
         SplitProblem(base.replace(pipeline="gpipe"))
+    with pytest.raises(InputError, match="memory='static', received 'peak'"):
+        SplitProblem(base.replace(memory="peak"))
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_replicas": 2}, {"groups": 2}, {"overlap": True}])
+def test_other_orders_follow_where_ideals_are_too_many(fields):
+    """With a limit the search goes on along other orders and ends nearer to the best split than
+    after the first, the same with every run; without a limit it ends by itself.
+    """
+    first = more = best = 0
+    for seed in range(8):
+        problem = SplitProblem(identical(seed, 4, n=8), **fields)
+        exact = po.solve(problem, evaluations=10)
+        assert exact.status == "optimal"
+        one, many, again = (
+            po.solve(problem, max_ideals=1, evaluations=count, seed=1) for count in (1, 60, 60)
+        )
+        assert one.evaluations == 1
+        assert exact.value <= many.value <= one.value
+        assert (many.value, many.evaluations, many.solution) == (
+            again.value,
+            again.evaluations,
+            again.solution,
+        )
+        assert (many.status == "optimal") == (many.message == "")
+        first, more, best = first + one.value, more + many.value, best + exact.value
+        endless = make_solver("split-ideals", "split", max_ideals=1).solve(problem, Budget())
+        assert endless.evaluations == 1
+    assert best <= more < first
+
+
+def test_devices_that_are_left_out_prove_nothing_of_overlap(monkeypatch):
+    """Where the tables have no room for all devices, limits that the others do not keep are no
+    bound, whenever the search ends.
+    """
+    compute = np.full((8, 4), 8) + np.eye(8, 4, dtype=np.int64)
+    base = PlacementProblem.from_edges(compute, [], objective="period")
+    problem = SplitProblem(base, overlap=True)
+    best = po.solve(problem, evaluations=10).value
+    model, runs, run = split_model(problem), [], IdealProgram.run
+    lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6)
+    monkeypatch.setattr(ideal_program, "MAX_CELLS", 8 * lattice.num_ideals)
+
+    def once(program, *limits, stop=None):
+        runs.append((limits, program.restricted))
+        return run(program, *limits) if not runs[1:] else DpOutcome(None, (), False)
+
+    monkeypatch.setattr(IdealProgram, "run", once)
+    outcome = best_split(problem, model, lattice)
+    assert [restricted for _, restricted in runs] == [True, True]
+    assert runs[0][0][0] >= best
+    assert (outcome.split, outcome.complete) == (None, False)
+    assert 0 < outcome.lower_bound <= best
+
+
+def test_tables_of_pairs_stay_small():
+    """Of the prefixes of a long chain as many are ends of stages as tables take a second for; the
+    split along them is valid, and huge numbers of replicas are as good as all devices.
+    """
+    n = 3000
+    base = PlacementProblem.from_edges(
+        np.full((n, 4), 4), [(v, v + 1, 1) for v in range(n - 1)], objective="period"
+    )
+    problem = SplitProblem(base, groups=2)
+    model = split_model(problem)
+    assert 2 <= most_in_pairs(problem, model) < 500
+    split = best_split(problem, model).split
+    assert split_violations(problem, split) == []
+    assert split_period(problem, split) <= 1.02 * n
+    few = problems.random_problem(1, contiguity="chain")
+    values = {po.solve(SplitProblem(few, max_replicas=most)).value for most in (3, 10**30)}
+    assert len(values) == 1
 
 
 def changed(split, at, **fields):
