@@ -235,10 +235,11 @@ class PeriodProgram:
             low = float(m.type_of[a] == m.type_of[b])
             self.rows.add([(before[a, b], 1.0), (before[b, a], 1.0)], 1.0, 1.0)
             self.rows.add([(before[a, b], 1.0)], low, 1.0)
-        for a, b, c in itertools.permutations(range(k), 3):
-            self.rows.add(
-                [(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)], -np.inf, 1.0
-            )
+        for a, b in before:
+            self._look_at_the_clock()
+            for c in sorted(set(range(k)) - {a, b}):
+                terms = [(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)]
+                self.rows.add(terms, -np.inf, 1.0)
         for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
             self._look_at_the_clock()
             for a, b in before:

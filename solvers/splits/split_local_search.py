@@ -85,14 +85,32 @@ def random_split(
     return None
 
 
-def descend(model: ContractedProblem, evaluator: BudgetedEvaluator, home: Ints, value: int) -> None:
-    """Make the best move of one node until none lowers the period or the budget is spent."""
+def descend(
+    model: ContractedProblem,
+    evaluator: BudgetedEvaluator,
+    home: Ints,
+    value: int,
+    *,
+    most_cells: int = 2_000_000,
+) -> None:
+    """Make the best move of one node until none lowers the period or the budget is spent.
+
+    Parameters
+    ----------
+    most_cells : moves times ops that are evaluated at once.
+    """
     able = model.allowed[:, model.type_of]
+    rows = max(1, most_cells // len(model.node))
     while not evaluator.tracker.stop():
         nodes, devices = np.nonzero(able & (np.arange(able.shape[1]) != home[:, None]))
-        moved = np.repeat(home[None, :], len(nodes), axis=0)
-        moved[np.arange(len(nodes)), nodes] = devices
-        values = evaluator.values(moved[:, model.node])
+        values = np.full(len(nodes), INFEASIBLE)
+        for first in range(0, len(nodes), rows):
+            part = slice(first, first + rows)
+            moved = np.repeat(home[None, :], len(nodes[part]), axis=0)
+            moved[np.arange(len(moved)), nodes[part]] = devices[part]
+            values[part] = evaluator.values(moved[:, model.node])
+            if evaluator.tracker.stop():
+                break
         if values.min(initial=value) >= value:
             return
         best = int(values.argmin())

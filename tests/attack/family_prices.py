@@ -23,7 +23,7 @@ from placeopt.period import bounds as bounds_file
 from placeopt.period.bounds import METHODS as PERIOD, period_bounds
 from placeopt.period.bounds.closing import Choice, Closing, PriceSearch, can_close, disjoint_sets
 from placeopt.period.bounds.columns import ColumnBound
-from placeopt.period.bounds.covering import cover_bound, main_type
+from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.prices import PriceBound, column_bound
 from placeopt.period.bounds.set_prices import (
     Frontier,
@@ -291,7 +291,7 @@ def _limits(cover, best, rng):
 def _sets(problem, best, rng):
     """Dear sets of one device against all its sets."""
     model = contract(problem, contiguity="none")
-    g = main_type(model)
+    g = next(iter(paying_types(model)), None)
     if g is None or model.num_nodes < 2:
         return []
     frontier = Frontier.of(model, [g])

@@ -23,7 +23,7 @@ from placeopt.period.bounds.closing import (
     disjoint_sets,
 )
 from placeopt.period.bounds.columns import ColumnBound
-from placeopt.period.bounds.covering import cover_bound, main_type
+from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import Room, SetTables
 from placeopt.period.contracted import contract
@@ -57,7 +57,7 @@ def test_near_sets_are_listed(monkeypatch, bits, part):
     monkeypatch.setattr(SetTables, "room", Room(bucket_bits=bits))
     rng, listed = np.random.default_rng(part), 0
     for _, cover in covers(range(5 * part, 5 * part + 5)):
-        model, g = cover.model, main_type(cover.model)
+        model, g = cover.model, paying_types(cover.model)[0]
         tables = SetTables(cover.pricer.graph, time.perf_counter() + 60)
         every = subsets(model)
         loads = np.array([cover.pricer.load(members) for members in every])

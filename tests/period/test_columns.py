@@ -16,6 +16,7 @@ import placeopt as po
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.period.bounds import METHODS, columns, period_bounds
 from placeopt.period.bounds.columns import ColumnBound, _load
+from placeopt.period.bounds.covering import knapsack
 from placeopt.period.bounds.device_types import area, largest_op, pigeonhole
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
@@ -148,11 +149,7 @@ def test_integer_prices_refute_exactly():
             prices = rng.random(model.num_nodes) + 0.05
             limit = int(rng.integers(1, 20))
             price = np.floor(prices / prices.sum() * 10**9).astype(np.int64)
-            others = sum(
-                int(counts[h]) * (int(bound._cap(h, price.astype(float), limit) * (1 + 1e-9)) + 1)
-                for h in range(model.num_types)
-                if h != g
-            )
+            others = sum(knapsack(model, h, price, limit) for h in range(model.num_types) if h != g)
             worth = {
                 tuple(flags.tolist()): int(price[flags].sum())
                 for held, flags in every_set(model)

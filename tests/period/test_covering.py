@@ -18,7 +18,6 @@ from placeopt.period.bounds.covering import (
     _shares,
     cover_bound,
     knapsack,
-    main_type,
     paying_types,
 )
 from placeopt.period.bounds.prices import column_bound
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.jit
 
 def pricer_of(model, seconds=60.0):
     """Return the type that is examined, and what prices its sets."""
-    g, deadline = main_type(model), time.perf_counter() + seconds
+    g, deadline = paying_types(model)[0], time.perf_counter() + seconds
     graph = Frontier.of(model, [g]).graphs(deadline)[g]
     return g, SetPricer(graph, model.largest_load, deadline)
 
@@ -47,7 +46,7 @@ def models(seeds, n=7):
     for seed in seeds:
         problem = problems.random_problem(seed, contiguity="none", n=n, training=seed % 3 == 2)
         model = contract(problem)
-        if main_type(model) is not None and model.num_nodes > 1:
+        if paying_types(model) and model.num_nodes > 1:
             found.append(model)
     return found
 

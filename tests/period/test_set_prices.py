@@ -12,7 +12,7 @@ import pytest
 import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.columns import _subproblem
-from placeopt.period.bounds.covering import cover_bound, main_type
+from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.set_prices import Frontier, Labelling, SetPricer
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
@@ -58,7 +58,7 @@ def test_sets_that_are_not_convex_are_longer_than_any_limit(training):
     for seed in range(30):
         problem = problems.random_problem(seed, n=7, contiguity="convex", training=training)
         model = contract(problem)
-        g = main_type(model)
+        g = next(iter(paying_types(model)), None)
         if g is None or model.num_nodes < 2:
             continue
         frontier = Frontier.of(model, [g])
@@ -144,7 +144,7 @@ def test_a_type_before_the_one_examined_holds_its_share():
         model = contract(problem, contiguity="none")
         if model.num_types < 2:
             continue
-        assert len(model.types[main_type(model)]) == 2
+        assert len(model.types[paying_types(model)[0]]) == 2
         best = problems.best_period(problem)
         for upper in (best, best + 6):
             cover = cover_bound(model, time.perf_counter() + SOON)

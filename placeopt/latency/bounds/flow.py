@@ -129,7 +129,6 @@ class FlowBound:
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
         self._pools = np.flatnonzero(problem.io_class < 0).tolist()
-        self._num_slots = len(self._accelerators) * problem.slots
         if not self._accelerators or not 1 < problem.num_ops <= self.effort.max_ops:
             return
         io = problem.io_ticks[:, self._accelerators].min(axis=1)
@@ -141,6 +140,8 @@ class FlowBound:
         if found is None:
             return
         self.nodes, self.lattice = found
+        # one without a node is no slot
+        self._num_slots = min(len(self._accelerators) * problem.slots, len(self.nodes.ops))
         self.most_nodes = reduction.most_nodes
         self._set_arrays()
         self._set_tables()

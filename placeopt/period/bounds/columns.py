@@ -31,6 +31,7 @@ import numpy as np
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import integer_program, linear_program
+from placeopt.period.bounds.covering import knapsack
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 
 if TYPE_CHECKING:
@@ -252,11 +253,7 @@ class ColumnBound:
 
         model, counts = self.model, self.model.type_counts
         price = np.floor(prices / prices.sum() * _INTEGER_PRICES).astype(np.int64)
-        others = sum(
-            int(counts[h]) * (int(self._cap(h, price.astype(np.float64), limit) * (1 + 1e-9)) + 1)
-            for h in range(model.num_types)
-            if h != g
-        )
+        others = sum(knapsack(model, h, price, limit) for h in range(model.num_types) if h != g)
         cp = cp_model.CpModel()
         usable = model.allowed[:, g] & (model.total[:, g] <= limit)
         x = [cp.new_bool_var("") if fits else cp.new_constant(0) for fits in usable.tolist()]

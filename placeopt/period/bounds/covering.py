@@ -100,11 +100,6 @@ def paying_types(model: ContractedProblem) -> list[int]:
     return sorted(paying, key=lambda g: (-int(model.type_counts[g]), g))
 
 
-def main_type(model: ContractedProblem) -> int | None:
-    """Return the most numerous type that pays transfers, None if no type does."""
-    return next(iter(paying_types(model)), None)
-
-
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     """Return what refutes periods of `model` until `deadline`; None where no type pays, or there is
     no time for graphs.

@@ -109,8 +109,8 @@ class NearSets(NamedTuple):
 
     def members(self, num_nodes: int) -> Flags:
         """Return a row per set and a column per node."""
-        node = np.arange(num_nodes)
-        return (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(1) != 0
+        octets = self.bits.astype("<u8").view(np.uint8)
+        return np.unpackbits(octets, axis=1, count=num_nodes, bitorder="little").view(np.bool_)
 
 
 @inlined
