@@ -63,6 +63,8 @@ def read_piper(
         (e.integer("sourceId"), e.integer("destId"), e.number("communicationCost"))
         for e in body.bodies("edges")
     ]
+    if not nodes or len({node.id for node in nodes}) < len(nodes):
+        raise InputError(f"file '{path}': nodes: expected layers with ids of their own")
     if copies is not None:
         nodes, edges = _repeated(nodes, edges, copies, f"file '{path}'")
     count = body.integer("maxDevices") if devices is None else devices
@@ -82,7 +84,7 @@ class _Node:
         self.choices: dict[int, list[dict[str, float]]] = {}
         self.syncs: dict[int, tuple[dict[int, float], dict[int, float]]] = {}
         for key in degrees.data:
-            if not key.isdigit():
+            if not key.isdecimal():
                 raise InputError(
                     f"{degrees.where}: expected tensor degrees as keys, received '{key}'"
                 )
@@ -112,10 +114,10 @@ class _Node:
         made.follow(before, previous)
         return made
 
-    def follow(self, before: int, previous: int, *default: float) -> None:
+    def follow(self, before: int, previous: int) -> None:
         """Receive from `previous` what came from `before`."""
         for forward, _ in self.syncs.values():
-            forward[previous] = forward.pop(before, *default)
+            forward[previous] = forward.pop(before, 0.0)
 
     def send_to(self, number: int) -> None:
         """Send to one layer alone, at the largest price."""
@@ -150,10 +152,10 @@ def _repeated(
     after it.
     """
     blocks = [node.id for node in nodes if "TransformerLayer" in node.name]
-    if not blocks or copies < len(blocks):
+    if copies < len(blocks) or tuple(blocks[-2:]) not in {edge[:2] for edge in edges}:
         raise InputError(
             f"{where}: copies: expected at least the file's {len(blocks)} transformer layers, "
-            f"received {copies}"
+            f"two or more with an edge between the last ones, received {copies}"
         )
     by_id = {node.id: node for node in nodes}
     free = max(by_id) + 1
@@ -182,7 +184,7 @@ def _lengthened(
         previous = number
     for v, c in after:
         edges.append((previous, v, c))
-        by_id[v].follow(last, previous, 0.0)
+        by_id[v].follow(last, previous)
         for t in by_id[v].syncs:
             by_id[previous].syncs[t][1][v] = by_id[before].syncs[t][1].get(last, 0.0)
     return edges
@@ -213,6 +215,10 @@ def _problem(
     bandwidth: float,
     samples: int,
 ) -> SamplePlanProblem:
+    given = {"maxDevices": devices, "mbsInBatch": samples, "bandwidth": bandwidth}
+    for what, number in given.items():
+        if not number > 0:
+            raise InputError(f"plan '{name}': {what}: expected more than 0, received {number}")
     order = _topological(nodes, edges)
     place = {node: i for i, node in enumerate(order)}
     by_id = {node.id: node for node in nodes}
@@ -224,12 +230,12 @@ def _problem(
     largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
     largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
     # the most decimal places of a tick for which so many seconds stay below 2^56 ticks
-    digits = math.floor(math.log10(2.0**56 / (largest * devices)))
+    digits = math.floor(math.log10(2.0**56 / max(largest * devices, 1e-9)))
     scale = 10.0**digits
     return SamplePlanProblem(
         layers=tuple(node.name or str(node.id) for node in layers),
         tensor_degrees=degrees,
-        work=np.where(work < 0, -1, _whole(work * scale)),
+        work=np.where(work < 0, -1, _whole(np.maximum(work, 0) * scale)),
         sync=_whole(sync * scale),
         kept=_units(kept),
         fixed=_units(fixed),

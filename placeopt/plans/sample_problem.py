@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 MAX_TICKS = 2**60
 """Sums of all layers' ticks, times the data degree, stay below this, so that nothing overflows."""
 
+MAX_UNITS = 2**53
+"""Memory of a layer stays below this, so that parts of it are exact as floats to a unit or two."""
+
 PLAIN, RECOMPUTE = range(2)
 """Second index of the arrays per layer: keep the activations, or compute them again."""
 
@@ -108,22 +111,52 @@ class SamplePlanProblem(ArrayHolder):
         for key, shape in array_shapes(n, degrees, edges).items():
             array = int_array(getattr(self, key), shape, f"plan '{self.name}': {key}")
             object.__setattr__(self, key, array)
-        for key in ("devices", "samples"):
+        for key in ("devices", "samples", "units_per_byte"):
             if getattr(self, key) < 1:
                 raise InputError(
                     f"plan '{self.name}': {key}: expected at least 1, received {getattr(self, key)}"
                 )
-        if (self.source >= self.target).any():
-            raise InputError(f"plan '{self.name}': edges have to run from a layer to a later one")
-        total = int(np.maximum(self.work, 0).max(axis=(0, 1)).sum())
-        total += int(self.sync.max(axis=0).sum()) * self.devices
+        self._check_entries(n)
+        total = sum(np.maximum(self.work, 0).max(axis=(0, 1)).tolist())
+        total += sum(self.sync.max(axis=0).tolist()) * self.devices
         for sizes in (self.sent, self.received):
-            total += 2 * int(sizes.max(axis=0, initial=0).sum())
+            total += 2 * sum(sizes.max(axis=0, initial=0).tolist())
         if total * self.devices >= MAX_TICKS:
             raise InputError(
                 f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use "
                 "coarser ticks"
             )
+        flights = min(self.devices, self.samples) + 2
+        units = [
+            kept * flights + fixed
+            for kept, fixed in zip(
+                self.kept.max(axis=(0, 1)).tolist(),
+                self.fixed.max(axis=(0, 1)).tolist(),
+                strict=True,
+            )
+        ]
+        if max(units) >= MAX_UNITS or sum(units) >= MAX_TICKS:
+            raise InputError(
+                f"plan '{self.name}': {max(units)} units of memory for a layer with {flights} "
+                "micro-batches in flight pass 2^53; use larger units"
+            )
+
+    def _check_entries(self, n: int) -> None:
+        """Refuse entries that nothing can mean."""
+        ends = (self.source.min(initial=0), self.target.max(initial=0))
+        if (self.source >= self.target).any() or ends[0] < 0 or ends[1] >= n:
+            raise InputError(f"plan '{self.name}': edges have to run from a layer to a later one")
+        if min(self.tensor_degrees) < 1:
+            raise InputError(
+                f"plan '{self.name}': tensor_degrees: expected at least 1, received "
+                f"{min(self.tensor_degrees)}"
+            )
+        for key in ("sync", "kept", "fixed", "sent", "received"):
+            least = int(getattr(self, key).min(initial=0))
+            if least < 0:
+                raise InputError(
+                    f"plan '{self.name}': {key}: expected numbers of at least 0, received {least}"
+                )
 
     @property
     def num_layers(self) -> int:

@@ -65,7 +65,8 @@ class IdealPlans:
 
     def __init__(self, problem: SamplePlanProblem, lattice: Lattice, complete: bool) -> None:
         self.problem, self.lattice, self.complete = problem, lattice, complete
-        self.arrays = _arrays(problem, lattice)
+        self.only, known = _first_choices(problem)
+        self.arrays = _arrays(known, lattice)
         degrees, n = len(problem.tensor_degrees), problem.num_layers
         flights = min(problem.devices, problem.samples) + 2
         self.scratch = Work(
@@ -125,7 +126,7 @@ class IdealPlans:
                 inner, problem.num_layers
             )
             group = ReplicaGroup(DEVICE_KIND, problem.tensor_degrees[degree], data)
-            again = np.flatnonzero(self.scratch.taken & members)
+            again = np.flatnonzero((self.scratch.taken | self.only[degree]) & members)
             stages.append(
                 PlanStage(tuple(np.flatnonzero(members).tolist()), (group,), tuple(again.tolist()))
             )
@@ -137,6 +138,21 @@ def all_plans(problem: SamplePlanProblem, max_ideals: int) -> IdealPlans | None:
     """Return all plans; None if there are more ideals than `max_ideals`."""
     lattice = ideal_lattice(problem.num_layers, problem.source, problem.target, limit=max_ideals)
     return None if lattice is None else IdealPlans(problem, lattice, complete=True)
+
+
+def _first_choices(problem: SamplePlanProblem) -> tuple[Flags, SamplePlanProblem]:
+    """Return which layers can only be recomputed, by tensor degree, and the problem in which that
+    is their choice without recomputation, and the only one.
+    """
+    plain, again = problem.work[:, PLAIN], problem.work[:, RECOMPUTE]
+    only = problem.allow_recompute & (plain < 0) & (again >= 0)
+    changed = {}
+    for key in ("work", "kept", "fixed"):
+        values = getattr(problem, key).copy()
+        values[:, PLAIN][only] = values[:, RECOMPUTE][only]
+        changed[key] = values
+    changed["work"][:, RECOMPUTE][only] = -1
+    return only, problem.replace(**changed)
 
 
 def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:

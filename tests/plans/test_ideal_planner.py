@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from plan_samples import best_sample_time, random_problem
 
@@ -45,6 +46,20 @@ def test_the_optimum_is_that_of_brute_force(seed):
     else:
         assert (result.value, result.lower_bound) == (best, best)
         assert result.status == "optimal"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_layers_that_can_only_be_recomputed_are(seed):
+    """They were left out: no plan was found, or the bound was above plans that there are."""
+    problem = random_problem(seed, layers=3, devices=3)
+    work = problem.work.copy()
+    work[seed % 2, 0, seed % 3] = work[0, 0, 0] = -1
+    problem = problem.replace(work=work)
+    best, result = best_sample_time(problem), solve(problem)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.value, result.lower_bound) == (best, best)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -164,3 +179,63 @@ def test_bad_input_is_one_line(tmp_path):
     path.write_text(json.dumps({"nodes": [{"id": 0, "TMPCs": {"1": [option]}}], "edges": []}))
     with pytest.raises(InputError, match="ids of layers as keys, received 'next'"):
         read_piper(path)
+
+
+def piper_file(path, times=1, **changes):
+    """Write a chain of two layers."""
+    option = {"timePerSample": times, "parameterSize": 1, "memoryUsageA": 1, "memoryUsageB": 1}
+    node = {"TMPCs": {"1": [option | {"syncTimeFw": {}, "syncTimeBw": {}}]}}
+    body = {
+        "nodes": [{"id": i, "name": f"TransformerLayer{i}", **node} for i in range(2)],
+        "edges": [{"sourceId": 0, "destId": 1, "communicationCost": 1}],
+        **{"maxDevices": 2, "mbsInBatch": 2, "bandwidth": 1, "maxMemoryPerDevice": 9},
+    }
+    path.write_text(json.dumps(body | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"maxDevices": 0}, "maxDevices: expected more than 0"),
+        ({"mbsInBatch": 0}, "mbsInBatch: expected more than 0"),
+        ({"bandwidth": 0}, "bandwidth: expected more than 0"),
+        ({"nodes": [], "edges": []}, "ids of their own"),
+    ],
+)
+def test_files_of_nothing_are_one_line(tmp_path, changes, words):
+    """Numbers that are divided by were not looked at; layers with one id were one layer."""
+    path = tmp_path / "bad.json"
+    with pytest.raises(InputError, match=words):
+        read_piper(piper_file(path, **changes))
+    nodes = json.loads(piper_file(path).read_text())["nodes"]
+    with pytest.raises(InputError, match="ids of their own"):
+        read_piper(piper_file(path, nodes=[nodes[0], nodes[0]], edges=[]))
+    with pytest.raises(InputError, match="copies"):
+        read_piper(piper_file(path, nodes=nodes[:1], edges=[]), copies=3)
+    assert read_piper(piper_file(path), copies=3).num_layers == 3
+    assert solve(read_piper(piper_file(path, times=0, bandwidth=10**9))).status == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kept": 2**52}, "pass 2\\^53"),
+        ({"work": 2**62}, "pass 2\\^60"),
+        ({"kept": -1}, "kept: expected numbers of at least 0"),
+        ({"sent": -1}, "sent: expected numbers of at least 0"),
+        ({"tensor_degrees": (0, 1)}, "tensor_degrees: expected at least 1"),
+        ({"units_per_byte": 0}, "units_per_byte: expected at least 1"),
+    ],
+)
+def test_problems_whose_sums_would_not_be_exact_are_refused(change, words):
+    """Sums passed 64 bits unseen, and negative sizes broke what the search supposes."""
+    problem = random_problem(3)
+    ((key, value),) = change.items()
+    if key in ("kept", "work", "sent"):
+        value = np.full_like(getattr(problem, key), value)
+    with pytest.raises(InputError, match=words):
+        problem.replace(**{key: value})
+    for ends in ({"source": problem.source * 0 - 1}, {"target": problem.target * 0 + 99}):
+        with pytest.raises(InputError, match="edges have to run"):
+            problem.replace(**ends)
