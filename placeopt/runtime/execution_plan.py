@@ -259,7 +259,9 @@ def _general_rule(op: Op) -> Rule | None:
     if op.kind == "split" and len(op.inputs) == 1:
         return _split(op)
     maker = _RULES.get(op.kind)
-    return maker(op) if maker and len(op.out) == 1 else None
+    if maker is None or len(op.out) != 1 or not (op.out[0] or maker in _OF_SCALARS):
+        return None
+    return maker(op)
 
 
 def _unary(op: Op) -> Rule | None:
@@ -327,7 +329,7 @@ def _vector(size: int, out: Shape) -> Shape | None:
     """Shape of `size` learned values that broadcast to `out`: along the last axis, or the channels
     of an image.
     """
-    if size and size == out[-1]:
+    if size and out[-1:] == (size,):
         return (size,)
     if len(out) == 4 and size == out[1]:
         return (size, 1, 1)
@@ -539,6 +541,10 @@ _RULES = {
     "embedding": _embedding,
     "variable": _variable,
 }
+
+
+_OF_SCALARS = (_unary, _elementwise, _reduction, _exp, _move)
+"""Rules that hold where the result has no axes."""
 
 
 def _sharded_rule(table: OpTable, op: Op) -> Rule | None:

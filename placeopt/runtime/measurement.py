@@ -198,12 +198,16 @@ def compare_results(
 def check_close(
     found: NDArray[Any], right: NDArray[Any], tolerance: float, difference: str
 ) -> None:
-    """Raise ExecutionError unless two arrays are equal up to a share of the largest value;
-    `difference` begins the message.
+    """Raise ExecutionError unless two arrays are equal up to a share of the largest finite value,
+    and where they are not finite; `difference` begins the message.
     """
-    size = _largest(right.astype(np.float64))
-    same = found.shape == right.shape
-    off = _largest(found.astype(np.float64) - right) if same else np.inf
+    found, right = found.astype(np.float64), right.astype(np.float64)
+    size = _largest(right[np.isfinite(right)])
+    off = np.inf
+    if found.shape == right.shape:
+        with np.errstate(invalid="ignore"):
+            alike = (found == right) | (np.isnan(found) & np.isnan(right))
+            off = _largest(np.where(alike, 0.0, found - right))
     if not off <= tolerance * max(size, 1e-12):
         raise ExecutionError(f"{difference} by {off:.3g} where values reach {size:.3g}")
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from placeopt.instances.sources import load_graph
-from placeopt.model.errors import InputError
+from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
 from placeopt.runtime.execution_plan import Constant, make_plan
+from placeopt.runtime.measurement import check_close
 from placeopt.runtime.numpy_ops import KERNELS, constant
 from placeopt.runtime.serial_runtime import execute, result_tensors
 
@@ -174,3 +175,31 @@ def test_huge_work_is_refused() -> None:
     graph = OpGraph.from_tensors("huge", ("a", "b"), [(0, 4, [1])], flops=np.array([10**16, 1]))
     with pytest.raises(InputError, match="too much to be executed here"):
         make_plan(graph)
+
+
+def test_results_without_axes_are_executed() -> None:
+    """An op with one value as its result, and weights, ended in an IndexError."""
+    kinds = ["linear", "embedding", "variable", "scale", "add", "softmax", "relu"]
+    tensors = [(i, 4, [i + 1] if i + 1 < len(kinds) else []) for i in range(len(kinds))]
+    graph = OpGraph.from_tensors(
+        "scalars",
+        [f"op{i}" for i in range(len(kinds))],
+        tensors,
+        op_types=tuple(kinds),
+        shapes=((),) * len(kinds),
+        resident=np.full(len(kinds), 4),
+        flops=np.full(len(kinds), 2),
+    )
+    plan = make_plan(graph)
+    found, _ = execute(graph, plan, graph.topological_order)
+    assert np.asarray(found[len(kinds) - 1]).shape == ()
+    assert [step.kernel for step in plan.steps][4::2] == ["binary", "unary"]
+
+
+def test_values_that_are_not_finite_are_compared() -> None:
+    """Results with masked scores of minus infinity differed by nan from themselves."""
+    right = np.array([1.0, -np.inf, np.nan, np.inf])
+    check_close(right.copy(), right, 1e-4, "it differs")
+    for found in ([1.1, -np.inf, np.nan, np.inf], [1.0, np.inf, np.nan, np.inf], [1.0, 0, 0, 0]):
+        with pytest.raises(ExecutionError, match="it differs"):
+            check_close(np.array(found), right, 1e-4, "it differs")
