@@ -163,6 +163,8 @@ def plan_command(
     if runs is not None:
         predict_runs(runs, out, costs, calibrate=calibrate, json=json)
         return
+    if calibrate:
+        raise InputError("--calibrate: expected --runs FILE.csv, the runs to fit the constants to")
     if model is None:
         raise InputError("plan: expected a model, as llama3-70b or gen:gpt2, or --runs FILE.csv")
     folder = common.out_folder(out)
@@ -313,6 +315,12 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
         raise InputError(f"'{path}': devices {', '.join(unknown)} are none of {', '.join(KNOWN)}")
     pools = parse_pools("+".join(f"{count}x{kind}" for kind, count in given.plan.devices().items()))
     problem = plan_problem(model, pools, given.batch, costs=costs, formula=formula)
+    held = [layer for stage in given.plan.stages for layer in stage.layers]
+    if held != list(range(problem.costs.num_layers)):
+        raise InputError(
+            f"'{path}': expected stages of the consecutive layers "
+            f"0..{problem.costs.num_layers - 1} of '{model}', received {held}"
+        )
     try:
         price = step_price(problem, given.plan)
     except LookupError as error:
@@ -680,8 +688,8 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
         say(f"{body['devices_left']} devices are left without work: no plan uses them evenly")
     if body["lower_bound_seconds"]:
         say(
-            f"no plan of the space is below {time_text(body['lower_bound_seconds'])} under this "
-            f"model; {body['plans_that_fit']} of {body['plans_looked_at']} plans fit"
+            f"no plan of the space that fits is below {time_text(body['lower_bound_seconds'])} "
+            f"under this model; {body['plans_that_fit']} of {body['plans_looked_at']} plans fit"
         )
     if "measured_interval" in body:
         low, high = body["measured_interval_seconds"]
@@ -701,9 +709,10 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
 def _print_regret(body: dict[str, Any]) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
     say, safest = common.say, body["safest"]
+    compared = "plans that fit" if body["lower_bound_seconds"] else "that were looked at in time"
     say(
         f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
-        "bootstraps of the runs), against all plans that fit; no bound over all constants"
+        f"bootstraps of the runs), against all {compared}; no bound over all constants"
     )
     if safest["plan"] != body["plan"]:
         say(

@@ -29,7 +29,8 @@ def regrets(answer: LaunchAnswer) -> Floats | None:
         return None
     # the model takes arrays of constants as it takes numbers: all samples at once
     drawn: dict[str, Any] = {name: np.array(values) for name, values in samples.items()}
-    constants = replace(answer.problem.constants, values=drawn)
+    known = answer.problem.constants
+    constants = replace(known, values=known.values | drawn)
     model = replace(answer.problem, constants=constants).model
     count = min(map(len, samples.values()))
     totals = [model.parts(priced.conf).total for priced in answer.fitting]
@@ -133,7 +134,8 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
         return body
     body |= plan_body(problem, shown)
     bound = answer.lower_bound
-    body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
+    if body["fits"]:
+        body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
     if given is not None:
         body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
         body["message"] = _against_best(answer, given, best)

@@ -18,7 +18,6 @@ public source, the newest stored version of it:
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -28,12 +27,13 @@ import numpy as np
 from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
+from placeopt.planning.launch_search import uneven
 from placeopt.plans.model_shapes import stage_layers
 from placeopt.plans.plan import EXPERT, SEQUENCE
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from placeopt.planning.launch_search import LaunchProblem
@@ -88,6 +88,9 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
             f"export to {form}: it knows one tensor degree for all stages, the plan has "
             f"{sorted(degrees)}"
         )
+    again = {bool(stage.recompute) for stage in plan.stages}
+    if len(again) > 1:
+        raise Refused(f"export to {form}: it recomputes the layers of all stages or of none")
     if plan.schedule.startswith("zb") or plan.kept:
         raise Refused(f"export to {form}: it has no schedule {plan.schedule}")
     return len(plan.on_devices), plan.stages[0].data, degrees.pop()
@@ -165,7 +168,8 @@ def megatron_arguments(planned: Planned) -> list[str]:
         are interleaved.
     """
     plan = plan_of(planned)
-    stages, _, tensor = uniform_degrees(plan, "megatron")
+    stages, data, tensor = uniform_degrees(plan, "megatron")
+    rounds = planned.problem.rounds(plan.micro_batch, data)
     how = plan.stages[0].replicas[0].form
     # ranks of an expert group are data-parallel ones there, with a share of the samples each
     experts = tensor if how == EXPERT else 1
@@ -173,7 +177,7 @@ def megatron_arguments(planned: Planned) -> list[str]:
         f"--tensor-model-parallel-size={tensor // experts}",
         f"--pipeline-model-parallel-size={stages}",
         f"--micro-batch-size={plan.micro_batch // experts}",
-        f"--global-batch-size={planned.problem.batch}",
+        f"--global-batch-size={rounds * plan.micro_batch * data}",
     ]
     if how == EXPERT:
         arguments.append(f"--expert-model-parallel-size={tensor}")
@@ -300,14 +304,14 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
 def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the arguments of Megatron-LM's pretrain_gpt.py that a plan decides."""
     shape = problem.shape
-    _refuse(*_uneven(shape, conf))
-    grouped = shape.kv_heads != shape.heads
+    _refuse(*uneven(shape, conf))
+    grouped = shape.kv_heads != shape.heads and not shape.latent
     said: list[Argument] = [
         ("num-layers", shape.layers),
         ("hidden-size", shape.hidden),
         ("ffn-hidden-size", shape.ffn),
         ("num-attention-heads", shape.heads),
-        ("kv-channels", shape.head_dim),
+        ("kv-channels", not shape.latent and shape.head_dim),
         ("seq-length", conf.sequence),
         ("tensor-model-parallel-size", conf.tensor),
         ("pipeline-model-parallel-size", conf.pipeline),
@@ -317,6 +321,7 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         ("swiglu", bool(shape.gated)),
         ("group-query-attention", grouped),
         ("num-query-groups", grouped and shape.kv_heads),
+        ("multi-latent-attention", shape.latent),
         ("untie-embeddings-and-output-weights", not shape.tied),
         ("sequence-parallel", conf.tensor > 1),
         *_megatron_stages(shape, conf),
@@ -401,31 +406,12 @@ def _refuse(*cases: tuple[bool, str]) -> None:
             raise Refused(reason)
 
 
-def _uneven(shape: ModelShape, conf: Configuration) -> Iterator[tuple[bool, str]]:
-    """Yield what tensor and context ranks would have to share out unevenly, for `_refuse`."""
-    widths = {"key-value heads": shape.kv_heads, "feed-forward columns": shape.ffn}
-    widths["shared experts' columns"] = shape.shared_ffn
-    widths["experts' columns"] = shape.expert_ffn if conf.expert == 1 else 0
-    for what, width in widths.items():
-        yield (
-            width % conf.tensor > 0,
-            f"its tensor ranks share out evenly; the plan has {conf.tensor} for {width} {what}",
-        )
-    # context ranks have two slices each, one from either end
-    slices = 2 * conf.context if conf.context > 1 else 1
-    yield (
-        conf.sequence % math.lcm(slices, conf.context * conf.tensor) > 0,
-        f"its ranks share a sequence out evenly; the plan has {conf.context} x {conf.tensor} for "
-        f"{conf.sequence} tokens",
-    )
-
-
 def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the tables of torchtitan's TOML that a plan decides."""
     sharded = conf.sharding != "none"
     group, inner = conf.shards // conf.context, conf.context * conf.tensor
     _refuse(
-        *_uneven(problem.shape, conf),
+        *uneven(problem.shape, conf),
         (
             conf.sharding == "zero1",
             "it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)",
@@ -486,7 +472,7 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
     """Return DeepSpeed's configuration."""
     layers = problem.shape.layers
     _refuse(
-        *_uneven(problem.shape, conf),
+        *uneven(problem.shape, conf),
         (conf.chunks > 1, "its pipeline engine has no interleaved schedule"),
         (layers % conf.pipeline > 0, f"{layers} layers need a module list of your own"),
         (conf.context > 1, "its configuration has no context parallelism"),
@@ -520,7 +506,7 @@ def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
     dtypes = {"bf16": "bfloat16", "fp32": "float32"}
     unequal = problem.shape.layers % conf.pipeline > 0
     _refuse(
-        *_uneven(problem.shape, conf),
+        *uneven(problem.shape, conf),
         (conf.chunks > 1, "it has no interleaved schedule"),
         (unequal, "it balances unequal stages by its own costs"),
         (conf.sharding in ("zero2", "zero3"), f"it has ZeRO 1, not {conf.sharding}"),

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 SEARCHED = (
-    "searched: tensor degrees of powers of two inside a host, equal stages (or a layer less in the "
-    "first and the last), 1F1B and interleaved, "
-    "micro-batches of 1 to 32, context degrees with at least 2048 tokens a rank, expert degrees "
-    "among data-parallel ranks, recomputation none, selective or full, ZeRO 1 or whole states with "
-    "stages, ZeRO 2 and 3 (FSDP, also within a host) without; all devices, batch divided "
-    "evenly; beside, the degrees and the micro-batch that are given"
+    "searched: tensor ranks of powers of two to 16 that divide a host and context ranks of powers "
+    "of two to 16 with at least 2048 tokens each, both of which share heads, columns and tokens "
+    "out evenly, expert ranks of powers of two to 64 among the data-parallel ones, equal stages "
+    "(or a layer less in the first and the last), 1F1B and, where stages divide the micro-batches, "
+    "interleaved with 2, 3, 4, 5, 6, 8 or 10 stages a device, micro-batches of 1, 2, 4, 8, 16 or "
+    "32, recomputation none, selective or full, ZeRO 1 or whole states with stages, ZeRO 2 and 3 "
+    "(FSDP, also within a host) without; all devices, batch divided evenly; beside, the degrees "
+    "and the micro-batch that are given"
 )
 NOT_SEARCHED = (
     "not searched: other uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
@@ -100,7 +102,7 @@ def _own_shape(text: str) -> ModelShape:
     values: dict[str, Any] = {}
     for item in text.split(","):
         name, _, value = item.partition("=")
-        if name not in (*known, "expert_ffn", "head_dim") or not value.isdigit():
+        if name not in (*known, "expert_ffn", "head_dim") or not value.isdecimal():
             raise InputError(
                 f"model '{text}': expected layers=L,hidden=H and any of {', '.join(known[2:])}, "
                 f"expert_ffn, received '{item}'"
@@ -190,13 +192,31 @@ class LaunchProblem:
             per_host=min(self.machine.per_host, devices),
             precision=self.precision,
         )
-        for tensor, context in product(self._tensor_degrees(), self._context_degrees()):
+        tensors = [t for t in self._tensor_degrees() if self._fills_hosts(t, devices)]
+        for tensor, context in product(tensors, self._context_degrees()):
             for pipeline in self._stage_counts(devices // tensor // context):
                 data, rest = divmod(devices, tensor * context * pipeline)
                 if rest == 0 and self.batch % data == 0:
-                    yield from self._inner(
-                        replace(base, tensor=tensor, context=context, pipeline=pipeline, data=data)
+                    outer = replace(
+                        base, tensor=tensor, context=context, pipeline=pipeline, data=data
                     )
+                    yield from filter(self._launchable, self._inner(outer))
+
+    def _fills_hosts(self, tensor: int, devices: int) -> bool:
+        """Whether no tensor ranks of a plan on so many devices spread over two hosts, or their
+        degree is given.
+        """
+        per_host = min(self.machine.per_host, devices)
+        return per_host % tensor == 0 or self.fixed.get("tensor") == tensor
+
+    def _launchable(self, conf: Configuration) -> bool:
+        """Whether ranks share a plan out evenly, or it has the tensor and context degrees that are
+        given.
+        """
+        given = {"tensor", "context"} & self.fixed.keys()
+        if given and all(getattr(conf, key) == self.fixed[key] for key in given):
+            return True
+        return not any(broken for broken, _ in uneven(self.shape, conf))
 
     def _stage_counts(self, most: int) -> list[int]:
         layers = self.shape.layers
@@ -275,10 +295,15 @@ class LaunchProblem:
             if fixed.get("data", data) == data and fixed.get("context", context) == context
             if self.batch // data % micro == 0 and expert in self._expert_degrees(data * context)
         }
-        inner = {"tensor": self._tensor_degrees(), "pipeline": self._stage_counts(most)}
+        inner = {"pipeline": self._stage_counts(most), "tensor": self._tensor_degrees()}
         for name, degrees in inner.items():
             kept = [degree for degree in degrees if fixed.get(name, degree) == degree]
-            counts = {n * degree for n, degree in product(counts, kept) if n * degree <= most}
+            counts = {
+                n * degree
+                for n, degree in product(counts, kept)
+                if n * degree <= most
+                and (name == "pipeline" or self._fills_hosts(degree, n * degree))
+            }
         if not {"tensor", "pipeline", "data"} <= fixed.keys():
             counts = {n for n in counts if n <= per_host or n == most or n % per_host == 0}
         return sorted(counts, reverse=True)
@@ -286,6 +311,28 @@ class LaunchProblem:
     def allowed(self, conf: Configuration) -> bool:
         """Whether a plan has what is fixed."""
         return all(getattr(conf, name) == value for name, value in self.fixed.items())
+
+
+def uneven(shape: ModelShape, conf: Configuration) -> Iterator[tuple[bool, str]]:
+    """Yield what tensor and context ranks may have to share out unevenly: whether they do, and what
+    launchers say of it.
+    """
+    # heads make their keys and values from latents that every rank has
+    widths = {"key-value heads": shape.heads if shape.latent else shape.kv_heads}
+    widths |= {"feed-forward columns": shape.ffn, "shared experts' columns": shape.shared_ffn}
+    widths["experts' columns"] = shape.expert_ffn if conf.expert == 1 else 0
+    for what, width in widths.items():
+        yield (
+            width % conf.tensor > 0,
+            f"its tensor ranks share out evenly; the plan has {conf.tensor} for {width} {what}",
+        )
+    # context ranks have two slices each, one from either end
+    slices = 2 * conf.context if conf.context > 1 else 1
+    yield (
+        conf.sequence % math.lcm(slices, conf.context * conf.tensor) > 0,
+        f"its ranks share a sequence out evenly; the plan has {conf.context} x {conf.tensor} for "
+        f"{conf.sequence} tokens",
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 MOST_COUNT = 10**9
 """A larger count is a slip: of tokens, say, in the column of sequences."""
 
+MOST_BILLIONS = 1e5
+"""No model has more parameters, in 1e9: what is larger counts single ones."""
+
 PREDICTED = (
     "predicted_step_s",
     "predicted_low_s",
@@ -165,13 +168,13 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     """Return the shape of a row's model; a public one whose parameters differ from the row's by
     more than 15 % is another model.
     """
-    name, params = _text(row, "model"), number(row, "params_b")
+    name, params = _text(row, "model"), _billions(row, notes)
     layers, hidden = _count(row, "layers"), _count(row, "hidden")
     named = named_shape(name)
     if layers and hidden:
         if named and (named.layers, named.hidden) == (layers, hidden):
             return named
-        return _sized_shape(row, layers, hidden)
+        return _sized_shape(row, layers, hidden, params)
     if named and (not params or abs(named.parameters / params / 1e9 - 1) < 0.15):
         return named
     params = params or said_billions(name)
@@ -181,11 +184,24 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     return counted_shape(params * 1e9, name)
 
 
-def _sized_shape(row: dict[str, Any], layers: int, hidden: int) -> ModelShape:
+def _billions(row: dict[str, Any], notes: list[str]) -> float | None:
+    """Return the parameters of a row in 1e9."""
+    found = number(row, "params_b")
+    if found is None or found <= MOST_BILLIONS:
+        return found
+    said, found = found, found / 1e9
+    if found > MOST_BILLIONS:
+        notes.append(f"params_b {said:g} is more than any model has: not used")
+        return None
+    notes.append(f"params_b counts in 1e9: {said:g} taken as {found:.4g}e9 parameters")
+    return found
+
+
+def _sized_shape(row: dict[str, Any], layers: int, hidden: int, params: float | None) -> ModelShape:
     """Return a GPT of a size, its feed-forward part so wide that it has the row's parameters."""
     shape = shape_of(_text(row, "model"), layers, hidden, _count(row, "heads") or 0)
     shape = replace(shape, tied=True)
-    inner = (number(row, "params_b") or 0) * 1e9 - shape.embedding_parameters
+    inner = (params or 0) * 1e9 - shape.embedding_parameters
     ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
     return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
 

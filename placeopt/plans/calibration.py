@@ -222,17 +222,23 @@ def read_calibration(path: str | Path) -> Calibration:
             {name: float(row["value"]) for name, row in rows.items()},
             {key: float(value) for key, value in body["offsets"].items()},
             {name: row["interval"] for name, row in rows.items() if row["interval"]},
-            {key: [float(low), float(high), runs] for key, (low, high, runs) in spread.items()},
+            {
+                key: [float(low), float(high), int(runs)]
+                for key, (low, high, runs) in spread.items()
+            },
             {key: float(value) for key, value in body["memory"].items()},
             str(body["source"]),
             {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
             tuple(map(str, body.get("launchers", ()))),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"file '{path}': broken calibration: {error!r}") from error
     _check_numbers(found, path)
     return found
 
+
+SMALLEST = 1e-15
+"""Constants are no smaller: their logarithms are fitted."""
 
 LARGEST = 1e15
 """No constant is larger: bytes, seconds or factors."""
@@ -250,9 +256,11 @@ def _check_numbers(found: Calibration, path: str | Path) -> None:
         *((f"samples, {name}", value) for name, row in found.samples.items() for value in row),
     ]
     for name, value in numbers:
-        if not 0 <= value <= LARGEST:
+        least = SMALLEST if name.startswith(("constants", "samples")) else 0.0
+        if not least <= value <= LARGEST:
             raise InputError(
-                f"file '{path}': {name}: expected a number of at least 0, received {value:g}"
+                f"file '{path}': {name}: expected a number of at least {least:g}, received "
+                f"{value:g}"
             )
     for name, value in found.offsets.items():
         if not abs(value) <= LARGEST_OFFSET:
@@ -260,8 +268,9 @@ def _check_numbers(found: Calibration, path: str | Path) -> None:
                 f"file '{path}': offsets, {name}: expected a logarithm of at most "
                 f"{LARGEST_OFFSET:g}, received {value:g}"
             )
-    if len({len(row) for row in found.samples.values()}) > 1:
-        raise InputError(f"file '{path}': samples: expected as many values of every constant")
+    counts = {len(row) for row in found.samples.values()}
+    if len(counts) > 1 or 0 in counts:
+        raise InputError(f"file '{path}': samples: expected values, as many of every constant")
 
 
 @cache

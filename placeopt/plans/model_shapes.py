@@ -23,6 +23,7 @@ class ModelShape:
     ----------
     ffn : width of the feed-forward part, twice of it to the hidden size where it is `gated`.
     experts, active, expert_ffn, shared_ffn : of a mixture; the first `dense_layers` have none.
+    latent : whether heads make keys and values from latents; `kv_heads` then says their size alone.
     expert_hidden : width that tokens are brought to for the experts, 0 for the hidden size.
     attention_layers : layers with attention, all by default; of them `local_layers` see the last
     `window` tokens. published, published_active :
@@ -49,6 +50,7 @@ class ModelShape:
     expert_hidden: int = 0
     local_layers: int = 0
     window: int = 0
+    latent: bool = False
     published: float = 0.0
     published_active: float = 0.0
 

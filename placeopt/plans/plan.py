@@ -180,15 +180,25 @@ def read_measured_plan(path: str | Path) -> MeasuredPlan:
             f"and {len(replicas)}"
         )
     stages = tuple(
-        PlanStage(tuple(int(layer) for layer in held), _groups(given, pipeline.where))
+        PlanStage(_layers(held, pipeline.where), _groups(given, pipeline.where))
         for held, given in zip(layers, replicas, strict=True)
     )
+    for key in ("mbs", "gbs"):
+        if body.integer(key) < 1:
+            raise body.wrong(key, "at least 1", body.integer(key))
     seconds = body.number("real") if body.has("real") else None
     memory = body.integer("max_mem") if body.has("max_mem") else None
     name = Path(path).stem.replace("-OPT-350-", "-")
     return MeasuredPlan(
         name, TrainingPlan(stages, body.integer("mbs")), body.integer("gbs"), seconds, memory
     )
+
+
+def _layers(held: object, where: str) -> tuple[int, ...]:
+    """Return the layers of a stage."""
+    if not isinstance(held, list) or {type(layer) for layer in held} != {int}:
+        raise InputError(f"{where}: expected lists of whole numbers, received {held!r:.60}")
+    return tuple(held)
 
 
 def _groups(given: object, where: str) -> tuple[ReplicaGroup, ...]:

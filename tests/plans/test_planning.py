@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,22 @@ def test_argument_lists_say_the_degrees():
     config = deepspeed_configuration(found)["config"]
     assert config["train_batch_size"] >= found.problem.batch
     assert config["gradient_accumulation_steps"] == found.price.rounds
+
+
+def test_arguments_launch_the_plan_that_was_found():
+    """A batch that does not divide was one that Megatron refuses; stages that are not recomputed
+    were.
+    """
+    found = plan(step_problem(3, layers=4, max_stages=1, batch=7, data_degrees=(2,)), "", 0)
+    rounds, micro = found.price.rounds, found.plan.micro_batch
+    assert rounds * micro * 2 > 7
+    assert f"--global-batch-size={rounds * micro * 2}" in megatron_arguments(found)
+    one, other = found.plan.stages[0], found.plan.stages[0]
+    stages = (replace(one, layers=(0, 1), recompute=(0, 1)), replace(other, layers=(2, 3)))
+    result = replace(found.result, solution=replace(found.plan, stages=stages))
+    for export in (megatron_arguments, deepspeed_configuration):
+        with pytest.raises(Refused, match="all stages or of none"):
+            export(replace(found, result=result))
 
 
 def test_unequal_degrees_are_refused_by_argument_lists(planned):
@@ -327,6 +344,7 @@ def test_the_command_prices_a_measured_plan(capsys, data):
         ((MODEL,), "--cluster"),
         ((MODEL, "--cluster", "2xA100", "--formula", "guessed"), "formula"),
         ((MODEL, "--evaluate", "plan.json"), "--costs"),
+        ((MODEL, "--calibrate"), "--runs"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -334,6 +352,29 @@ def test_bad_input_is_one_line(capsys, arguments, words):
     code, printed = command(capsys, *arguments)
     assert code == 2
     assert words in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("mbs", 0, "at least 1"),
+        ("gbs", 0, "at least 1"),
+        ("layers_per_stage", [[0, 1], [2, 3]], "consecutive layers 0..25"),
+        ("layers_per_stage", [["x"], [1]], "whole numbers"),
+        ("layers_per_stage", [3, 4], "whole numbers"),
+    ],
+)
+def test_a_damaged_plan_is_one_line(capsys, data, tmp_path, key, value, words):
+    """Layers that are missing were priced as nothing; sizes of nothing were divided by."""
+    folder, path = data / "training_plans", tmp_path / "plan.json"
+    body = json.loads((folder / "plans" / "clariden-OPT-350-N8-N8_D4.json").read_text())
+    (body if key in body else body["pipeline_list"][0])[key] = value
+    path.write_text(json.dumps(body))
+    code, printed = command(
+        capsys, "OPT-350", "--costs", folder / "profiles", "--evaluate", path, "--json"
+    )
+    assert (code, words in printed.err) == (2, True)
     assert len(printed.err.strip().splitlines()) == 1
 
 

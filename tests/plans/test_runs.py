@@ -24,6 +24,7 @@ from placeopt.planning.launch_search import (
     read_machine,
     read_shape,
     search,
+    uneven,
 )
 from placeopt.planning.runs_table import (
     USABLE,
@@ -447,6 +448,87 @@ def test_a_plan_that_does_not_fit_says_what_is_missing():
     assert "times as many devices" in text
 
 
+def test_parameters_counted_one_by_one_are_taken_as_such():
+    """8e9 in a column that counts 1e9 was a model of 8e18 parameters."""
+    mine = ROW | {"model": "Mine", "params_b": "8"}
+    right, found = read_run(mine), read_run(mine | {"params_b": "8e9"})
+    assert found.shape == right.shape
+    assert "params_b counts in 1e9: 8e+09 taken as 8e9" in found.notes[0]
+    sized = ROW | {"layers": "32", "hidden": "4096"}
+    assert read_run(sized | {"params_b": "9e9"}).shape == read_run(sized | {"params_b": "9"}).shape
+    row = predicted_row(ROW | {"params_b": "1e30"}, default_calibration())
+    assert "more than any model has" in row["note"]
+    assert row["predicted_step_s"] == predicted_row(ROW, default_calibration())["predicted_step_s"]
+
+
+def test_what_is_searched_can_be_launched():
+    """Tensor ranks beyond the key-value heads were the best plan, and no launcher took it."""
+    for model, sequence in (("glm4-9b", 4096), ("gemma-2b", 4096), ("llama3-8b", 4100)):
+        asked = problem(model, "8xH100", 64, sequence)
+        confs = [priced.conf for priced in search(asked).fitting]
+        assert confs
+        assert not any(broken for conf in confs for broken, _ in uneven(asked.shape, conf))
+    given = search(replace(problem("glm4-9b", "8xH100", 64, 4096), fixed={"tensor": 8})).given
+    assert given.conf.tensor == 8
+
+
+def test_no_tensor_ranks_spread_over_two_hosts():
+    """Four ranks on hosts of six were priced inside a host, and every other group was not."""
+    asked = problem("llama2-7b", "2x6xH100", 36, 4096)
+    confs = list(asked.configurations(12))
+    assert {conf.tensor for conf in confs} == {1, 2}
+    given = replace(asked, fixed={"tensor": 4})
+    assert {conf.tensor for conf in filter(given.allowed, given.configurations(12))} == {4}
+
+
+def test_latent_keys_and_values_are_no_heads():
+    """Megatron makes keys and values of latent attention from latents for every head."""
+    asked = problem("deepseek-v3", "64xH100", 64, 4096)
+    conf = Configuration(4096, 64, tensor=8, data=8, expert=8, sharding="zero1")
+    text = launch_files(asked, conf)["Megatron-LM"]["text"]
+    assert "--multi-latent-attention\n" in text
+    assert "query-group" not in text
+    assert "kv-channels" not in text
+
+
+def test_regret_of_a_search_that_was_cut_off_is_over_what_was_looked_at(capsys):
+    """It was said to be against all plans that fit."""
+    given = "llama2-7b", "--cluster", "64xH100", "--batch", 512
+    for more, words in (
+        ((), "plans that fit"),
+        (("--seconds", 1e-6), "that were looked at in time"),
+    ):
+        code, said = command(capsys, *given, *more)
+        assert (code, f"against all {words}" in " ".join(said.out.split())) == (0, True)
+
+
+def test_constants_that_were_not_sampled_keep_their_values():
+    """They fell back to what a fit starts from."""
+    samples = {"tensor": [1.0, 2.0]}
+    known = Calibration({"gemm_flops": 3.0, "step": 5.0}, samples=samples)
+    answer = search(replace(problem(), constants=known))
+    times = np.array(
+        [
+            [
+                replace(answer.problem, constants=Calibration(known.values | {"tensor": value}))
+                .price(priced.conf)
+                .seconds
+                for value in samples["tensor"]
+            ]
+            for priced in answer.fitting
+        ]
+    )
+    np.testing.assert_allclose(regrets(answer), (times / times.min(axis=0) - 1).max(axis=1))
+
+
+def test_a_plan_that_does_not_fit_has_no_gap():
+    """A given plan may be faster than all that fit: its gap was negative."""
+    asked = problem("llama3-8b", "8xA100-80", fixed={"data": 8, "sharding": "none"})
+    body = to_json(search(asked))
+    assert (body["fits"], body["gap"]) == (False, None)
+    assert to_json(search(problem()))["gap"] == 0.0
+
+
 @measured
 def test_a_large_model_is_predicted_near_its_measured_step():
     """The first row of the issue: 72 layers of 14336 on 384 A100, 110.4 s; not 224.9 s."""
@@ -640,8 +722,8 @@ def test_what_ranks_cannot_share_out_evenly_is_refused():
         "feed-forward": ("layers=4,hidden=1024,heads=8,ffn=1001", conf),
         "tokens": ("llama3-8b", replace(conf, tensor=2, context=4, sequence=5004)),
     }
-    for word, (model, uneven) in cases.items():
-        files = launch_files(problem(model, "16xH100"), uneven)
+    for word, (model, shared) in cases.items():
+        files = launch_files(problem(model, "16xH100"), shared)
         assert all("refused" in item for item in files.values())
         assert word in files["Megatron-LM"]["refused"]
     for hidden, ffn in ((4096, 11008), (5120, 13824), (6656, 17920), (8192, 22016)):
@@ -825,12 +907,16 @@ def test_sampled_calibrations_hold_constants_that_were_fitted_together(tmp_path)
     [
         ("constants", {"gemm_flops": {"value": -1.0, "interval": None}}),
         ("constants", {"gemm_flops": {"value": 1e308, "interval": None}}),
+        ("constants", {"fabric": {"value": 0.0, "interval": None}}),
+        ("constants", {"fabric": {"value": 10**400, "interval": None}}),
         ("constants", {"gemm_flops": [1]}),
         ("offsets", {"fsdp": 1000.0}),
         ("offsets", [1]),
         ("memory", {"base": -1.0}),
         ("spread", {"H100, one host": [0.9]}),
+        ("spread", {"H100, one host": [0.9, 1.1, "many"]}),
         ("spread", {"H100, one host": [-1, 2, 3]}),
+        ("samples", {"tensor": []}),
         ("samples", {"tensor": [-1.0]}),
         ("samples", {"tensor": [1.0], "reduce": []}),
         ("samples", [1]),
