@@ -14,7 +14,7 @@ from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares
 from placeopt.plans.step_price import step_price
-from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem, shared_counts
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -179,7 +179,7 @@ def every_plan(problem):
             for again in ((False, True) if problem.recompute else (False,))
         ]
         if problem.mixed:
-            shares = {round(data * part / 4) for part in (1, 2, 3)} - {0, data}
+            shares = set(shared_counts(data)) - {0, data}
             choices += [
                 ((ReplicaGroup("a", t, x), ReplicaGroup("b", u, data - x)), False)
                 for t in (1, 2)

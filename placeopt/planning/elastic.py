@@ -93,7 +93,7 @@ def plan_clusters(
 
     def problem_of(offer: str) -> StepPlanProblem:
         name, _, price = offer.partition("?price=")
-        if not price.replace(".", "", 1).isdigit():
+        if not price.replace(".", "", 1).isdecimal():
             raise InputError(
                 "offers: expected a cluster and a device's price per hour, as 8xA100?price=3.67, "
                 f"received '{offer}'"

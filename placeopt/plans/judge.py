@@ -195,13 +195,9 @@ def _chunks(plan: TrainingPlan) -> int:
 
 
 def _rounds(problem: StepPlanProblem, plan: TrainingPlan) -> int:
-    rounds = 0
-    while (
-        rounds * plan.micro_batch * sum(group.count for group in plan.stages[0].replicas)
-        < problem.batch
-    ):
-        rounds += 1
-    return rounds
+    """Micro-batches per replica, 0 where the plan has no sizes."""
+    samples = plan.micro_batch * sum(group.count for group in plan.stages[0].replicas)
+    return -(-problem.batch // samples) if samples > 0 else 0
 
 
 def _kept(plan: TrainingPlan, i: int) -> int:
@@ -386,6 +382,8 @@ def _kinds(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
             f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share "
             "of quarters"
         )
+    if len(kinds) == 2 and kinds == [p.kind for p in problem.pools if p.kind in kinds][::-1]:
+        wrong.append(f"replicas on '{kinds[0]}' before '{kinds[1]}': expected the devices' order")
     return wrong
 
 

@@ -27,7 +27,7 @@ from placeopt.plans.step_costs import TICK_SECONDS
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from placeopt.model.arrays import Ints
     from placeopt.plans.step_costs import StepCosts
@@ -167,25 +167,34 @@ class StepPlanProblem(Shown):
             if size not in known:
                 raise self._wrong(f"micro-batch {size}: the cost model knows {list(known)}")
         sizes = self.micro_batches or tuple(size for size in known if size <= self.batch)
+        if not sizes:
+            raise self._wrong(
+                "expected a batch of at least a micro-batch that the cost model knows, "
+                f"{list(known)}, received {self.batch}"
+            )
         object.__setattr__(self, "micro_batches", sizes)
         most = min(sum(pool.count for pool in self.pools), self.batch)
         degrees = self.data_degrees or tuple(range(1, most + 1))
+        if min(degrees, default=0) < 1:
+            raise self._wrong(
+                f"expected devices, and data degrees of at least 1, received {list(degrees)[:8]}"
+            )
         object.__setattr__(self, "data_degrees", degrees)
 
     @property
     def space(self) -> tuple[str, ...]:
         """What a bound is over, in words."""
         kinds = ", ".join(f"{pool.count} {pool.kind}" for pool in self.pools)
-        sizes, data = self.micro_batches, self.data_degrees
+        data, widths = sorted(self.data_degrees), {t for p in self.pools for t in self.degrees(p)}
+        every = len(data) > 2 and data == list(range(data[0], data[-1] + 1))
+        two = " or of two, in their order, in shares of quarters" if self.mixed else ""
         return (
             f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree "
-            "of "
-            f"{min(data)}..{max(data)} for all, micro-batches of {', '.join(map(str, sizes))}",
-            "replicas of a stage of one kind, with a tensor degree inside a host"
-            if not self.mixed
-            else "replicas of a stage of one kind or of two in shares of quarters, with a tensor "
-            "degree each inside a host",
-            f"schedules {', '.join(self.schedules)}; stages recomputed "
+            f"of {f'{data[0]}..{data[-1]}' if every else _listed(data)} for all, micro-batches of "
+            f"{_listed(self.micro_batches)}",
+            f"replicas of a stage of one kind{two}, each with a tensor degree of "
+            f"{_listed(sorted(widths))} inside a host",
+            f"schedules {_listed(self.schedules)}; stages recomputed "
             f"{'or not' if self.recompute else 'never'}; "
             f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
             "layers split by tensor"
@@ -195,8 +204,11 @@ class StepPlanProblem(Shown):
         )
 
     def degrees(self, pool: DevicePool) -> tuple[int, ...]:
-        """Tensor degrees that are known and fit into a host."""
-        return tuple(t for t in self.costs.degrees(pool.kind) if t <= pool.per_host)
+        """Tensor degrees that are known and of which whole replicas fill a host, so that none
+        spreads over two; in a single host all that fit.
+        """
+        found = (t for t in self.costs.degrees(pool.kind) if t <= pool.per_host)
+        return tuple(t for t in found if pool.per_host % t == 0 or pool.count <= pool.per_host)
 
     def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways in which a replica may split layers, "" for tensor parallelism."""
@@ -223,8 +235,10 @@ class StepPlanProblem(Shown):
 
     @cached_property
     def hash(self) -> str:
-        """Digest of everything that a value depends on, by the prices of single layers."""
-        digest = hashlib.sha256()
+        """Digest of everything that a value depends on; of one's own costs, of the times of
+        single layers.
+        """
+        digest = hashlib.sha256(getattr(self.costs, "fingerprint", b""))
         for ticks in self._known_ticks():
             digest.update(b"-" if ticks is None else ticks.tobytes())
         rest = (
@@ -260,11 +274,16 @@ class StepPlanProblem(Shown):
         return replace(self, **changes)
 
 
+def _listed(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))
+
+
 def shared_counts(data: int) -> list[int]:
-    """Return how many of `data` replicas of a stage may be of the first of two unlike kinds: one to
-    three quarters, to the nearest replica.
+    """Return how many of `data` replicas of a stage may be of one of two unlike kinds: one to three
+    quarters, to the nearest replica of either.
     """
-    return sorted({round(data * part / 4) for part in range(1, 4)})
+    quarters = {round(data * part / 4) for part in range(1, 4)}
+    return sorted(quarters | {data - count for count in quarters})
 
 
 def parse_pools(text: str) -> tuple[DevicePool, ...]:

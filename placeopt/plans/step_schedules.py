@@ -74,6 +74,9 @@ WEIGHT_PARTS = {"1f1b": 0, REPETEND: 0, "zb-h1": 2, "zb-h2": 3}
 LAPS = 3
 """After so many times S / v micro-batches nothing new is in flight in the interleaved order."""
 
+MOST_CHUNKS = 1000
+"""Stages of a device of an interleaved schedule."""
+
 NEVER = 2**62
 
 
@@ -179,9 +182,9 @@ def parse_schedule(name: str) -> StepSchedule:
         raise InputError(
             f"schedule '{name}': expected one of {', '.join(known)}; {did_you_mean(name, known)}"
         )
-    if not chunks.isdigit() or int(chunks) < 2:
+    if not chunks.isdecimal() or not 2 <= int(chunks) <= MOST_CHUNKS:
         raise InputError(
-            f"schedule '{name}': expected at least 2 stages per device, as {INTERLEAVED}:2"
+            f"schedule '{name}': expected 2 to {MOST_CHUNKS} stages per device, as {INTERLEAVED}:2"
         )
     return StepSchedule(f"{INTERLEAVED}:{int(chunks)}", int(chunks))
 

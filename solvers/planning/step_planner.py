@@ -36,6 +36,7 @@ from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, Sy
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
+from placeopt.solving.plugin import PluginTracker
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -98,6 +99,8 @@ class StepPlanner(SearchSolver):
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""
+        if problem.mixed and len(problem.pools) > 1:
+            self._begin(problem.replace(mixed=False), tracker)
         front = _Front(problem, tracker)
         front.dive()
         while front.ranges:
@@ -111,6 +114,20 @@ class StepPlanner(SearchSolver):
             tracker.infeasible("no plan fits the memory of the devices")
         else:
             tracker.raise_bound(tracker.value, METHOD)
+
+    def _begin(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
+        """Offer the best plan of a part of the space that is searched in much less time, or what
+        half of the budget finds there.
+        """
+        whole = PluginTracker.whole_of(tracker)
+        own = tracker.beside(problem, whole.share(0.5))
+        try:
+            with own.within(whole):
+                self.search(problem, own)
+        finally:
+            tracker.count(own.evaluations)
+            if own.solution is not None:
+                tracker.offer(own.value, own.solution)
 
 
 class _Front:

@@ -17,7 +17,7 @@ from small_plans import every_plan, random_step_problem, step_problem
 from placeopt.plans.judge import _memory, judge_sample_plan, judge_step_plan, judged_step
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_price import step_price
-from placeopt.plans.step_problem import DevicePool
+from placeopt.plans.step_problem import DevicePool, shared_counts
 
 
 def random_plan(rng, problem):
@@ -215,6 +215,11 @@ DAMAGED = {
         TrainingPlan((PlanStage((0, 1, 2), ONE, (1,)),)),
         "or none to be recomputed",
     ),
+    "replicas of two kinds in another order": (
+        wide(mixed=True),
+        layered(TWO[::-1]),
+        "the devices' order",
+    ),
     "a kind that is not there": (
         wide(),
         layered((ReplicaGroup("z", 1, 1),)),
@@ -246,6 +251,20 @@ DAMAGED = {
         "3 devices of 'a' are used, there are 2",
     ),
 }
+
+
+def test_sizes_of_nothing_end_the_judge():
+    """With micro-batches of no samples, or stages without replicas, it counted rounds for ever."""
+    for plan in (layered(micro_batch=0, schedule="zb-h1"), layered((), schedule="zb-h1")):
+        assert "too few for zb-h1" in " ".join(judge_step_plan(wide(), plan))
+
+
+def test_shares_of_quarters_are_of_either_kind():
+    """Five replicas were shared 2 to 3 and not 3 to 2, so that the order of the kinds counted."""
+    for data in range(1, 40):
+        counts = shared_counts(data)
+        assert counts == sorted(data - count for count in counts)
+        assert {round(data * part / 4) for part in (1, 2, 3)} <= set(counts)
 
 
 @pytest.mark.parametrize("name", DAMAGED)

@@ -79,6 +79,26 @@ def test_a_tolerance_leaves_a_true_bound():
     assert result.gap <= 0.2
 
 
+def test_the_order_of_the_devices_does_not_count():
+    """Five replicas were shared 2 to 3 with the first kind, and not 3 to 2."""
+    problem = step_problem(
+        1, kinds=2, layers=2, mixed=True, data_degrees=(5,), batch=10, max_stages=1
+    ).replace(pools=(DevicePool("a", 2, 2, 10**6), DevicePool("b", 3, 2, 10**6)))
+    found = [solve(problem), solve(problem.replace(pools=problem.pools[::-1]))]
+    assert found[0].value == found[1].value == best_step(problem)
+
+
+@pytest.mark.parametrize("evaluations", [4, 12, 40])
+def test_stages_of_two_kinds_begin_with_the_best_plan_without(evaluations):
+    """The same search without them could end with a better plan in the same time."""
+    for seed in range(6):
+        problem = step_problem(seed, kinds=2, layers=5, devices=6, mixed=True, batch=24)
+        without = solve(problem.replace(mixed=False), evaluations=evaluations // 2)
+        mixed = solve(problem, evaluations=evaluations)
+        if without.value is not None:
+            assert mixed.value <= without.value
+
+
 def published(data, *pools, batch=1024, model="OPT-350"):
     """Return a problem under the published formula."""
     folder = data / "training_plans" / "profiles"
