@@ -278,12 +278,13 @@ def _decode_network(body: Body) -> Network:
     fits = {}
     for row in body.bodies("fits"):
         ends, fit = row.items("ends"), row.numbers("fit").tolist()
-        if len(ends) != 4 or len(fit) != 4:
+        try:
+            (one, count, other, size), (c0, c1, c2, largest) = ends, fit
+            fits[str(one), int(count), str(other), int(size)] = c0, c1, c2, largest
+        except (TypeError, ValueError) as error:
             raise row.wrong(
                 "ends", "kind, devices, kind, devices and four numbers of their fit", ends
-            )
-        c0, c1, c2, largest = fit
-        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = c0, c1, c2, largest
+            ) from error
     return FittedNetwork(fits, body.text("source"), body.flag("raw"))
 
 

@@ -75,20 +75,27 @@ class LayerTable:
 
     def __post_init__(self) -> None:
         if self.weight_part is None:
-            object.__setattr__(
-                self, "weight_part", 0.5 * (next(iter(self.parameters.values())) > 0)
+            parameters = next(iter(self.parameters.values()), self.outputs)
+            object.__setattr__(self, "weight_part", 0.5 * (parameters > 0))
+        columns = {"outputs": self.outputs, "weight_part": np.asarray(self.weight_part)}
+        for what in ("parameters", "activations", "shared"):
+            columns |= {f"{what} at {t}": value for t, value in getattr(self, what).items()}
+        columns |= {f"times of {key}": value for key, value in self.times.items()}
+        for what, value in columns.items():
+            shape = (self.num_layers, 3) if what.startswith("times") else (self.num_layers,)
+            if (
+                value.shape != shape
+                or not 0 <= value.min(initial=0) <= value.max(initial=-1) < np.inf
+            ):
+                raise InputError(
+                    f"layer table '{self.model}': {what}: expected finite numbers of at least 0 "
+                    f"for {self.num_layers} layers, received shape {value.shape} with "
+                    f"{value.min(initial=0):g} to {value.max(initial=0):g}"
+                )
+        if any(min(size, tensor) < 1 for _, size, tensor in self.times):
+            raise InputError(
+                f"layer table '{self.model}': expected micro-batches and degrees of at least 1"
             )
-        for key, value in self.times.items():
-            if value.shape != (self.num_layers, 3):
-                raise InputError(
-                    f"layer table '{self.model}': times of {key}: expected {self.num_layers} "
-                    "layers with 3 "
-                    f"times, received shape {value.shape}"
-                )
-            if not np.isfinite(value).all() or (value < 0).any():
-                raise InputError(
-                    f"layer table '{self.model}': times of {key}: expected finite numbers >= 0"
-                )
 
     @property
     def num_layers(self) -> int:
@@ -96,15 +103,19 @@ class LayerTable:
         return len(self.outputs)
 
     @cached_property
-    def layer_types(self) -> tuple[int, ...]:
-        """Number of each layer, equal for layers with equal numbers everywhere."""
-        known: dict[bytes, int] = {}
+    def numbers(self) -> Floats:
+        """Everything that is known of each layer, one row each."""
         columns = [self.outputs, np.asarray(self.weight_part)]
         for one in (self, *self.forms.values()):
             for by in (one.times, one.parameters, one.activations, one.shared):
                 columns += by.values()
-        rows = np.column_stack(columns)
-        return tuple(known.setdefault(row.tobytes(), len(known)) for row in rows)
+        return np.column_stack(columns)
+
+    @cached_property
+    def layer_types(self) -> tuple[int, ...]:
+        """Number of each layer, equal for layers with equal numbers everywhere."""
+        known: dict[bytes, int] = {}
+        return tuple(known.setdefault(row.tobytes(), len(known)) for row in self.numbers)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -250,7 +261,7 @@ def _sizes(sizes: Body, form: str) -> tuple[dict[int, Floats], ...]:
 def _degree(key: str, body: Body) -> tuple[int, str]:
     """Return degree and form of a column of a cost file: `4`, `4:sequence`, `8:expert`."""
     number, _, form = key.partition(":")
-    if not number.isdigit() or int(number) < 1 or (form or FORMS[0]) not in FORMS:
+    if not number.isdecimal() or int(number) < 1 or (form or FORMS[0]) not in FORMS:
         raise InputError(
             f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received "
             f"'{key}'"
@@ -275,11 +286,21 @@ def _model(path: Path, model: str) -> Body:
 def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int, str], Floats]:
     found = {}
     for size in body.data:
+        if not size.isdecimal() or int(size) < 1:
+            raise InputError(f"{body.where}: expected micro-batches as keys, received '{size}'")
         degrees = body.body(size)
         for degree in degrees.data:
             rows = degrees.body(degree)
-            layers = [rows.items(str(i)) for i in range(len(rows.data))]
-            found[kind, int(size), *_degree(degree, degrees)] = np.array(layers, float)
+            layers = [_seconds(rows, str(i)) for i in range(len(rows.data))]
+            found[kind, int(size), *_degree(degree, degrees)] = np.array(layers)
+    return found
+
+
+def _seconds(rows: Body, key: str) -> Floats:
+    """Return the three times of a layer."""
+    found = rows.numbers(key)
+    if len(found) != 3:
+        raise rows.wrong(key, "seconds of forward, backward and optimizer", rows.items(key))
     return found
 
 
@@ -304,6 +325,12 @@ class TabledStepCosts:
     def layer_types(self) -> tuple[int, ...]:
         """Layers that are priced alike have equal numbers."""
         return self.table.layer_types
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Everything that prices are made of, for the hash of a problem."""
+        rest = self.table.float_bytes, self.network, getattr(self, "constants", None)
+        return self.table.numbers.tobytes() + repr(rest).encode()
 
     @property
     def table_sources(self) -> tuple[tuple[str, str], ...]:

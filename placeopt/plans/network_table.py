@@ -69,6 +69,9 @@ class FittedNetwork:
     source: str
     raw: bool
 
+    def __post_init__(self) -> None:
+        _check_rates({f"{ends}": fit[3] for ends, fit in self.fits.items()})
+
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second; see the module.
 
@@ -130,6 +133,10 @@ class FlatNetwork:
     source: str = "cluster description"
     near: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check_rates(self.rates)
+        _check_rates(self.near)
+
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second of the slower end, times the devices that send together."""
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
@@ -143,6 +150,15 @@ class FlatNetwork:
     def inside(self, kind: str) -> float:
         """Bytes per second inside a host."""
         return self.near.get(kind, self.rates[kind])
+
+
+def _check_rates(rates: dict[str, float]) -> None:
+    """Refuse bytes per second that nothing could ever be sent at."""
+    for where, rate in rates.items():
+        if not rate > 0:
+            raise InputError(
+                f"network: {where}: expected bytes per second above 0, received {rate:g}"
+            )
 
 
 def read_network(
@@ -175,13 +191,14 @@ def _fits(body: Body, suffix: str, ending: str, far: str) -> Fits:
         there = body.body(kind).body(count)
         for other, size in _keys(there.body(far)) if far in there.data else ():
             value: Any = there.body(far).body(other).items(size)
-            if len(value) != 2 or len(value[0]) != 3:
+            try:
+                c0, c1, c2, largest = map(float, (*value[0], *value[1:]))
+                fits[kind + suffix, int(count), other + ending, int(size)] = c0, c1, c2, largest
+            except (TypeError, ValueError, IndexError) as error:
                 raise InputError(
                     f"{there.where}: expected [[c0, c1, c2], bytes per second], received "
                     f"{value!r:.60}"
-                )
-            c0, c1, c2, largest = map(float, (*value[0], value[1]))
-            fits[kind + suffix, int(count), other + ending, int(size)] = c0, c1, c2, largest
+                ) from error
     return fits
 
 

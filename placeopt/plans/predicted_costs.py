@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
 from placeopt.plans.plan import EXPERT, SEQUENCE
 from placeopt.plans.published_costs import ticks
@@ -69,6 +70,13 @@ class Constants:
         f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of "
         f"{', '.join(MEMORY_FITTED_ON)}"
     )
+
+    def __post_init__(self) -> None:
+        if not (self.largest_rate > 0 and self.overhead > 0):
+            raise InputError(
+                "constants: expected a largest rate and an overhead above 0, received "
+                f"{self.largest_rate:g} and {self.overhead:g}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ launch times the ratio of their roofline to that of one sample.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from itertools import product
@@ -121,13 +122,11 @@ def roofline_costs(
     """
     _check_forward(graph)
     layer = chain_of_layers(graph)
-    pools, inside, between = _hosts(cluster)
+    pools, devices, inside, between = _hosts(cluster)
     size_of = 4 if known_times or precision == "fp32" else 2
     work = _Work(graph, layer, int(layer.max()) + 1, size_of, measured=bool(known_times))
-    devices = {
-        device.kind: device if known_times else _with_peak(device, precision)
-        for device in cluster.devices
-    }
+    if not known_times:
+        devices = {kind: _with_peak(device, precision) for kind, device in devices.items()}
     cases = [
         (pool.kind, size, tensor)
         for pool, tensor, size in product(pools, DEGREES, micro_batches)
@@ -135,7 +134,10 @@ def roofline_costs(
     ]
     table = LayerTable(
         graph.name,
-        {(kind, size, t): work.times(devices[kind], size, t, inside) for kind, size, t in cases},
+        {
+            (kind, size, t): work.times(devices[kind], size, t, inside[kind])
+            for kind, size, t in cases
+        },
         _shares(work.parameters, DEGREES),
         _shares(work.activations, DEGREES),
         work.outputs,
@@ -148,7 +150,7 @@ def roofline_costs(
     rate = FlatNetwork(
         {pool.kind: between for pool in pools},
         f"slowest link of '{cluster.name}', shared by no one else",
-        {pool.kind: inside for pool in pools},
+        inside,
     )
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
 
@@ -235,11 +237,11 @@ class _Work:
         table: LayerTable,
         cases: list[tuple[str, int, int]],
         devices: dict[str, Device],
-        inside: float,
+        inside: dict[str, float],
     ) -> LayerTable:
         """Return a table with expert parallelism in the cases that it is possible in."""
         times = {
-            (kind, size, t): self.expert_times(devices[kind], size, t, inside)
+            (kind, size, t): self.expert_times(devices[kind], size, t, inside[kind])
             for kind, size, t in cases
             if self.shares_experts(t) and size % t == 0
         }
@@ -306,16 +308,32 @@ class _Work:
         return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
 
 
-def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:
-    """Return the devices by kind, and the bytes per second inside hosts and between them."""
-    rates = [link.bandwidth for link in cluster.links] or [float("inf")]
-    fastest = int(np.argmax(rates))
-    pools = []
-    kinds = [device.kind for device in cluster.devices]
-    for kind in dict.fromkeys(kinds):
-        members = [i for i, other in enumerate(kinds) if other == kind]
-        near = sum(int(cluster.link_class[members[0], i]) == fastest for i in members[1:]) + 1
-        pools.append(DevicePool(kind, len(members), near, int(cluster.devices[members[0]].memory)))
-    apart = ~np.eye(cluster.num_devices, dtype=np.bool_)
-    used = [rates[c] for c in np.unique(cluster.link_class[apart]).tolist()] or [rates[fastest]]
-    return tuple(pools), max(used), min(used)
+def _hosts(
+    cluster: Cluster,
+) -> tuple[tuple[DevicePool, ...], dict[str, Device], dict[str, float], float]:
+    """Return the devices in pools, one of each pool, the bytes per second inside its hosts, and
+    those between hosts.
+
+    Devices of a kind that differ are pools of their own; hosts of unlike sizes are taken as several
+    of a size that divides all.
+    """
+    rates = [float(link.bandwidth) for link in cluster.links] or [float("inf")]
+    classes = np.where(np.eye(cluster.num_devices, dtype=np.bool_), -1, cluster.link_class)
+    used = [rates[c] for c in np.unique(classes).tolist() if c >= 0] or [max(rates)]
+    alike: dict[Device, list[int]] = {}
+    for i, device in enumerate(cluster.devices):
+        alike.setdefault(replace(device, name=""), []).append(i)
+    pools: list[DevicePool] = []
+    devices: dict[str, Device] = {}
+    inside: dict[str, float] = {}
+    for device, members in alike.items():
+        kind = device.kind
+        if kind in devices:
+            kind = f"{kind} like {cluster.devices[members[0]].name}"
+        own = classes[np.ix_(members, members)]
+        link = max(np.unique(own[own >= 0]).tolist(), key=rates.__getitem__, default=0)
+        joined = rates[link] == max(rates) or rates[link] > min(rates)
+        near = math.gcd(*(1 + (own == link).sum(axis=1)).tolist()) if joined else 1
+        pools.append(DevicePool(kind, len(members), near, int(device.memory)))
+        devices[kind], inside[kind] = device, rates[link]
+    return tuple(pools), devices, inside, min(used)

@@ -209,3 +209,51 @@ def test_cost_files_may_have_further_columns(data, tmp_path):
     )
     with pytest.raises(InputError, match="sequence, expert"):
         read_layer_table(tmp_path, "OPT-350")
+
+
+LAB = """\
+contention = "none"
+devices = [
+  { name = "big", kind = "A100", count = 2, memory_gib = 80 },
+  { name = "small", kind = "A100", count = 6, memory_gib = 40 },
+  { name = "old", kind = "V100", count = 2 },
+]
+links = [
+  { name = "ethernet", latency = 1e-5, bandwidth = 1e9 },
+  { name = "board", latency = 1e-5, bandwidth = 1e10 },
+  { name = "fast", latency = 1e-5, bandwidth = 1e11 },
+]
+connections = [
+  { between = ["*", "*"], link = "ethernet" },
+  { between = ["small-[0-3]", "small-[0-3]"], link = "fast" },
+  { between = ["small-[45]", "small-[45]"], link = "fast" },
+  { between = ["old-*", "old-*"], link = "board" },
+]
+"""
+
+
+def test_hosts_and_devices_may_be_unlike(tmp_path):
+    """Devices of a kind had the memory of the first, the speed of the last and the host of the
+    first; devices on links that are not the fastest of all had no host.
+    """
+    path = tmp_path / "lab.toml"
+    path.write_text(LAB)
+    costs, pools = roofline_costs(load_graph(MOE)[0], make_cluster(path), (4, 8))
+    found = {pool.kind: (pool.count, pool.per_host, pool.memory // 2**30) for pool in pools}
+    assert found == {"A100": (2, 1, 80), "A100 like small-0": (6, 2, 40), "V100": (2, 2, 16)}
+    assert costs.network.inside("V100") == 1e10
+    assert costs.network.inside("A100 like small-0") == 1e11
+    ticks = [costs.layer_ticks(kind, 1, 4, False).sum() for kind in found]
+    assert ticks[0] == ticks[1] < ticks[2]
+    costs, pools = roofline_costs(load_graph(MOE)[0], make_cluster("2x2xA100+4xV100"), (4,))
+    assert [(pool.kind, pool.count, pool.per_host) for pool in pools] == [
+        ("A100", 4, 2),
+        ("V100", 4, 4),
+    ]
+
+
+def test_no_replica_spreads_over_two_hosts():
+    """Three replicas of four devices were planned on two hosts of six, and priced inside a host."""
+    for cluster, degrees in (("2x6xA100", (1, 2)), ("6xA100", (1, 2, 4)), ("2x4xA100", (1, 2, 4))):
+        problem = plan_problem(MOE, cluster, 8)
+        assert problem.degrees(problem.pools[0]) == degrees

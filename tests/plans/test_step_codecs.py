@@ -5,6 +5,7 @@ zones; three kinds of devices.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from small_plans import step_problem
@@ -14,6 +15,7 @@ from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.planning.launch_files import write_launch_files
 from placeopt.planning.plan_model import plan, plan_problem
+from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
 from placeopt.plans.step_problem import parse_pools
 
@@ -64,12 +66,76 @@ def test_a_damaged_problem_is_one_line(planned, tmp_path):
     for change in (
         {"times": [{"kind": "A100", "micro_batch": 1, "tensor": 1, "seconds": [1.0]}]},
         {"outputs": ["x"]},
+        {"outputs": []},
+        {"weight_part": [-1.0] * planned.problem.costs.num_layers},
+        {"sizes": [{"tensor": 1, "parameters": [1.0], "activations": [1.0]}]},
     ):
         body = serialize.to_dict(planned.problem)
         body["costs"]["table"] |= change
         (tmp_path / "bad.json").write_text(json.dumps(body))
         with pytest.raises(InputError, match="expected"):
             serialize.load(tmp_path / "bad.json")
+
+
+def test_numbers_that_nothing_can_mean_are_one_line(planned, tmp_path):
+    """Rates, degrees and factors of nothing ended in a division by it."""
+
+    def damage(body, *keys, value):
+        """Put a value deep into a problem."""
+        for key in keys[:-1]:
+            body = body[key]
+        body[keys[-1]] = value
+
+    for keys, value in (
+        (("data_degrees",), [0, 1]),
+        (("pools", 0, "count"), 0),
+        (("costs", "network", "rates", 0, "rate"), 0.0),
+        (("costs", "constants", "overhead"), 0.0),
+        (("costs", "table", "times", 0, "micro_batch"), 0),
+    ):
+        body = serialize.to_dict(planned.problem)
+        if keys[0] == "pools":
+            body["data_degrees"] = []
+        damage(body, *keys, value=value)
+        (tmp_path / "bad.json").write_text(json.dumps(body))
+        with pytest.raises(InputError, match="expected"):
+            serialize.load(tmp_path / "bad.json")
+
+
+def test_damaged_cost_folders_are_one_line(data, tmp_path):
+    """Keys that are no numbers, rows that are too short and fits without coefficients."""
+    folder = data / "training_plans" / "profiles"
+    for name in ("layer_times", "layer_sizes", "network"):
+        (tmp_path / f"{name}.json").write_bytes((folder / f"{name}.json").read_bytes())
+    times = json.loads((folder / "layer_times.json").read_text())["OPT-350"]["A100-40"]
+    for given in ({"x": times["1"]}, {"0": times["1"]}, {"1": {"1": {"0": [1.0]}}}):
+        (tmp_path / "layer_times.json").write_text(json.dumps({"OPT-350": {"A100-40": given}}))
+        with pytest.raises(InputError, match="received"):
+            read_layer_table(tmp_path, "OPT-350")
+    zone = "us-central1-a"
+    for fit in ([1, 2], [[1, 2], 3], [[1, 2, "x"], 3], [[1, 2, 3], 0], []):
+        network = {zone: {"A100-40": {"1": {zone: {"A100-40": {"1": fit}}}}}}
+        (tmp_path / "network.json").write_text(json.dumps(network))
+        with pytest.raises(InputError, match="received"):
+            read_network(tmp_path / "network.json")
+
+
+def test_the_hash_tells_all_that_prices_are_made_of(planned):
+    """Problems that differ in links or in the memory of layers alone had one hash, so that their
+    results contradicted each other.
+    """
+    problem = planned.problem
+    costs, table = problem.costs, problem.costs.table
+    slower = {kind: rate / 2 for kind, rate in costs.network.rates.items()}
+    larger = {degree: 2 * kept for degree, kept in table.activations.items()}
+    changed = (
+        replace(costs, network=replace(costs.network, rates=slower)),
+        replace(costs, table=replace(table, activations=larger)),
+        replace(costs, table=replace(table, outputs=2 * table.outputs)),
+        replace(costs, constants=replace(costs.constants, state_bytes=18.0)),
+    )
+    hashes = {problem.hash, *(problem.replace(costs=other).hash for other in changed)}
+    assert len(hashes) == 5
 
 
 def test_links_between_zones_are_their_own(data):
