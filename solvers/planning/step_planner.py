@@ -148,6 +148,7 @@ class _Front:
                 least, rest = period_and_fill(work, data, schedule)
                 if least >= NEVER:
                     continue
+                least = max(least, int(schedule.chooses_kept))  # repetends take a tick at least
                 for sharded in (False, True) if problem.sharded and data > 1 else (False,):
                     variant = Variant(schedule.name, sharded)
                     self._push(_Range(0, size, data, variant, 0, least, NEVER, rest, 0))

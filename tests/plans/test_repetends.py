@@ -8,7 +8,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from small_plans import check_optimum, every_kept, every_plan, solve, step_problem
+from small_plans import (
+    TableCosts,
+    check_optimum,
+    every_kept,
+    every_plan,
+    solve,
+    step_problem,
+)
 
 from placeopt.io import serialize
 from placeopt.model.result import Budget
@@ -29,6 +36,27 @@ def chain(seed, stages):
     """Return forward and backward ticks of random stages."""
     rng = np.random.default_rng(seed)
     return rng.integers(1, 9, stages).tolist(), rng.integers(1, 9, stages).tolist()
+
+
+class NoTimes(TableCosts):
+    """Layers and transfers that take no time, all or some of them."""
+
+    def layer_ticks(self, kind, tensor, micro_batch, recompute, form=""):
+        """Nothing for the first layers."""
+        found = super().layer_ticks(kind, tensor, micro_batch, recompute, form).copy()
+        found[: self.num_layers - self.seed % 3] = 0
+        return found
+
+    def send_ticks(self, cut, micro_batch, sender, receiver):
+        """Nothing."""
+        return 0, 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_layers_may_take_no_time(seed):
+    """Where all layers take none, periods of 0 ended in a division by zero."""
+    problem = step_problem(seed, layers=3, schedules=("1f1b", "repetend"), data_degrees=(1, 2))
+    check_optimum(problem.replace(costs=NoTimes(seed, 3)))
 
 
 @pytest.mark.parametrize("seed", range(16))

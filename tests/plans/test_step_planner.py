@@ -90,7 +90,7 @@ def test_the_order_of_the_devices_does_not_count():
 
 @pytest.mark.parametrize("evaluations", [4, 12, 40])
 def test_stages_of_two_kinds_begin_with_the_best_plan_without(evaluations):
-    """The same search without them could end with a better plan in the same time."""
+    """It ends no worse than a search without them that has half of its budget."""
     for seed in range(6):
         problem = step_problem(seed, kinds=2, layers=5, devices=6, mixed=True, batch=24)
         without = solve(problem.replace(mixed=False), evaluations=evaluations // 2)
