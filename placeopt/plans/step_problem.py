@@ -187,7 +187,7 @@ class StepPlanProblem(Shown):
         kinds = ", ".join(f"{pool.count} {pool.kind}" for pool in self.pools)
         data, widths = sorted(self.data_degrees), {t for p in self.pools for t in self.degrees(p)}
         every = len(data) > 2 and data == list(range(data[0], data[-1] + 1))
-        two = " or of two, in their order, in shares of quarters" if self.mixed else ""
+        two = " or of two, in their order, in shares of quarters" if self.shares_stages else ""
         return (
             f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree "
             f"of {f'{data[0]}..{data[-1]}' if every else _listed(data)} for all, micro-batches of "
@@ -202,6 +202,11 @@ class StepPlanProblem(Shown):
             + " parallelism; no offloading; repetends of "
             "one micro-batch",
         )
+
+    @property
+    def shares_stages(self) -> bool:
+        """Whether a stage may have replicas of two kinds."""
+        return self.mixed and len(self.pools) > 1
 
     def degrees(self, pool: DevicePool) -> tuple[int, ...]:
         """Tensor degrees that are known and of which whole replicas fill a host, so that none

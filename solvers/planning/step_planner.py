@@ -99,7 +99,7 @@ class StepPlanner(SearchSolver):
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""
-        if problem.mixed and len(problem.pools) > 1:
+        if problem.shares_stages:
             self._begin(problem.replace(mixed=False), tracker)
         front = _Front(problem, tracker)
         front.dive()
