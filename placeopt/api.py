@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances import sources
 from placeopt.io.serialize import load as load_json
 from placeopt.model.errors import InputError
+from placeopt.model.files import says_format
 from placeopt.model.objective import default_solver, objective_names, objective_of
 from placeopt.model.result import Budget
 from placeopt.sharding.contest_format import holds_sharding, read as read_sharding
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}
 """Options of `load` that make a split problem, with its fields."""
 
+PLANS = ("step-plan-problem", "sample-plan-problem")
+"""Formats of planning problems."""
+
 DEFAULT_SECONDS = 10.0
 """Time limit of `solve` when nothing else limits the search."""
 
@@ -38,11 +43,19 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
         `placeopt.instances.sources.load`, which
         also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`);
         `stream:NAME?...` for a job stream (`load_stream`); a file of a sharding problem, in the
-        contest's format or ours, plain or gzip.
+        contest's format or ours, plain or gzip; a planning problem as `placeopt plan --out` writes
+        it.
     cluster : the devices of a placement, where the source does not bring its own.
     """
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     if kind not in ("shape", "stream"):
+        if plan := _plan_format(source):
+            for key in (*options, *(("cluster",) if cluster is not None else ())):
+                raise InputError(
+                    f"'{source}' is a planning problem, which has its devices and costs already; "
+                    f"leave out '{key}'"
+                )
+            return load_json(source, plan)
         if isinstance(source, ShardingProblem) or holds_sharding(source):
             return _load_sharding(source, cluster, options)
         return _load_placement(source, cluster, options)
@@ -63,6 +76,16 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
                 f"{', '.join(sorted(taken))}"
             )
     return read(source, **options)
+
+
+def _plan_format(source: Any) -> str:
+    """Return the format of a file of a planning problem that placeopt saved, "" for other
+    sources.
+    """
+    if not isinstance(source, str | Path):
+        return ""
+    found = (name for name in PLANS if says_format(source, f"placeopt/{name}", within=256))
+    return next(found, "")
 
 
 def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:

@@ -131,7 +131,7 @@ def _begins_like_a_model(prefix: bytes) -> bool:
 
 def _json(text: str) -> str:
     """Tell JSON formats apart by the keys they must have."""
-    found = re.search(r'"format"\s*:\s*"placeopt/(\w*)"', text)
+    found = re.search(r'"format"\s*:\s*"placeopt/([\w-]*)"', text)
     if found:
         if found[1] == "opgraph":
             return "placeopt"

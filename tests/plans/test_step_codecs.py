@@ -11,6 +11,7 @@ import pytest
 from small_plans import step_problem
 
 import placeopt as po
+from placeopt.cli import main
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.planning.launch_files import write_launch_files
@@ -39,6 +40,20 @@ def test_a_problem_and_its_plan_are_verified_from_files(planned, tmp_path):
     assert report.feasible
     assert report.value == planned.result.value
     assert report.lower_bound == planned.result.lower_bound
+
+
+def test_saved_plans_are_verified_and_solved_by_the_command_line(planned, tmp_path, capsys):
+    """`placeopt verify` was said to take what `plan --out` writes, and knew no such format."""
+    write_launch_files(planned, tmp_path)
+    problem, solution = tmp_path / "problem.json", tmp_path / "solution.json"
+    for command in (("verify", problem, solution), ("solve", problem)):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, command), "--seconds", "10", "--json"])
+        body = json.loads(capsys.readouterr().out)
+        assert (stopped.value.code, body["value"]) == (0, planned.result.value)
+    for source, words in ((problem, "leave out 'cluster'"), (solution, "holds placeopt/plan")):
+        with pytest.raises(InputError, match=words):
+            po.load(source, cluster="2xA100")
 
 
 @pytest.mark.parametrize("formula", ["predicted", "published"])
