@@ -134,18 +134,18 @@ class LayerTable:
 
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times and sizes of a device kind, split in any way."""
+        own = (table.own_degrees(kind) for table in (self, *self.forms.values()))
+        return tuple(sorted(set[int]().union(*own)))
+
+    def own_degrees(self, kind: str) -> set[int]:
+        """Those of this way to split layers."""
         kind = device_kind(kind)
-        found = {t for known, _, t in self.times if known == kind and t in self.parameters}
-        return tuple(sorted(found.union(*(table.degrees(kind) for table in self.forms.values()))))
+        return {t for known, _, t in self.times if known == kind and t in self.parameters}
 
     def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways to split layers over so many devices of a kind."""
-        plain = replace(self, forms={})
-        return tuple(
-            name
-            for name, table in {"": plain, **self.forms}.items()
-            if tensor in table.degrees(kind)
-        )
+        tables = {"": self, **self.forms}
+        return tuple(name for name, one in tables.items() if tensor in one.own_degrees(kind))
 
     def with_sequence(self) -> LayerTable:
         """Return the table with sequence parallelism where it is not given.
