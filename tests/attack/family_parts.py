@@ -248,7 +248,9 @@ def _whole(problem, drawn, best, known, rng):
         elif deed == "finish":
             bound.finish(5.0, deterministic=True)
         elif deed == "prove":
-            bound.prove(rng.randint(0, max(0, best - bound.condensed.offset)))
+            lost = (bound.unit - 1) * (problem.num_nodes + problem.num_edges)  # by rounding down
+            least = (best - lost) // bound.unit - bound.condensed.offset
+            bound.prove(rng.randint(0, max(0, least)))
         elif deed == "decode" and not bound.settled:
             bound.decoded(limited=rng.random() < 0.5)
             found += [] if bound.prices.min(initial=0.0) >= 0 else ["a price below 0"]
