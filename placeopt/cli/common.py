@@ -219,10 +219,13 @@ def load_graph(
     *,
     training: bool = False,
 ) -> tuple[OpGraph, Cluster | None]:
-    """Load the graph of a source."""
+    """Load the graph of a source, which is no sharding problem."""
     from placeopt.instances.sources import load_graph as load
+    from placeopt.sharding.contest_format import holds_sharding
 
     check_source(source)
+    if holds_sharding(source):
+        raise InputError(f"'{source}' is a sharding problem, no graph: placeopt solve {source}")
     return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 

@@ -308,6 +308,10 @@ def test_the_command_writes_what_can_be_verified(tmp_path, capsys):
     assert call("info", str(tmp_path / "problem.json"), "--json")["nodes"] == len(
         data["strategies"]
     )
+    with pytest.raises(SystemExit) as end:
+        main(["shard", str(tmp_path / "problem.json")])
+    assert end.value.code == 2
+    assert "placeopt solve" in capsys.readouterr().err
 
 
 def call_of(op, *shapes):
