@@ -191,13 +191,9 @@ def check_source(source: str) -> None:
     """Refuse a bare word, and say which command takes it, or which name is near."""
     if not is_word(source):
         return
-    from placeopt.planning.launch_search import read_shape
-
     near, hint = near_model(source), "expected a file, gen:NAME, onnx:NAME or torch:FILE.py:NAME"
-    if near != f"gen:{source}" and read_shape(source):
-        hint = f"'placeopt plan {source} --cluster 8xH100' takes this model, known by its shape"
-    elif near:
-        hint = f"did you mean {near}{'' if ':' in near else ', which placeopt plan takes'}?"
+    if near:
+        hint = f"did you mean {near}?" if ":" in near else f"'placeopt plan' takes {near}"
     raise InputError(f"file '{source}': no such file; {hint}")
 
 

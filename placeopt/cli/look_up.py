@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.errors import InputError, check_choice, did_you_mean
 
 if TYPE_CHECKING:
     from placeopt.solving.compilation import KernelGroup
@@ -34,11 +34,8 @@ def solvers_command(
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
     from placeopt.solving.registry import specs
 
-    kinds = tuple(dict.fromkeys(spec.kind for spec in specs().values()))
-    if kind is not None and kind not in kinds:
-        raise InputError(
-            f"--kind: expected {', '.join(kinds)}, received '{kind}'; {did_you_mean(kind, kinds)}"
-        )
+    if kind is not None:
+        check_choice("--kind", kind, dict.fromkeys(spec.kind for spec in specs().values()))
     name = name or options
     if name is not None:
         _explain(_spec(name), json=json)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.errors import ExecutionError, InputError, check_choice
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
@@ -378,8 +378,7 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
     own = is_torch_program(source) or is_onnx_program(source)
     if given is None:
         return "model" if own and scheduler is None else "dask"
-    if given not in KINDS:
-        raise InputError(f"--runtime: expected {', '.join(KINDS)}, received '{given}'")
+    check_choice("--runtime", given, KINDS)
     if given == "model" and not own:
         raise InputError(
             f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or "

@@ -428,11 +428,9 @@ def _run_all(
                     on_progress=on_progress,
                 )
             )
-        except SolverError as error:  # a plug-in's; the others go on
-            if len(solvers) == 1:
+        except (Refused, SolverError) as error:
+            if len(solvers) == 1 and isinstance(error, SolverError):
                 raise
-            outcomes.append(error)
-        except Refused as error:
             outcomes.append(error)
     return outcomes
 

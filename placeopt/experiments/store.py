@@ -267,13 +267,8 @@ def wrong_column(row: Row) -> str:
     """Return the first column of a row that is missing, of another type or out of range; empty
     where all are right.
     """
-    for column, right in NEEDED.items():
-        if column not in row or not right(row[column]):
-            return column
-    for column, right in OPTIONAL.items():
-        if column in row and not right(row[column]):
-            return column
-    return ""
+    rules = NEEDED | {column: right for column, right in OPTIONAL.items() if column in row}
+    return next((x for x, right in rules.items() if x not in row or not right(row[x])), "")
 
 
 def false_column(row: Row) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
@@ -158,18 +157,12 @@ def _is_number(value: Any) -> bool:
     return number and not isinstance(value, bool | str)
 
 
-def _each(right: Callable[[Any], bool], value: Any) -> bool:
-    return hasattr(value, "__iter__") and not isinstance(value, str) and all(map(right, value))
-
-
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "bool": ("true or false", lambda value: isinstance(value, bool)),
     "int": ("a whole number", _is_whole),
     "float": ("a number", _is_number),
     "str": ("a text", lambda value: isinstance(value, str)),
     "Measure": ("a function", callable),
-    "tuple[int, ...]": ("a list of whole numbers", partial(_each, _is_whole)),
-    "tuple[float, ...]": ("a list of numbers", partial(_each, _is_number)),
 }
 """What is expected of an option, in words, and whether a value is that, by its annotation."""
 

@@ -158,7 +158,7 @@ def test_run_refuses(capsys) -> None:
     code 2.
     """
     for extra, words in (
-        (("--runtime", "ray"), "expected model, dask, torch, serial"),
+        (("--runtime", "ray"), "expected one of model, dask, torch, serial"),
         (("--runtime", "serial", "--scheduler", "tcp://x:1"), "only the runtime 'dask'"),
         (("--runtime", "serial", "--workers", "2"), "not known"),
     ):

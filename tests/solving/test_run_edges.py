@@ -806,8 +806,6 @@ def test_a_solver_is_registered_by_a_name(name):
         ("annealing", "placement", "walks", True, "a whole number"),
         ("annealing", "placement", "threads", 1.5, "a whole number"),
         ("feasible-first", "jobs", "fragmentation", "x", "a number"),
-        ("feasible-first", "jobs", "order", 16, "a list of whole numbers"),
-        ("feasible-first", "jobs", "order", "16", "a list of whole numbers"),
     ],
 )
 def test_options_are_of_the_type_that_they_are_declared_with(name, kind, key, value, expected):
