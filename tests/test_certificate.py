@@ -13,6 +13,7 @@ from exact_instances import doppler, random_layered
 import placeopt as po
 from placeopt.certify.certificate import DERIVED, Certificate
 from placeopt.certify.verify import recheck, verify
+from placeopt.cli import main
 from placeopt.io.placement_file import write_placement
 from placeopt.io.serialize import save
 from placeopt.makespan.evaluate import evaluate
@@ -404,3 +405,15 @@ def test_numbers_of_a_certificate_have_an_end(problem, key):
     """A number that no problem has is refused, not reckoned with."""
     data = written(problem, Placement(np.zeros(12, dtype=np.int64)))
     assert f"'{key}' has the wrong type" in refusal({**data, key: 10**400})
+
+
+def test_a_proof_of_a_pattern_says_of_how_much_its_bound_is(fractional, tmp_path, capsys):
+    """The bound of a whole pattern is told beside its value, not beside one of a micro-batch."""
+    problem, result = fractional
+    save(result, tmp_path / "r.json")
+    proof = ["--proof", str(tmp_path / "p.json")]
+    with pytest.raises(SystemExit):
+        main(["verify", "shape:V?devices=4&memory=3", str(tmp_path / "r.json"), "-t", "1", *proof])
+    bound = problem.work.max() * result.solution.pattern.size
+    said = f"shows the bound {bound} ns of {result.solution.pattern.period} ns for a whole pattern"
+    assert said in " ".join(capsys.readouterr().out.split())

@@ -5,6 +5,7 @@ evaluate`, its value and what its devices do, and `placeopt plot`, its pictures.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,7 +192,10 @@ def _write_proof(
     write_proof(path, data)
     if json:
         return
-    shown = objective_of(problem).text(problem, data["lower_bound"])
+    text = partial(objective_of(problem).text, problem)
+    shown = text(data["lower_bound"])
+    if data["value"] != certificate.value:  # of all micro-batches of a pattern
+        shown += f" of {text(data['value'])} for a whole pattern"
     believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
     common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
 
