@@ -94,10 +94,6 @@ def _graph(
         # Profiles bring measured backward times: the reader knows whether to use or to derive them.
         return read_bundled(source, format=format, training=training or None, **options)
     if training:
-        if graph.backward.any():
-            raise InputError(
-                f"graph '{graph.name}' has backward ops already; load it without training=True"
-            )
         from placeopt.instances.training import training_graph
 
         graph = training_graph(graph)

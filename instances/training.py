@@ -106,7 +106,9 @@ def training_graph(
         if not (np.isfinite(value) and value >= 0):
             raise InputError(f"{key}: expected a number >= 0, received {value}")
     if graph.backward.any():
-        raise InputError(f"graph '{graph.name}' has backward ops already: it is a training graph")
+        raise InputError(
+            f"graph '{graph.name}' has backward ops already; load it without training=True"
+        )
     return _Derivation(graph, optimizer, backward_ratio, update_ratio, colocate).run()
 
 

@@ -328,13 +328,10 @@ def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
 
 
 def _descendants(graph: OpGraph, start: Flags) -> Flags:
-    reached = start.copy()
-    after: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for u, v in graph.edges.tolist():
-        after[u].append(v)
-    for v in graph.topological_order.tolist():
-        if reached[v]:
-            reached[after[v]] = True
+    reached, edges = start.copy(), graph.edges
+    position = np.argsort(graph.topological_order)
+    for u, v in edges[np.argsort(position[edges[:, 0]])].tolist():
+        reached[v] |= reached[u]
     return reached
 
 

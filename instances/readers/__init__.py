@@ -163,18 +163,11 @@ def read_bundled(
             f"{one_line(str(error))})"
         ) from error
     graph, cluster = result if isinstance(result, tuple) else (result, None)
-    return (_training(graph) if derive else graph), cluster
+    if derive:
+        from placeopt.instances.training import training_graph
 
-
-def _training(graph: OpGraph) -> OpGraph:
-    """Derive the backward ops of a forward graph."""
-    if graph.backward.any():
-        raise InputError(
-            f"graph '{graph.name}' has backward ops already; read it without training=True"
-        )
-    from placeopt.instances.training import training_graph
-
-    return training_graph(graph)
+        graph = training_graph(graph)
+    return graph, cluster
 
 
 def locate(

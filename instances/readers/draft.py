@@ -370,10 +370,8 @@ def number(value: Any, where: Place, what: str) -> float:
     try:
         result = _real(value)
     except (ValueError, OverflowError):
-        raise InputError(
-            f"{place(where)}: {what}: expected a finite number, received {value!r:.40}"
-        ) from None
-    if not math.isfinite(result) or result < 0:
+        result = math.nan
+    if not 0 <= result < math.inf:
         raise InputError(
             f"{place(where)}: {what}: expected a finite number >= 0, received {value!r:.40}"
         )
