@@ -140,7 +140,7 @@ def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:
     for unit in np.argsort(rng.random(len(home)) - weight, kind="stable"):
         there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
         if not len(there):
-            return context.packing
+            return context.packed[0]
         home[unit] = there[rng.integers(len(there))]
         free[home[unit]] -= units.bytes[unit]
     return home

@@ -190,17 +190,12 @@ class Context:
     def repaired_homes(self, home: Ints) -> Ints | None:
         """Return devices of units that fit, close to `home`; None if no way was found."""
         fitted = repair(self.units, home, self.unit_work)
-        return self.packing if fitted is None else fitted
-
-    @cached_property
-    def packing(self) -> Ints | None:
-        """Any assignment of units that fits, None if none was found."""
-        return self.packed[0]
+        return self.packed[0] if fitted is None else fitted
 
     @property
     def packed(self) -> tuple[Ints | None, bool]:
-        """What `pack` says: asked once for all contexts of a problem, and again where there is more
-        time, since its integer program may take minutes.
+        """What `pack` says of the units: asked once for all contexts of a problem, and again where
+        there is more time, since its integer program may take minutes.
         """
         known = _packings.setdefault(self.problem, {})
         home, proved, asked = known.get(self.inflation, (None, False, -1.0))

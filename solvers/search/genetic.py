@@ -154,7 +154,9 @@ class Genetic(BatchSearch):
         share = min(tracker.evaluations_left, 10**9) // (size * effort.generations)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
         climber: WalkClimber | RowClimber = (
-            WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
+            WalkClimber(evaluator, starts[0], rng)
+            if evaluator.walkable
+            else RowClimber(evaluator, rng)
         )
         labels = [
             space.groups(level) if level else np.arange(space.num_units)
@@ -197,14 +199,16 @@ class WalkClimber:
     """Local search by compiled walks at almost no temperature, of `count` members at a time."""
 
     def __init__(
-        self, evaluator: BudgetedEvaluator, rng: np.random.Generator, *, count: int = 2
+        self,
+        evaluator: BudgetedEvaluator,
+        start: Placement,
+        rng: np.random.Generator,
+        *,
+        count: int = 2,
     ) -> None:
-        self.evaluator = evaluator
-        space = evaluator.space
-        home = space.chunk_homes()  # any that fits: the walks restart from members
-        start = space.devices_of(home if home is not None else np.zeros(space.num_units, np.int64))
-        walks = [
-            AnnealingWalk(space, start, space.sequence, state)
+        self.evaluator, space = evaluator, evaluator.space
+        walks = [  # they restart from members
+            AnnealingWalk(space, start.device, space.sequence, state)
             for state in random_states(rng, count)
         ]
         self.team = WalkTeam(walks, evaluator.threads)
