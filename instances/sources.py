@@ -104,7 +104,7 @@ def _check_options(what: str, options: dict[str, Any], known: Sequence[str] = ()
     """Refuse an option that nothing would read."""
     for key, value in options.items():
         if value is not None and key not in known:
-            own = f"a generator's own stand behind its name (gen:NAME?key=value)"
+            own = "a generator's own stand behind its name (gen:NAME?key=value)"
             hint = did_you_mean(key, known) if known else own
             raise InputError(f"{what}: option '{key}' is not known; {hint}")
 

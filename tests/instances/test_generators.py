@@ -326,9 +326,7 @@ def test_help_lists_every_option():
 
 def test_options_that_nothing_takes_are_refused(tmp_path):
     """What a reader would be told is not passed over where nothing is read."""
-    with pytest.raises(
-        InputError, match=r"option 'batch' is not known.*\(gen:NAME\?key=value\)"
-    ):
+    with pytest.raises(InputError, match=r"option 'batch' is not known.*\(gen:NAME\?key=value\)"):
         po.load("gen:fork-join", "uniform:2", batch=8)
     path = serialize.save(po.load("gen:fork-join", "uniform:2"), tmp_path / "p.json")
     for given in ({"training": True}, {"costs": "costs.json"}, {"group": 4}, {"dims": "batch=2"}):
