@@ -231,6 +231,19 @@ def test_transfers_that_meet_are_named():
     ]
 
 
+def test_times_that_wrap_around_are_no_lengths():
+    """An op or a transfer that ends before it starts, by what 64 bits do not hold, is named: it
+    would be beside everything, and its end be no end.
+    """
+    problem = PlacementProblem.from_edges([[3, 3], [3, 3]], [(0, 1, 2)])
+    far = 2**63 - 2
+    together, apart = np.zeros(2, np.int64), np.array([0, 1])
+    late = Schedule(together, [0, far], [3, far + 3 - 2**64], *np.zeros((4, 0), np.int64))
+    assert any("instead of 3" in words for words in schedule_violations(problem, late))
+    sent = Schedule(apart, [0, 3], [3, 6], [0], [1], [far], [far + 2 - 2**64])
+    assert any("instead of 2" in words for words in schedule_violations(problem, sent))
+
+
 def test_checks_of_a_placement_can_be_left_out():
     """Length and devices first, then all else at once; memory and colocation as they are asked."""
     problem = PlacementProblem.from_edges(

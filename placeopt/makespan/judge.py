@@ -99,6 +99,11 @@ def _rows(broken: Flags) -> list[int]:
     return rows
 
 
+def _other_length(start: Ints, finish: Ints, expected: Ints) -> Flags:
+    """Whether intervals last otherwise than expected: a difference of 64 bits may wrap around."""
+    return (finish < start) | (finish - start != expected)
+
+
 def _sums(group: Ints, values: Ints, count: int) -> Ints:
     total = np.zeros(count, np.int64)
     np.add.at(total, group, values)
@@ -125,8 +130,8 @@ def _op_violations(problem: PlacementProblem, schedule: Schedule) -> list[str]:
     expected = problem.compute[np.arange(problem.num_ops), device]
     found = [f"op '{name[op]}' starts at {start[op]}, before time 0" for op in _rows(start < 0)]
     found += [
-        f"op '{name[op]}' takes {finish[op] - start[op]} ticks instead of {expected[op]}"
-        for op in _rows(finish - start != expected)
+        f"op '{name[op]}' takes {int(finish[op]) - int(start[op])} ticks instead of {expected[op]}"
+        for op in _rows(_other_length(start, finish, expected))
     ]
     return found + _overlaps(
         device,
@@ -174,8 +179,8 @@ def _transfer_violations(
     found += [f"{what(i)} happens twice" for i in _rows(again)]
     expected = problem.transfer[tensor, np.where(away, problem.link_class[source, target], 0)]
     found += [
-        f"{what(i)} takes {finish[i] - start[i]} ticks instead of {expected[i]}"
-        for i in _rows(away & (finish - start != expected))
+        f"{what(i)} takes {int(finish[i]) - int(start[i])} ticks instead of {expected[i]}"
+        for i in _rows(away & _other_length(start, finish, expected))
     ]
     found += [
         f"{what(i)} starts at {start[i]}, before its producer ends at {ready[i]}"
