@@ -147,6 +147,21 @@ def test_ids_of_groups_may_be_hashes():
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize("queue", ["fifo", "priority", "planned"])
+def test_ids_of_channels_may_be_hashes(queue):
+    """Channels of any numbers are those numbered from 0, and what nobody is on costs nothing."""
+    problem = random_problem(np.random.default_rng(10), max_devices=3, contention="source")
+    large = problem.replace(channel=problem.channel * 2**58 + 7)
+    placement = Placement(
+        random_device(np.random.default_rng(1), problem), np.argsort(problem.topological_order)
+    )
+    assert problem.num_channels == large.num_channels == problem.num_devices > 1
+    found, expected = evaluate(large, placement, queue), evaluate(problem, placement, queue)
+    assert found.makespan == expected.makespan
+    assert found.transfers.tolist() == expected.transfers.tolist()
+
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("objective", ["makespan", "period", "latency"])
 def test_a_huge_number_is_no_device(objective):
     """What int32 cannot hold does not come back as the device that is left of it."""

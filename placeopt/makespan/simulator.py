@@ -79,7 +79,7 @@ def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
             producer=problem.producer,
             transfer=problem.transfer,
             link_class=problem.link_class,
-            channel=problem.channel,
+            channel=problem.lanes,
             num_channels=problem.num_channels,
             resident=problem.resident,
             capacity=problem.capacity,

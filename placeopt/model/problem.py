@@ -185,13 +185,15 @@ class PlacementProblem(SharedTensors):
     def _check_links(self, num_classes: int) -> None:
         if not self.num_tensors:
             return
+        if not num_classes:
+            raise InputError("transfer: expected a column for each link class, received none")
         classes = self.link_class[~np.eye(self.num_devices, dtype=np.bool_)]
-        if classes.size and (int(classes.min()) < 0 or int(classes.max()) >= num_classes):
-            raise InputError(
-                f"link_class: expected 0..{num_classes - 1}, received {int(classes.max())}"
-            )
+        wrong = classes[(classes < 0) | (classes >= num_classes)]
+        if wrong.size:
+            raise InputError(f"link_class: expected 0..{num_classes - 1}, received {wrong[0]}")
         if (self.io_class >= num_classes).any():
-            raise InputError(f"io_class: expected -1..{num_classes - 1}")
+            highest = self.io_class.max()
+            raise InputError(f"io_class: expected -1..{num_classes - 1}, received {highest}")
 
     # --- sizes
     # ---------------------------------------------------------------------------------------
@@ -203,9 +205,14 @@ class PlacementProblem(SharedTensors):
 
     @property
     def num_channels(self) -> int:
-        """One more than the largest channel id; 0 without contention."""
-        k = self.num_devices
-        return 1 + int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max())
+        """Number of channels; 0 without contention."""
+        return 1 + int(self.lanes.max())
+
+    @cached_property
+    def lanes(self) -> Ints:
+        """Channels of pairs of devices as kernels index them: numbered from 0 without gaps."""
+        apart = np.where(np.eye(self.num_devices, dtype=np.bool_), -1, self.channel)
+        return frozen(np.unique(apart, return_inverse=True)[1].reshape(apart.shape) - 1)
 
     # --- derived structure
     # ---------------------------------------------------------------------------
@@ -247,7 +254,7 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def costs(self) -> CostArrays:
         """Times and channels as kernels read them."""
-        return CostArrays(self.compute, self.transfer, self.link_class, self.channel)
+        return CostArrays(self.compute, self.transfer, self.link_class, self.lanes)
 
     @cached_property
     def bytes(self) -> MemoryArrays:

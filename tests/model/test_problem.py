@@ -1,0 +1,79 @@
+"""Placement problems: what is refused, and which devices can be swapped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_problems import random_problem
+
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"link_class": [[0, -3], [0, 0]]}, "link_class: expected 0..0, received -3"),
+        ({"link_class": [[9, 1], [0, 9]]}, "link_class: expected 0..0, received 1"),
+        ({"io_class": [0, 5]}, "io_class: expected -1..0, received 5"),
+        ({"transfer": np.zeros((1, 0))}, "transfer: expected a column for each link class"),
+    ],
+)
+def test_links_that_do_not_exist(changes, says):
+    """What is expected and what was received are said."""
+    arrays = {
+        "compute": [[1, 1], [2, 2]],
+        "producer": [0],
+        "consumer_ptr": [0, 1],
+        "consumer": [1],
+        "transfer": [[3]],
+    }
+    with pytest.raises(InputError, match=says):
+        PlacementProblem.from_arrays(**arrays | changes)
+
+
+def swapped_by_definition(problem, a, b):
+    """Return whether two devices can change places: all costs stay, and so does who shares a
+    channel with whom.
+    """
+    to = np.arange(problem.num_devices)
+    to[a], to[b] = b, a
+    pairs = [(d, e) for d in to.tolist() for e in to.tolist() if d != e]
+    name = {-1: -1}
+    for d, e in pairs:
+        old, new = int(problem.channel[d, e]), int(problem.channel[to[d], to[e]])
+        if problem.link_class[d, e] != problem.link_class[to[d], to[e]]:
+            return False
+        if name.setdefault(old, new) != new:
+            return False
+    alike = all((x[a] == x[b]).all() for x in (problem.compute.T, problem.capacity))
+    return alike and len(set(name.values())) == len(name)
+
+
+def test_devices_that_can_be_swapped_are_those_of_the_definition():
+    """With one link class or two, and channels of every kind and of huge numbers."""
+    rng, kinds = np.random.default_rng(3), set()
+    for turn in range(300):
+        problem = random_problem(rng, max_ops=2, max_devices=4)
+        if turn % 2:
+            problem = problem.replace(link_class=np.zeros_like(problem.link_class))
+        if turn % 3 == 0:
+            huge = np.where(problem.channel < 0, -1, 2**61 - problem.channel)
+            problem = problem.replace(channel=huge)
+        for a in range(problem.num_devices):
+            for b in range(a):
+                expected = swapped_by_definition(problem, a, b)
+                assert problem.interchangeable([a], [b]) == expected, turn
+                kinds.add((expected, problem.num_channels > 0))
+    assert len(kinds) == 4
+
+
+def test_hundreds_of_devices_are_told_apart_at_once():
+    """Every one is compared with one of each class, and only by its own links."""
+    k = 512
+    host = np.arange(k) // 8
+    problem = PlacementProblem.from_edges([[1] * k, [2] * k], [(0, 1, 3)])
+    assert problem.identical_devices == (tuple(range(k)),)
+    far = (host[:, None] != host[None, :]).astype(np.int64)
+    hosts = problem.replace(transfer=np.array([[3, 9]]), link_class=far)
+    assert len(hosts.identical_devices) == k // 8
