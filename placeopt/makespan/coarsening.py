@@ -183,7 +183,8 @@ def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Link
     """
     before: list[Links] = [{} for _ in range(problem.num_ops)]
     after: list[Links] = [{} for _ in range(problem.num_ops)]
-    units = problem.transfer // unit
+    # sums stay in int64; no schedule of a search on this grid is that long
+    units = np.minimum(problem.transfer // unit, COARSE_HORIZON)
     source = problem.producer[problem.edge_tensor]
     for u, v, tensor in zip(
         source.tolist(), problem.consumer.tolist(), problem.edge_tensor.tolist(), strict=True

@@ -372,7 +372,7 @@ class MakespanModel:
             i, j = int(self.item[u]), int(self.item[v])
             if i == j:
                 continue
-            if clusters.find(u) == clusters.find(v):
+            if clusters.cluster[u] == clusters.cluster[v]:
                 self.model.add(self.same(i, j) == 1)
             elif clusters.free[e] > 0:
                 self.model.add(self.same(i, j) == 0)

@@ -318,6 +318,26 @@ def test_the_destructive_bound_is_the_last_horizon_refuted():
     assert destructive.destructive_bound(alone.evidence(2), math.inf) == 2
 
 
+@pytest.mark.jit
+def test_long_ops_on_many_devices_overflow_nothing():
+    """What 32 devices offer in 2^60 ticks passes 64 bits: no window is full."""
+    problem = PlacementProblem.from_edges(np.full((2, 32), 2**59), [(0, 1, 0)])
+    report = bound(problem)
+    assert (report.value, report.infeasible) == (2**60, "")
+    assert bound(problem, methods=["energy"]).value == 2**60
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("horizon", [2**exponent for exponent in (6, 50, 53, 58, 61)])
+def test_long_horizons_of_short_ops_are_not_refuted(horizon):
+    """Where links are far slower than ops, so are the horizons that are tried: what devices of
+    some weights offer up to them passes 64 bits.
+    """
+    problem = PlacementProblem.from_edges([[3, 4, 5, 6]] * 4, [(v, v + 1, 1) for v in range(3)])
+    evidence = Analysis(problem, seconds=3600.0).evidence(1)
+    assert not destructive.refuted(evidence, horizon, math.inf)
+
+
 def test_the_load_of_devices_that_are_alike():
     """The largest item, the share of each device, or what one of h + 1 items a device holds."""
     rng = np.random.default_rng(3)

@@ -239,8 +239,8 @@ def test_groups_share_a_device_whatever_their_label_is(label):
         [[5, 5]] * 4, [], colocation=[-1, label, -1, label], name="labels"
     )
     clusters = Clusters(Analysis(problem, seconds=3600.0).relaxation, 100)
-    assert clusters.find(1) == clusters.find(3)
-    assert len({clusters.find(v) for v in range(4)}) == 3
+    assert clusters.cluster[1] == clusters.cluster[3]
+    assert len(set(clusters.cluster.tolist())) == 3
 
 
 def test_a_search_ends_where_a_bound_passes_all_work():
@@ -617,4 +617,4 @@ def test_weighted_loads_are_whole_numbers():
             for row in compute
         )
         width = int((relaxation.class_size * weights).sum())
-        assert _weighted(compute, np.zeros(5), weights, None, relaxation) == -(-total // width)
+        assert _weighted(compute, weights, relaxation) == -(-total // width)

@@ -111,3 +111,17 @@ def test_alike_segments_are_solved_once(monkeypatch):
     assert len(solved) == len(set(solved))
     assert len(solved) < 12
     assert all(delay.ticks > 0 for delay in delays)
+
+
+@pytest.mark.jit
+def test_transfers_that_no_segment_can_have_in_turn():
+    """Ten transfers, one after the other, would take more ticks than a variable holds."""
+    kinds = [[1, 1], *([[2, -1], [-1, 2]] * 5), [1, 1]]
+    problem = PlacementProblem.from_arrays(
+        compute=kinds,
+        producer=range(11),
+        consumer_ptr=[0, *range(10, 21)],
+        consumer=[*range(1, 11), *[11] * 10],
+        transfer=[[2**60], *[[1]] * 10],
+    )
+    assert po.bound(problem, seconds=2.0, methods=["segments"]).value <= 2**60 + 14

@@ -37,7 +37,7 @@ from placeopt.makespan.bounds.communication import (
     jackson,
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes, search_horizon
-from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, fits
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def destructive_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
     `time.perf_counter`.
     """
-    if evidence.known < 1 or not is_refutable(evidence.relaxation):
+    if not is_refutable(evidence.relaxation):
         return evidence.known
     return search_horizon(
         lambda horizon: time.perf_counter() < end and refuted(evidence, horizon, end),
@@ -74,10 +74,8 @@ def refuted(evidence: Evidence, horizon: int, end: float) -> bool:
     """Whether propagation until `end` proves that no schedule of length at most `horizon`
     exists.
     """
-    weights = evidence.weights
-    if not fits(evidence.relaxation, weights):
-        weights = np.ones_like(weights)
-    return propagate(evidence.relaxation, evidence.heads, weights, horizon, end) is None
+    r, heads, weights = evidence.relaxation, evidence.heads, evidence.weights
+    return propagate(r, heads, weights, horizon, end) is None
 
 
 def propagate(
@@ -104,7 +102,7 @@ def propagate(
         if clusters.contradiction:
             return None
         relaxation = clusters.relaxation
-        if fits(relaxation, weights) and energy_refutes(relaxation, heads, weights, horizon):
+        if energy_refutes(relaxation, heads, weights, horizon):
             return None
         changed = clusters.propagate(heads) or changed
         if clusters.contradiction:
@@ -126,10 +124,6 @@ class Clusters:
         self.contradiction = False
         self.room = int(relaxation.problem.capacity.max())
 
-    def find(self, v: int) -> int:
-        """Return the cluster of an op."""
-        return int(self.cluster[v])
-
     def rule_out(self, heads: HeadsTails) -> tuple[bool, HeadsTails]:
         """Rule out classes of devices on which an op would come too late, for all ops of its
         cluster; return whether there are any, and heads and tails without them.
@@ -149,14 +143,12 @@ class Clusters:
         r = self.relaxation
         head, tail = heads.minima()
         latest = self.horizon - tail - r.min_compute  # latest start
-        late = (self.pay < INFINITE) & (
-            head[r.source] + r.min_compute[r.source] + np.where(self.pay < INFINITE, self.pay, 0)
-            > latest[r.target]
-        )
-        together = late | (self.pay >= INFINITE)
-        for u, v in zip(r.source[together].tolist(), r.target[together].tolist(), strict=True):
-            if self.find(u) != self.find(v):
-                self.cluster[self.cluster == self.find(v)] = self.find(u)
+        alone = self.pay >= INFINITE
+        arrives = head[r.source] + r.min_compute[r.source] + np.where(alone, 0, self.pay)
+        together = alone | (arrives > latest[r.target])
+        together &= self.cluster[r.source] != self.cluster[r.target]
+        for u, v in zip(r.source[together], r.target[together], strict=True):
+            self.cluster[self.cluster == self.cluster[v]] = self.cluster[u]
         members: defaultdict[int, list[int]] = defaultdict(list)
         for v, label in enumerate(self.cluster.tolist()):
             members[label].append(v)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import sample, weight_choices
+from placeopt.makespan.bounds.relaxation import fits, sample, weight_choices
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
@@ -179,6 +179,10 @@ def refutes(
     ----------
     most_work : windows times ops times classes; of more windows a sample is taken.
     """
+    choices = (row for row in (weights, np.ones_like(weights)) if fits(relaxation, row, horizon))
+    choice = next(choices, None)
+    if choice is None:
+        return False
     head, tail = heads.minima()
     fastest = relaxation.min_compute
     latest_end = horizon - tail
@@ -189,7 +193,7 @@ def refutes(
         heads.head,
         heads.tail,
         relaxation.compute,
-        weights,
+        choice,
         relaxation.class_size,
         sample(begins, most),
         sample(ends, most),

@@ -26,7 +26,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.makespan.bounds.energy import class_energy
-from placeopt.makespan.bounds.relaxation import INFINITE, fits, weight_choices
+from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, weight_choices
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class FrontSearch:
                 for head, backwards in ((heads.head, False), (heads.tail, True))
             )
             for choice in weight_choices(relaxation, evidence.weights)
-            if fits(relaxation, choice) and choice.any() and relaxation.problem.num_devices > 1
+            if relaxation.problem.num_devices > 1
         ]
         self._limit = self.patience.seconds  # for one front
         self.proof: FrontProof | None = None
@@ -231,7 +231,7 @@ class Fronts:
         self.source, self.target = (r.target, r.source) if backwards else (r.source, r.target)
         order = r.problem.topological_order
         self.order = order[::-1] if backwards else order
-        self.earliest = head.min(axis=1)  # earliest start on any class
+        self.earliest = fastest_ticks(head)  # start on any class
         self.most: dict[int, int] = {0: 0}  # window -> energy
         self.solved = 0  # largest window whose maximum is known
         self.failed: int | None = None  # smallest window that took too long

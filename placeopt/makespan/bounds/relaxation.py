@@ -291,18 +291,16 @@ def _edge_costs(
 
 
 def weight_choices(relaxation: Relaxation, weights: Ints) -> list[Ints]:
-    """Return class weights worth trying: the load bound's, all equal, and each class on its own.
+    """Return class weights worth trying: all equal, the load bound's, and each class on its own.
 
     A class on its own counts the ops that can run nowhere else.
     """
-    classes = len(relaxation.class_size)
-    if classes == 1:
-        return [np.ones(1, np.int64)]
-    only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
-    alone = [unit for unit in np.eye(classes, dtype=np.int64) if (only @ unit > 0).any()]
-    return [
-        choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)
-    ]
+    choices = [np.ones_like(weights)]
+    if len(weights) > 1:
+        only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
+        alone = np.eye(len(weights), dtype=np.int64)
+        choices = [weights, *choices, *(unit for unit in alone if (only @ unit > 0).any())]
+    return [choice for choice in choices if fits(relaxation, choice)]
 
 
 def sample(values: Ints, most: int) -> Ints:
@@ -312,11 +310,12 @@ def sample(values: Ints, most: int) -> Ints:
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
 
 
-def fits(relaxation: Relaxation, weights: Ints) -> bool:
-    """Whether weighted energies, and windows times the number of devices, stay far from int64's
-    limit.
+def fits(relaxation: Relaxation, weights: Ints, horizon: int = 0) -> bool:
+    """Whether weighted energies, and windows of a schedule up to `horizon` or of one in turn, times
+    the weights of all devices, stay far from int64's limit.
     """
     longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
     paid = np.where(relaxation.far >= 2**62, relaxation.pay, relaxation.far)
     longest += float(np.where(paid >= 2**62, 0, paid).astype(np.float64).sum())
-    return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
+    width = float((relaxation.class_size * weights).sum())
+    return max(longest, horizon) * width < 2.0**61

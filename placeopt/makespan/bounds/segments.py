@@ -344,6 +344,7 @@ class _Model:
         one = any(min(column) >= 0 for column in zip(*self.ticks, strict=True))
         if not one or any(free for _, _, free, _ in self.edges):
             most += sum(pay for _, _, _, pay in self.edges if pay < INFINITE)
+        most = min(most, INFINITE // 2)  # longer ones have no model
         start = [
             model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))
         ]
