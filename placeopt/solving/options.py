@@ -47,16 +47,13 @@ class Option:
         """The constraint in words, "" if there is none."""
         if self.choices is not None:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
-        parts = []
-        if self.above is not None:
-            parts.append(f"more than {self.above:g}")
-        if self.low is not None:
-            parts.append(f"at least {self.low:g}")
-        if self.high is not None:
-            parts.append(f"at most {self.high:g}")
-        if self.below is not None:
-            parts.append(f"below {self.below:g}")
-        return " and ".join(parts)
+        limits = {
+            "more than": self.above,
+            "at least": self.low,
+            "at most": self.high,
+            "below": self.below,
+        }
+        return " and ".join(f"{words} {x:g}" for words, x in limits.items() if x is not None)
 
     def accepts(self, value: Any) -> bool:
         """Whether a value of the right type is allowed."""

@@ -87,11 +87,9 @@ def type_features(problem: PlacementProblem) -> Floats:
     """One column per frequent op type (1 where the op has it), shape (num_ops, len(TYPES))."""
     count = Counter(problem.op_types)
     ranked = sorted(count, key=lambda name: (-count[name], name))[: len(TYPES)]
-    columns = {name: i for i, name in enumerate(ranked)}
     table = np.zeros((problem.num_ops, len(TYPES)))
-    for v, name in enumerate(problem.op_types):
-        if name in columns:
-            table[v, columns[name]] = 1.0
+    for i, kind in enumerate(ranked):
+        table[:, i] = [name == kind for name in problem.op_types]
     return table
 
 
