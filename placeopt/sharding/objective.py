@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import JudgedObjective
 from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
@@ -64,16 +63,6 @@ class TotalCost(JudgedObjective):
             f"{int(profile.time[profile.peak_index])}, "
             f"more than the limit of {problem.usage_limit}"
         )
-
-    def value(
-        self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None
-    ) -> tuple[int, str]:
-        """Cost of a choice; raises InfeasiblePlacementError where it is not valid."""
-        if not isinstance(solution, ShardingSolution):
-            raise InfeasiblePlacementError(
-                f"expected a ShardingSolution, received {type(solution).__name__}"
-            )
-        return evaluate(problem, solution), ""
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
         """Return the highest usage, the limit (None without one) and the strategies, for the
