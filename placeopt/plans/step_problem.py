@@ -19,6 +19,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.shown import Shown
 from placeopt.plans.layer_tables import device_kind
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from placeopt.plans.step_costs import StepCosts
 
 GIB = 2**30
+MOST_DEVICES = 10**6
+"""Devices of a kind, at most."""
 
 KNOWN: dict[str, tuple[int, int]] = {
     # kind: GiB of a device, devices of a host; from the vendors' datasheets and the published
@@ -68,11 +71,12 @@ class DevicePool:
     price: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.count < 0 or self.per_host < 1 or self.memory < 0 or self.price < 0:
+        counts = 0 <= self.count <= MOST_DEVICES and self.per_host >= 1
+        if not (counts and 0 <= self.memory <= UNLIMITED and 0 <= self.price < float("inf")):
             raise InputError(
-                f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per "
-                "host, "
-                f"received {self.count}, {self.memory}, {self.price} and {self.per_host}"
+                f"devices '{self.kind}': expected a count of 0 to {MOST_DEVICES}, at least 1 per "
+                "host, memory of 0 to 2^62 bytes and a price of at least 0, received "
+                f"{self.count}, {self.per_host}, {self.memory} and {self.price}"
             )
 
 
@@ -317,7 +321,8 @@ def _pool(part: str, whole: str) -> DevicePool:
             )
         try:
             options[key] = float(value)
-        except ValueError:
+            int(options[key])
+        except (ValueError, OverflowError):
             raise InputError(
                 f"devices '{part}': {key}: expected a number, received '{value}'"
             ) from None

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
+from placeopt.model.errors import InputError
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.step_bounds import batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
@@ -110,6 +111,11 @@ class StepPlanner(SearchSolver):
             if lowest >= goal * (1 - self.tolerance) or tracker.stop():
                 return
             front.open(heapq.heappop(front.ranges))
+        if tracker.value is None and front.passed:
+            raise InputError(
+                f"plan '{problem.name}': steps of a batch of {problem.batch} pass 2^62 ticks; plan "
+                "for a smaller one"
+            )
         if tracker.value is None:
             tracker.infeasible("no plan fits the memory of the devices")
         else:
@@ -141,6 +147,7 @@ class _Front:
         self.batches: dict[int, BatchTables] = {}
         self.tables: dict[tuple[int, int, Variant], DegreeTables] = {}
         self.ranges: list[_Range] = []
+        self.passed = False  # whether a range was dropped since its ticks are too many to count
         schedules = [parse_schedule(name) for name in problem.schedules]
         for size in problem.micro_batches:
             work = batch_work(problem, size)
@@ -162,6 +169,7 @@ class _Front:
         slots = self.problem.rounds(part.micro_batch, part.data)
         slots *= parse_schedule(part.variant.schedule).chunks
         bound = (slots - 1) * part.least + part.rest
+        self.passed = self.passed or bound >= NEVER
         if bound < self.goal and part.least <= part.most:
             heapq.heappush(self.ranges, replace(part, bound=bound))
 
@@ -264,7 +272,7 @@ class _Front:
     ) -> tuple[Ints, int, int]:
         """Run the kernel for periods low..limit, in a thread where it may take long."""
         self.tracker.count()
-        arrays, cutoff = tables.arrays_of(stages), self.goal - tables.turns * low
+        arrays, cutoff = tables.arrays_of(stages), max(0, self.goal - tables.turns * low)
         if len(self.problem.pools) == 1 or tables.last_labels < self.opening.few_labels:
             found: tuple[Ints, int, int] = search_period(arrays, low, limit, cutoff)
         else:

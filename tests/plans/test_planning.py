@@ -378,7 +378,14 @@ def test_a_damaged_plan_is_one_line(capsys, data, tmp_path, key, value, words):
     assert len(printed.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["A100", "4xNEW", "4xA100-40?colour=red", "4xA100-40?price=cheap"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("A100", "4xNEW", "4xA100-40?colour=red", "4xA100-40?price=cheap"),
+        *("4xA100-40?memory=nan", "4xA100-40?memory=1e400", "4xA100-40?memory=1e30"),
+        *("4xA100-40?price=inf", "99999999999999999999xA100-40", "4xA100-40?per_host=0.5"),
+    ],
+)
 def test_devices_in_words_are_checked(text):
     """A malformed list of devices is refused."""
     with pytest.raises(InputError, match="devices"):

@@ -12,6 +12,7 @@ from small_plans import (
     step_problem,
 )
 
+from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
@@ -51,6 +52,13 @@ def test_closings_apart_are_searched_to_the_end(seed):
         seed, kinds=2, layers=4, devices=3, apart=True, data_degrees=(1,), batch=7
     )
     check_optimum(problem, evaluations=2000)
+
+
+def test_a_batch_whose_ticks_cannot_be_counted_is_refused():
+    """It was said that no plan fits the memory."""
+    with pytest.raises(InputError, match="pass 2\\^62 ticks"):
+        solve(step_problem(3, layers=3, batch=10**18))
+    assert solve(step_problem(3, layers=3, batch=10**16)).status == "optimal"
 
 
 @pytest.mark.parametrize("seed", range(6))
