@@ -304,6 +304,7 @@ class DegreeTables:
         self.shards = data if variant.sharded else 1
         self.classes = list(batch.classes(data))
         self.last_labels: float = math.inf
+        self.most_stages = min(self.problem.max_stages, batch.layers)
         if variant.groups >= 0:
             groups = list(dict.fromkeys(c.groups for c in self.classes))[variant.groups]
             self.classes = [c for c in self.classes if c.groups == groups]
@@ -402,7 +403,7 @@ class DegreeTables:
     @cached_property
     def arrays(self) -> StepArrays:
         """The tables as the kernel takes them."""
-        problem, width = self.problem, self.batch.layers + 1
+        width = self.batch.layers + 1
         compute, flight, used = self.spans
         sync, update = map(np.array, zip(*map(self._closing, self.classes), strict=True))
         possible = (compute >= 0) & (flight > 0)
@@ -414,7 +415,7 @@ class DegreeTables:
         before, behind = self._links()
         numbers = [
             s
-            for s in range(1, problem.max_stages + 1)
+            for s in range(1, self.most_stages + 1)
             if self.schedule.chunks > 1 or self.schedule.allows(s, self.rounds)
         ]
         stages = (numbers[0], numbers[-1]) if numbers else (1, 0)
@@ -449,7 +450,7 @@ class DegreeTables:
 
     def need(self, stages: int) -> Ints:
         """Micro-batches kept by the k-th stage from the end."""
-        most, flight = stages or self.problem.max_stages, self.schedule.flight
+        most, flight = stages or self.most_stages, self.schedule.flight
         counts = range(1, most + 1)
         if not stages and self.schedule.splits_backward:  # the least of any number of stages
             kept = [flight(k, 0, self.rounds) for k in counts]

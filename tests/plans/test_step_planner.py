@@ -59,6 +59,7 @@ def test_a_batch_whose_ticks_cannot_be_counted_is_refused():
     with pytest.raises(InputError, match="pass 2\\^62 ticks"):
         solve(step_problem(3, layers=3, batch=10**18))
     assert solve(step_problem(3, layers=3, batch=10**16)).status == "optimal"
+    assert solve(step_problem(3, layers=3, max_stages=10**12)).status == "optimal"
 
 
 @pytest.mark.parametrize("seed", range(6))
