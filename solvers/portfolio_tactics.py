@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy.tuned_list import first_policy, passes
+from placeopt.solvers.search.cp_sat_start import analyse
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
@@ -57,8 +57,7 @@ class PortfolioFacts(MakespanFacts):
         self.stages, self.walks = stages, walks
         problem, tracker = stages.evaluator.problem, stages.tracker
         settings: Any = make_solver("cp-sat", warm_start=False, windows=False)
-        analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
-        super().__init__(settings, analysis, tracker)
+        super().__init__(settings, analyse(problem, tracker), tracker)
 
     @property
     def window_seconds(self) -> float:

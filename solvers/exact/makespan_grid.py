@@ -65,7 +65,7 @@ def lift(
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
-    end: float,
+    share: float = 1.0,
     *,
     contended: bool = True,
 ) -> bool:
@@ -74,13 +74,14 @@ def lift(
 
     Parameters
     ----------
-    end : of the asking, in seconds of the tracker.
+    share : of the time left, for the asking.
 
     Returns
     -------
     bool
         Whether there is one on the grid of `scale` ticks.
     """
+    end = tracker.elapsed + share * tracker.seconds_left
     while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
         built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)

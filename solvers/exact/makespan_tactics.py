@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.analysis import COMBINATORIAL
 from placeopt.makespan.bounds.confinement import confined
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import FrontSearch
@@ -41,7 +41,7 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics, with_threads
-from placeopt.solvers.search.cp_sat_start import offer, warm_start
+from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
 from placeopt.solving.scheduler import LEAST, Lane
@@ -50,6 +50,7 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.coarsening import Coarse
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
@@ -200,8 +201,7 @@ def _tight(state: State, part: Tracker[Placement]) -> bool:
     bound.
     """
     facts: MakespanFacts = state.facts
-    end = part.elapsed + part.seconds_left
-    lift(facts.with_threads(state), part, facts.analysis, facts.unit, end)
+    lift(facts.with_threads(state), part, facts.analysis, facts.unit)
     return False
 
 
@@ -238,7 +238,7 @@ def _series(state: State) -> Iterator[None]:
         if looks in unlike:
             unlike[looks].places.append(place)
         else:
-            inner = _quick_analysis(problem, state.tracker)
+            inner = analyse(problem, state.tracker, 1.0)
             inner.run_all(COMBINATORIAL, optional=True)
             unlike[looks] = Part(state, inner, place)
         parts.append(unlike[looks])
@@ -334,7 +334,7 @@ class Part:
         known = analysis.relaxation.allowed if before is None else before.compute >= 0
         if able.sum() >= known.sum():
             return None
-        inner = _quick_analysis(fewer, state.tracker)
+        inner = analyse(fewer, state.tracker, 1.0)
         _take_heads(inner, analysis)
         inner.run_all(COMBINATORIAL, optional=True)
         useless = (able.any(axis=0) < known.any(axis=0)).any()
@@ -373,11 +373,6 @@ class Part:
             self.over = next(self._turns, None) is None
         self.seconds += whole.elapsed - begin
         return (own.value, own.lower_bound) != before
-
-
-def _quick_analysis(problem: PlacementProblem, tracker: Tracker[Placement]) -> Analysis:
-    """Return the bounds of a problem inside another search, with little of its time."""
-    return Analysis(problem, seconds=min(1.0, tracker.seconds_left / 4))
 
 
 def _join(state: State, parts: Sequence[Part]) -> None:
@@ -420,7 +415,7 @@ def _grids(
         facts.grid = unit if short else 0
     if facts.grid <= facts.unit:
         return True
-    if solve_coarse(facts.with_threads(state), part, facts.analysis, facts.grid, 1.0):
+    if solve_coarse(facts.with_threads(state), part, facts.analysis, facts.grid):
         facts.grid //= finer
     return facts.grid <= facts.unit
 
@@ -450,12 +445,12 @@ def _shapes(state: State, part: Tracker[Placement]) -> bool:
     the model is not without contention.)
     """
     facts: MakespanFacts = state.facts
-    scale, end = part.lower_bound // SHAPE_UNITS, part.elapsed + part.seconds_left
+    scale = part.lower_bound // SHAPE_UNITS
     if scale <= facts.unit:
         return True
     contended = part.problem.memory == "peak"
     settings = facts.with_threads(state)
-    return lift(settings, part, facts.analysis, scale, end, contended=contended)
+    return lift(settings, part, facts.analysis, scale, contended=contended)
 
 
 def _ladder(state: State, part: Tracker[Placement]) -> bool:
@@ -513,18 +508,14 @@ IMPROVER: Tactic = Steps(
 
 
 def solve_coarse(
-    settings: CpSatSettings,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    unit: int,
-    share: float,
+    settings: CpSatSettings, tracker: Tracker[Placement], analysis: Analysis, unit: int
 ) -> bool:
-    """Solve the problem on a grid of time, contention left out; raise the bound by it, and offer
-    what it leads to.
+    """Solve the problem on a grid of time in what is left of the budget, contention left out; raise
+    the bound by it, and offer what it leads to.
 
     Parameters
     ----------
-    unit : ticks. share : part of the time or evaluations left that it may take.
+    unit : ticks.
 
     Returns
     -------
@@ -532,7 +523,7 @@ def solve_coarse(
         Whether the coarse problem is solved: it was refuted below a schedule, or below the bound.
     """
     coarse = coarsen(analysis.problem, unit)
-    own = tracker.beside(coarse.problem, tracker.share(share))
+    own = tracker.beside(coarse.problem, tracker.share(1.0))
     with own.within(tracker):
         finished = _solve(settings, own, tracker, coarse, analysis)
     tracker.count(own.evaluations)
@@ -557,13 +548,13 @@ def _solve(
     if tracker.solution is not None:
         offer(coarse.problem, own, coarse.restrict(tracker.solution))
     own.raise_bound(tracker.lower_bound // coarse.unit, tracker.bound_method)
-    inner = _quick_analysis(coarse.problem, own)
+    inner = analyse(coarse.problem, own, 1.0)
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
     _take_heads(inner, analysis, coarse.unit, coarse.kept)
     unit = common_unit(coarse.problem)
     timed = math.isfinite(own.seconds_left) and own.budget.evaluations is None
-    met = timed and lift(settings, own, inner, unit, own.elapsed + own.seconds_left / 2)
+    met = timed and lift(settings, own, inner, unit, 0.5)
     if not met and not own.stop():
         met = solve_on_grid(settings, own, inner, unit).finished
     return met or own.stop_reason == "proved"
@@ -597,7 +588,7 @@ def search_makespan(
     """
     if settings.warm_start:
         warm_start(problem, tracker)
-    analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+    analysis = analyse(problem, tracker)
     for name in COMBINATORIAL:
         if tracker.stop() and tracker.lower_bound > 0:  # the shortest budget ends with a bound too
             return

@@ -1,11 +1,12 @@
-"""Warm starts of the exact makespan solvers: the best of the fast heuristics, as long as time
-allows.
+"""What the exact makespan solvers start from: the best of the fast heuristics, as long as time
+allows, and combinatorial bounds.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.objective import INFEASIBLE
@@ -41,3 +42,24 @@ def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Pla
         return False
     value, _ = best_queue(problem, placement)
     return value != INFEASIBLE and tracker.offer(value, placement)
+
+
+def analyse(
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    most: float = 10.0,
+    *,
+    counted_size: int = 4_000_000,
+) -> Analysis:
+    """Return the bounds of a problem, with a quarter of the time of a search, at most so many
+    seconds.
+
+    Parameters
+    ----------
+    counted_size : squared ops times devices up to which no clock decides anything where evaluations
+    alone limit the search; a bound of larger ones may take minutes.
+    """
+    size = problem.num_ops**2 * problem.num_devices
+    by_evaluations = tracker.budget.evaluations is not None and tracker.budget.seconds is None
+    counted = by_evaluations and size <= counted_size
+    return Analysis(problem, min(most, tracker.seconds_left / 4), counted=counted)

@@ -36,13 +36,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.analysis import COMBINATORIAL
 from placeopt.makespan.coarsening import COARSE_HORIZON, common_unit
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import UNLIMITED, Flags, Ints
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
-from placeopt.solvers.search.cp_sat_start import offer, warm_start
+from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import named, option
 
@@ -100,7 +100,7 @@ class Lns(SearchSolver):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Improve the best heuristic placement."""
         warm_start(problem, tracker)
-        analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+        analysis = analyse(problem, tracker)
         for name in COMBINATORIAL:
             if not tracker.stop():
                 tracker.raise_bound(analysis.run(name), name)

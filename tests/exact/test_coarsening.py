@@ -154,7 +154,7 @@ def test_a_search_with_every_kind_of_limit(seconds):
         tracker = Tracker("cp-sat", problem, Budget(seconds, None if seconds else 1000))
         tracker.offer(*heuristic(problem))
         unit = int(rng.integers(1, 12))
-        solve_coarse(CpSat(num_workers=1), tracker, Analysis(problem), unit, 0.5)
+        solve_coarse(CpSat(num_workers=1), tracker, Analysis(problem), unit)
         assert tracker.lower_bound <= least <= tracker.value
         assert not placement_violations(problem, tracker.solution)
         raised += tracker.lower_bound > 0
@@ -186,3 +186,19 @@ def heuristic(problem):
         else np.zeros(problem.num_ops, int)
     )
     return best_queue(problem, placement)[0], placement
+
+
+def test_transfers_far_longer_than_a_horizon():
+    """A tensor that many ops read becomes one for each on a grid: together they may take more than
+    2^62 ticks, which no schedule waits for.
+    """
+    problem = PlacementProblem.from_arrays(
+        compute=[[9, 9]] * 41,
+        producer=[0],
+        consumer_ptr=[0, 40],
+        consumer=range(1, 41),
+        transfer=[[2**60]],
+    )
+    coarse = coarsen(problem, 4).problem
+    assert coarse.num_tensors == 40
+    assert Analysis(coarse).run("load") * 4 <= 41 * 9

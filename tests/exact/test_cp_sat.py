@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_grid import add_hint, record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.placement_cp_sat import configured
+from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -176,6 +179,22 @@ def test_one_worker_is_deterministic():
     runs = [ONE.solve(problem, Budget(evaluations=300), seed=4) for _ in range(2)]
     assert runs[0].solution == runs[1].solution
     assert runs[0].lower_bound == runs[1].lower_bound
+
+
+@pytest.mark.parametrize(("solver", "evaluations"), [("cp-sat", 60), ("lns", 3)])
+def test_no_clock_decides_where_evaluations_are_the_limit(solver, evaluations):
+    """The answer, the bound and how far it came are those of a machine that needs an age for every
+    step.
+    """
+    problem = random_layered(40, 3, 0)
+    made = make_solver(solver, **({"num_workers": 1} if solver == "cp-sat" else {}))
+    found = []
+    for clock in (time.perf_counter, itertools.count(0.0, 1e6).__next__):
+        with mock.patch("time.perf_counter", clock):
+            found.append(made.solve(problem, Budget(evaluations=evaluations), seed=4))
+    first, second = found
+    assert first.solution == second.solution
+    assert (first.lower_bound, first.evaluations) == (second.lower_bound, second.evaluations)
 
 
 @pytest.mark.parametrize("factor", [10**9, 10**12 + 7])

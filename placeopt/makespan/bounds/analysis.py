@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from placeopt.makespan.bounds import METHODS
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.makespan.bounds.destructive import (
     Clusters,
@@ -31,21 +33,13 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-COMBINATORIAL = (
-    "critical-path",
-    "load",
-    "communication",
-    "fork-join",
-    "head-tail",
-    "energy",
-    "destructive",
-)
-"""Bounds that take milliseconds to a few seconds, cheapest first."""
-
 PROGRAMS = {"segments": 1.0, "front": 3.0}
 """Bounds by CP-SAT, which take what they are given, and the seconds from which on they are worth
 it: fronts are not for the quick bounds at the start of a search (at most two seconds), which would
 wait for them; beside the search they have turns of their own."""
+
+COMBINATORIAL = tuple(name for name in METHODS if name not in PROGRAMS)
+"""Bounds that take milliseconds to a few seconds, cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +70,11 @@ class Pace:
 class Analysis:
     """Runs bounds on the makespan by name and remembers what they share.
 
+    Parameters
+    ----------
+    counted : whether no clock may decide what runs, or how far: `seconds` limit estimates of the
+    work, nothing else.
+
     Attributes
     ----------
     bounds : ticks per method run so far. delays : between forks and joins, as far as they were
@@ -85,12 +84,18 @@ class Analysis:
     pace = Pace()
 
     def __init__(
-        self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None
+        self,
+        problem: PlacementProblem,
+        seconds: float = 10.0,
+        upper: int | None = None,
+        *,
+        counted: bool = False,
     ) -> None:
-        self.problem, self.seconds, self.upper = problem, seconds, upper
+        self.problem, self.seconds, self.upper, self.counted = problem, seconds, upper, counted
         self.started = time.perf_counter()
         self.idle = seconds <= self.pace.idle_seconds
-        self.end = self.started + (self.pace.idle_end if self.idle else seconds)
+        limit = math.inf if counted else seconds
+        self.end = self.started + (self.pace.idle_end if self.idle else limit)
         self.bounds: dict[str, int] = {}
         self.delays: list[Delay] = []
         self._solved: dict[tuple[int, ...], int] = {}  # segments
@@ -107,7 +112,8 @@ class Analysis:
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
         n, pace = self.relaxation.num_ops, self.pace
-        window = max(64, pace.idle_work // n) if self.idle and n > pace.uncut_ops else None
+        cut = max(64, pace.idle_work // n) if n > pace.uncut_ops else n
+        window = cut if self.idle else None
         return heads_tails(self.relaxation, window, self._until(0.4), self.load.weights)
 
     @cached_property
@@ -126,7 +132,7 @@ class Analysis:
         """
         if not is_refutable(self.relaxation):
             return self.heads, Clusters(self.relaxation, horizon)
-        end = time.perf_counter() + seconds
+        end = math.inf if self.counted else time.perf_counter() + seconds
         return propagate(self.relaxation, self.heads, self.load.weights, horizon, end)
 
     def device_heads_tails(self, heads: HeadsTails) -> tuple[Ints, Ints]:
@@ -161,13 +167,15 @@ class Analysis:
 
     def run_all(self, chosen: Sequence[str], *, optional: bool) -> None:
         """Run the bounds `chosen`, cheapest first, until one meets the known solution."""
-        for name in (*COMBINATORIAL, *PROGRAMS):
+        for name in METHODS:
             if name in chosen and not self.closed():
                 self.run(name, optional=optional)
 
     def run(self, name: str, *, optional: bool = False) -> int:
-        """Run one bound and return its value; an optional one is skipped if time is short."""
-        if optional and not self._affordable(name):
+        """Run one bound and return its value; an optional one is skipped if time is short, and any
+        where no clock may decide that.
+        """
+        if (optional or self.counted) and not self._affordable(name):
             return 0
         known = self.best()[0]
         compute: dict[str, Callable[[], int]] = {
@@ -222,5 +230,5 @@ class Analysis:
             "energy": 256 * cells,
             "destructive": 50 * r.num_ops * cells if is_small(r) else 0,
         }
-        seconds = self.pace.idle_seconds if self.idle else self.seconds_left
+        seconds = self.pace.idle_seconds if self.idle else min(self.seconds, self.seconds_left)
         return steps.get(name, 0) <= self.pace.work_a_second * seconds
