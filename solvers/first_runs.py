@@ -40,12 +40,9 @@ def evaluator() -> None:
 
 def bounds() -> None:
     """Run the combinatorial bounds on the makespan."""
-    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 
-    Analysis(small_problem(), seconds=60.0).run_all(
-        ("critical-path", "load", "communication", "head-tail", "energy", "destructive"),
-        optional=False,
-    )
+    Analysis(small_problem(), seconds=60.0).run_all(COMBINATORIAL, optional=False)
 
 
 def ranks() -> None:

@@ -67,7 +67,7 @@ def bound(
         if value < analysis.most:
             return BoundReport(value, method, dict(analysis.bounds), time.perf_counter() - started)
         reason = f"no schedule of any length keeps to the constraints together ({method})"
-    return BoundReport(0, "none", {}, time.perf_counter() - started, reason)
+    return BoundReport.of({}, started, reason)
 
 
 __all__ = ["METHODS", "BoundReport", "bound"]

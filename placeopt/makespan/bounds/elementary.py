@@ -32,20 +32,13 @@ from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from placeopt.makespan.bounds.relaxation import Direction, Relaxation
+    from placeopt.makespan.bounds.relaxation import Relaxation
 
 
 def critical_path_bound(relaxation: Relaxation) -> int:
     """Return the length of the longest path in ticks."""
-    return int((longest_before(relaxation, relaxation.forwards) + relaxation.min_compute).max())
-
-
-def longest_before(relaxation: Relaxation, direction: Direction) -> Ints:
-    """Return, per op, the longest path that ends at its start (or, backwards, begins at its
-    end).
-    """
-    result: Ints = _longest(*direction[:4], relaxation.min_compute)
-    return result
+    fastest = relaxation.min_compute
+    return int((_longest(*relaxation.forwards[:4], fastest) + fastest).max())
 
 
 @entry
@@ -78,7 +71,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     value = max(
         int(shortest.max()),
         _pigeonhole(shortest, int(size.sum())),
-        _weighted(compute, resident, uniform, None, relaxation),
+        _weighted(compute, uniform, relaxation),
     )
     capacity = np.bincount(relaxation.class_of, relaxation.problem.capacity).astype(np.float64)
     binding = float(resident.sum()) > float(capacity.min())
@@ -91,7 +84,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
         weights = _rounded(y)
         if weights is None:
             continue
-        found = _weighted(compute, resident, weights, None, relaxation)
+        found = _weighted(compute, weights, relaxation)
         if z is not None:
             found = max(found, _weighted_exact(compute, resident, y, z, relaxation))
         if found > best:
@@ -120,23 +113,24 @@ def _rounded(y: Floats, *, largest: int = 1024) -> Ints | None:
 
 def _weighted(
     compute: Ints,
-    resident: Ints,
     weights: Ints,
-    memory: Ints | None,
     relaxation: Relaxation,
+    memory: tuple[Ints, Ints] | None = None,
 ) -> int:
-    """Evaluate the bound of the module text for integer weights, exactly."""
+    """Evaluate the bound of the module text for integer weights, exactly; `memory` are the bytes of
+    the items and the weights of those of the classes.
+    """
     # below 2^50 ticks times weights up to 2^10 fits in int64
     large = memory is not None or int(compute.max(initial=0)) >= 2**50
     cost = (compute.astype(object) if large else compute) * weights[None, :]
     if memory is not None:
-        cost = cost + resident.astype(object)[:, None] * memory.astype(object)[None, :]
+        cost = cost + np.multiply.outer(*(x.astype(object) for x in memory))
     cost = np.where(compute < 0, 2**200 if large else 2**62, cost)
     total = sum(map(int, cost.min(axis=1).tolist()))
     if memory is not None:
         capacity = np.zeros(len(weights), object)
         np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(object))
-        total -= int(capacity @ memory)
+        total -= int(capacity @ memory[1])
     width = int(relaxation.class_size.astype(object) @ weights)
     return max(0, -(-total // width)) if width > 0 else 0
 
@@ -154,7 +148,7 @@ def _weighted_exact(
     scale = 2.0**40 / max(float(y.max()), 1e-300)
     big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], object)
     big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], object)
-    return _weighted(compute, resident, big_y, big_z, relaxation)
+    return _weighted(compute, big_y, relaxation, (resident, big_z))
 
 
 class _Rows(NamedTuple):

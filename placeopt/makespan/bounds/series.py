@@ -116,10 +116,8 @@ def part_looks(problem: PlacementProblem, place: Place) -> bytes:
     """Return what makes two parts alike, from the problem of a part: their ops have the same costs,
     tensors and gates in the same order.
     """
-    groups = np.unique(problem.colocation, return_inverse=True)[1]
-    groups = np.where(problem.colocation < 0, -1, groups)
     arrays = (problem.compute, problem.producer, problem.consumer_ptr, problem.consumer)
-    more = (problem.transfer, problem.resident, groups, place.own)
+    more = (problem.transfer, problem.resident, problem.units.unit, place.own)
     return b"".join(np.ascontiguousarray(array).tobytes() for array in (*arrays, *more))
 
 
