@@ -4,6 +4,9 @@ can.
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 from exact_instances import random_layered
 
@@ -35,3 +38,19 @@ def test_next_best_bound(monkeypatch, refused):
     assert 0 < found.bound <= known[refused]
     assert found.bound in known
     assert found.method == "propagation"
+
+
+@pytest.mark.jit
+def test_fronts_believe_nothing_that_their_models_refute():
+    """Heads that see islands prove more of a window than the steps of a proof show: what is written
+    down to be believed has no solution, or is left out.
+    """
+    base = random_layered(24, 3, 7)
+    near, host = base.transfer[:, :1], np.array([0, 0, 1])
+    problem = base.replace(
+        transfer=np.hstack([near, 2 * near]),
+        link_class=(host[:, None] != host[None, :]).astype(np.int64),
+    )
+    found = witness._by_fronts(problem, 964, time.perf_counter() + 10)
+    beliefs = () if found is None else found[1]
+    assert all(witness.has_no_solution(belief.model, 30.0) is not False for belief in beliefs)

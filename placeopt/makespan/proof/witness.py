@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
-from placeopt.makespan.bounds.segment_graph import with_delays
+from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
 from placeopt.makespan.bounds.segments import segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
@@ -35,6 +35,7 @@ from placeopt.makespan.proof.supposition import INFINITE, Supposition
 from placeopt.model.arrays import frozen
 from placeopt.model.bound import Belief, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
+from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -166,12 +167,27 @@ def _by_fronts(
     ]
     analysis = Analysis(problem, seconds=max(1.0, end - time.perf_counter()), upper=most + 1)
     analysis.run_all(COMBINATORIAL, optional=True)
-    proof = front_proof(analysis.evidence(analysis.best()[0]), end)
+    proof = front_proof(_supposed(state, analysis), end)
     if proof is None or proof.bound <= most:
         return None
     weights = [proof.weights[c] for c in _classes(state, analysis.relaxation)]
     step, beliefs = _front_step(state, proof, weights)
     return [*steps, step], beliefs
+
+
+def _supposed(state: Supposition, analysis: Analysis) -> Evidence:
+    """Return what a supposition says, and no more, by the classes of the relaxation: some of them,
+    on unlike islands, are one of the supposition.
+    """
+    r = analysis.relaxation
+    kind = np.array(state.kind)[np.unique(r.class_of, return_index=True)[1]]
+    head, tail = (
+        np.where(r.compute < 0, INCOMPATIBLE, np.array(far)[:, kind]).astype(np.int64)
+        for far in (state.head, state.tail)
+    )
+    weights = analysis.load.weights[_classes(state, r)][kind]
+    heads = HeadsTails(head, tail, r.compute)
+    return Evidence(r, heads, weights, analysis.best()[0], state.most + 1)
 
 
 def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
