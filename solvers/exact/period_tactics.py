@@ -150,9 +150,11 @@ class PeriodFacts:
     @property
     def building(self) -> float:
         """Seconds that building the CP-SAT model takes, about."""
-        m = self.free
+        m, k = self.free, self.problem.num_devices
         size = m.num_nodes + len(m.producer) + len(m.consumer)
-        return building_seconds(size, self.problem.num_devices)
+        if self.problem.contiguity == "chain":  # a clause, a quarter of the others, for two devices
+            size += k * (k + len(m.consumer)) // 4
+        return building_seconds(size, k)
 
 
 def search_period(

@@ -21,6 +21,7 @@ from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import ideal_dp, ideal_program
 from placeopt.solvers.exact.ideal_program import ChainOutcome, IdealProgram
 from placeopt.solvers.exact.linear_dp import improve_orders, search_orders
+from placeopt.solvers.exact.period_tactics import PeriodFacts
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
@@ -248,3 +249,17 @@ def test_the_first_answer_of_many_unlike_devices_is_quick(monkeypatch):
     result = make_solver("linear-dp").solve(problem, Budget(seconds=20.0), seed=0)
     assert [len(program.arrays.digit) for program in programs[:2]] == [2**8, 2**12]
     assert result.value is not None
+
+
+def test_models_of_chains_on_many_devices_wait_for_their_time():
+    """Every edge has a clause for every two devices: 64 devices take long beside the same problem
+    without an order of devices, 4 do not.
+    """
+    edges = [(v, v + 1, 1) for v in range(40)]
+    for devices, least, most in ((64, 10, 40), (4, 1, 3)):
+        problem = PlacementProblem.from_edges([[1] * devices] * 41, edges, objective="period")
+        free, chain = (
+            PeriodFacts(None, problem.replace(contiguity=contiguity), timed=True).building
+            for contiguity in ("none", "chain")
+        )
+        assert least < chain / free < most
