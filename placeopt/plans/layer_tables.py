@@ -92,9 +92,10 @@ class LayerTable:
                     f"for {self.num_layers} layers, received shape {value.shape} with "
                     f"{value.min(initial=0):g} to {value.max(initial=0):g}"
                 )
-        if any(min(size, tensor) < 1 for _, size, tensor in self.times):
+        if min(self.float_bytes, *(min(key[1:]) for key in self.times)) < 1:
             raise InputError(
-                f"layer table '{self.model}': expected micro-batches and degrees of at least 1"
+                f"layer table '{self.model}': expected micro-batches, degrees and bytes of a float "
+                "of at least 1, received less"
             )
 
     @property

@@ -72,11 +72,13 @@ class Constants:
     )
 
     def __post_init__(self) -> None:
-        if not (self.largest_rate > 0 and self.overhead > 0):
-            raise InputError(
-                "constants: expected a largest rate and an overhead above 0, received "
-                f"{self.largest_rate:g} and {self.overhead:g}"
-            )
+        for key, value in vars(self).items():
+            above = key in ("largest_rate", "overhead")
+            if key != "source" and not (value > 0 if above else value >= 0):
+                raise InputError(
+                    f"constants: {key}: expected a number {'above' if above else 'of at least'} 0, "
+                    f"received {value:g}"
+                )
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 MOST_DEVICES = 10**6
 """Devices of a kind, at most."""
+MOST_SAMPLES = 10**15
+"""Samples of a batch, and stages of a plan, at most."""
 
 KNOWN: dict[str, tuple[int, int]] = {
     # kind: GiB of a device, devices of a host; from the vendors' datasheets and the published
@@ -121,10 +123,13 @@ class StepPlanProblem(Shown):
         return {"": f"'{self.name}'", "batch": f"{self.batch} samples"}
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.max_stages < 1 or not self.pools:
+        sizes = min(self.batch, self.max_stages) >= 1 and self.tick_seconds > 0
+        sizes = sizes and max(self.batch, self.max_stages) <= MOST_SAMPLES
+        if not sizes or not self.pools:
             raise self._wrong(
-                f"expected a batch, stages and devices, received a batch of {self.batch}, "
-                f"{self.max_stages} stages and {len(self.pools)} kinds of devices"
+                "expected a batch, stages (at most 1e15), devices and ticks, received a batch of "
+                f"{self.batch}, {self.max_stages} stages, {len(self.pools)} kinds of devices and "
+                f"{self.tick_seconds:g} s"
             )
         self._check_pools()
         for form in self.forms:

@@ -106,6 +106,10 @@ def test_numbers_that_nothing_can_mean_are_one_line(planned, tmp_path):
         (("pools", 0, "count"), 0),
         (("costs", "network", "rates", 0, "rate"), 0.0),
         (("costs", "constants", "overhead"), 0.0),
+        (("costs", "constants", "exposed"), -1.0),
+        (("costs", "table", "float_bytes"), 0),
+        (("tick_seconds",), 0.0),
+        (("batch",), 2**62),
         (("costs", "table", "times", 0, "micro_batch"), 0),
     ):
         body = serialize.to_dict(planned.problem)
@@ -113,7 +117,7 @@ def test_numbers_that_nothing_can_mean_are_one_line(planned, tmp_path):
             body["data_degrees"] = []
         damage(body, *keys, value=value)
         (tmp_path / "bad.json").write_text(json.dumps(body))
-        with pytest.raises(InputError, match="expected"):
+        with pytest.raises(InputError, match="received"):
             serialize.load(tmp_path / "bad.json")
 
 
