@@ -447,7 +447,8 @@ POOLED, UNUSED = -1, -2
 
 def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
     """Offer everything on one device, the best segments, and the best pipeline, one per step; the
-    last two on graphs of at most `max_nodes` nodes.
+    last two on graphs of at most `max_nodes` nodes, a pipeline where nothing else fits on larger
+    ones.
     """
     problem = tracker.problem
     for d in np.unique(pooled(problem)).tolist():
@@ -457,9 +458,11 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
         return
-    if chain.num_nodes <= max_nodes:
+    few = chain.num_nodes <= max_nodes
+    if few:
         offer_slots(tracker, _segments(problem, chain))
         yield
+    if few or (tracker.value is None and chain.num_nodes <= 16 * max_nodes):
         offer_slots(tracker, _pipeline(chain))
 
 

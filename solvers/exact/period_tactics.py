@@ -102,13 +102,14 @@ class PeriodFacts:
     @cached_property
     def chain(self) -> ContractedProblem | None:
         """The problem contracted for chains; None if there is none (fused cycles fit no device,
-        perhaps) or tables of all pairs of nodes are too large.
+        perhaps) or a pass over all pairs of nodes takes long (seconds, if nothing else is a start).
         """
         try:
             model = contract(self.problem, contiguity="chain")
         except InfeasibleProblemError:
             return None
-        return model if model.num_nodes**2 <= MAX_CELLS else None
+        most = MAX_CELLS if self.anneals else 8 * MAX_CELLS
+        return model if model.num_nodes**2 <= most else None
 
     @cached_property
     def ideals(self) -> IdealProgram | None:

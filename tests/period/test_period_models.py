@@ -18,7 +18,7 @@ from placeopt.model.result import Budget
 from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
-from placeopt.solvers.exact import latency_tactics
+from placeopt.solvers.exact import latency_tactics, period_tactics
 from placeopt.solvers.exact.latency_tactics import starts
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
@@ -331,3 +331,19 @@ def test_a_latency_begins_with_one_device_alone():
     tracker = Tracker("starts", problem, Budget(evaluations=100))
     next(starts(tracker))
     assert tracker.value == problem.compute.sum(axis=0).min()
+
+
+def test_large_graphs_have_a_start_where_nothing_else_is_one(monkeypatch):
+    """A graph too large for annealing under contiguity, or for segments in slots where no device
+    holds all ops, begins with a pipeline.
+    """
+    edges = [(v, v + 1, 1) for v in range(29)]
+    fields = {"resident": [1] * 30, "capacity": [16] * 2}
+    problem = po.PlacementProblem.from_edges([[3, 3]] * 30, edges, **fields, objective="latency")
+    tracker = Tracker("cp-sat", problem, Budget(evaluations=100))
+    for _ in starts(tracker, max_nodes=20):
+        pass
+    assert tracker.value is not None
+    monkeypatch.setattr(period_tactics, "MAX_CELLS", 200)
+    convex = problem.replace(objective="period", contiguity="convex")
+    assert po.solve(convex, "cp-sat", evaluations=8, tactics="starts").value is not None
