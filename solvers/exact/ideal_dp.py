@@ -79,7 +79,7 @@ class IdealDp(ChainSearch):
         why = f"{lattice.num_ideals} ideals were too many for the time"
         if program.restricted:
             left_out = int((model.type_counts - program.counts).sum())
-            why = f"the tables have no room for {left_out} of the devices"
+            why = f"{left_out} devices had to be left out"
         self._go_beyond(tracker, why)
 
     def _beyond(self, tracker: Tracker[Placement]) -> bool:
