@@ -96,7 +96,7 @@ MISTAKES = [
     ("onnx-name", "info onnx:resnet5", "no such model", "did you mean onnx:resnet50?"),
     ("dim", "info {g} --dim batch=0", "received 'batch=0'", "NAME=VALUE"),
     ("dim-digit", "info {g} --dim batch=\N{SUPERSCRIPT TWO}", "received 'batch=", "NAME=VALUE"),
-    ("dim-generator", "info {g} --dim batch=8", "option 'dims' is not known", "known: none"),
+    ("dim-generator", "info {g} --dim batch=8", "option 'dims' is not known", "gen:NAME?key=value"),
     (
         "dim-torch",
         "info torch:model.py:make --dim batch=8",

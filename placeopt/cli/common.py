@@ -221,7 +221,7 @@ def load_graph(
 
     check_source(source)
     if holds_sharding(source):
-        raise InputError(f"'{source}' is a sharding problem, no graph: placeopt solve {source}")
+        raise InputError(f"'{source}' is a sharding problem, no graph: give it to placeopt solve")
     return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 

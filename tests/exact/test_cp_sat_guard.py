@@ -415,7 +415,7 @@ def check_assignments():
             (p for p in range(int(problem.work.max()), most + 1) if repeats(problem, p)), None
         )
         found = [
-            _AssignmentModel(problem, index, most).solve(10, 1, 0)
+            _AssignmentModel(problem, index, most).solve(1, seconds=10, seed=0)
             for index in _assignments(problem, problem.num_blocks)
         ]
         assert min((x.period for x in found if x is not None), default=None) == least, problem.name

@@ -244,7 +244,7 @@ def test_run_executes_an_onnx_model(flow, tmp_path, capsys):
         ),
         (
             ["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "modell"],
-            "expected model, dask",
+            "expected one of model, dask",
         ),
         (["profile", "gen:chain-mm?size=16"], "expected a model that can be run"),
         (["profile", "torch:missing.py:make"], "no such file"),
