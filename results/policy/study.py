@@ -627,7 +627,8 @@ def write_page(parts: dict[str, list[Row]]) -> None:
         "",
         "Trained on families of generated graphs and applied to others: see list_scheduler.md; "
         "what seed, search and learning are worth on graphs set apart: ablation.md; what the "
-        "default `solve` gains by them: passes.md; temperatures and shares of moves of walks: "
+        "default `solve` gains by them: passes.md, and with some thousand ops: large_graphs.md; "
+        "temperatures and shares of moves of walks: "
         "walks.md; walks where transfers contend: contention.md.",
         "",
         "## HSDAG's and Liu's workloads, simulated on our cost model",
