@@ -37,6 +37,7 @@ Journal of Computational Physics 104, 1993.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -391,6 +392,9 @@ class _Pace:
     ----------
     least_look : proposals of a walk between two looks at what the kinds of moves gained, at least.
     looks : of a cycle, about.
+    pieces : of the interpreter's switch interval that steps take by the clock, once their pace is
+        known. After each call of a kernel a walk waits so long for another thread that runs Python
+        code; with ten intervals of its own it loses at most one in eleven.
 
     Attributes
     ----------
@@ -405,9 +409,12 @@ class _Pace:
         *,
         least_look: int = 100,
         looks: int = 40,
+        pieces: float = 10.0,
     ) -> None:
         self.tracker, self.walks = evaluator.tracker, walks
-        self.most, self.num_ops = evaluator.chunk, evaluator.problem.num_ops
+        self.piece = pieces * sys.getswitchinterval()
+        self.chunk, self.num_ops = evaluator.chunk, evaluator.problem.num_ops
+        self.most = self.chunk
         self.by_count = self.tracker.budget.evaluations is not None
         self.total, self.began = self.tracker.evaluations_left, self.tracker.elapsed
         self.seconds = self.tracker.seconds_left
@@ -440,6 +447,9 @@ class _Pace:
         # The count decides, so that the walk is reproducible, unless the clock will clearly come
         # first.
         by_count = self.by_count and 4 * self.done >= used * self.total
+        if not by_count:
+            pace = self.done / self.walks / max(self.tracker.elapsed - self.began, 1e-9)
+            self.most = max(self.chunk, int(self.piece * pace))
         self.before, self.share = self.share, self.done / self.total if by_count else used
         whole = self.done / max(self.share, 1e-9)
         if not self.chosen:
