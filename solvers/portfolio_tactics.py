@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.policy.tuned_list import first_policy, passes
+from placeopt.solvers.policy.tuned_list import passes
 from placeopt.solvers.search.cp_sat_start import analyse
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.registry import make_solver
@@ -78,7 +78,7 @@ def _anneal(state: State, part: Tracker[Placement]) -> bool:
 def _passes(state: State) -> Iterator[None]:
     """Climb in the scores of the learned list scheduler."""
     evaluator = BudgetedEvaluator(state.tracker, threads=state.threads)
-    return passes(evaluator, Context(state.problem), first_policy(""), state.rng)
+    return passes(evaluator, Context(state.problem), "", state.rng)
 
 
 SEARCHES: tuple[Tactic, ...] = (

@@ -626,7 +626,8 @@ def write_page(parts: dict[str, list[Row]]) -> None:
     lines += [
         "",
         "Trained on families of generated graphs and applied to others: see list_scheduler.md; "
-        "what seed, search and learning are worth on graphs set apart: ablation.md; what the "
+        "what seed, search and learning are worth on graphs set apart: ablation.md, and on graphs of "
+        "some thousand ops: large_ablation.md; what the "
         "default `solve` gains by them: passes.md, and with some thousand ops: large_graphs.md; "
         "temperatures and shares of moves of walks: "
         "walks.md; walks where transfers contend: contention.md.",

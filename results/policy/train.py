@@ -11,7 +11,7 @@ Rows that are there are kept, with `--again` those of this state of the package.
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
 graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
 the mean of all. Passes are from the sources; applied, the first two are from each end, and a climb
-(`LearnedScheduler.climb`) goes on from the better one. Tried is the mean of the weights over the
+(`climb`) goes on from the better one. Tried is the mean of the weights over the
 last steps. Graphs are of TRAINING's families; weights and temperatures are chosen on those of
 CHOICE. The families of TEST are only read by `apply` and `portfolio`. How the steps are cut into
 runs changes nothing.
@@ -53,6 +53,7 @@ from placeopt.solvers.policy.list_policy import (
     ListPolicy,
     ListSight,
     Pass,
+    climb,
     sights_of,
 )
 from placeopt.solving.registry import make_solver
@@ -119,7 +120,7 @@ def lengths(scheduler: LearnedScheduler) -> list[int]:
     """Return the makespans of SAMPLES passes; the first two, one from each end, take the best
     scores.
     """
-    passes = islice(scheduler.climb(np.random.default_rng(0)), SAMPLES)
+    passes = islice(climb([scheduler], np.random.default_rng(0)), SAMPLES)
     return [int(plan.finish.max()) for plan in passes]
 
 

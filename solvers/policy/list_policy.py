@@ -34,7 +34,7 @@ from placeopt.solvers.policy.list_kernels import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from placeopt.model.arrays import Floats
     from placeopt.model.projection import CostArrays, GraphArrays
@@ -365,35 +365,6 @@ class LearnedScheduler:
         plan = self._ends[way.backward].run(way, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
         return self._read_back(plan) if way.backward else plan
 
-    def climb(self, rng: np.random.Generator) -> Iterator[ListSchedule]:
-        """Yield the schedules of passes without end: first those of the best scores, from each
-        end, then of a climb.
-
-        Gumbel numbers at the policy's temperatures, one for each op and one for each op and device,
-        are added to the scores: a random key, which the policy decodes. A step draws those of
-        some ops anew, in the best key of the end whose best pass is shorter, and stays if the
-        schedule is no longer. Each op is among them with one probability, drawn log-uniformly from
-        that of one op to that of all.
-        """
-        n, k = self.context.problem.compute.shape
-        op_heat, heat = self.policy.heats
-        lengths, keys = [0, 0], [Shift(np.zeros(n), np.zeros((n, k)))] * 2
-        for count in itertools.count():
-            end = count if count < 2 else int(lengths[1] < lengths[0])
-            key = keys[end]
-            if count > 1:
-                again = rng.random(n) < n ** -rng.random()
-                op, device = rng.gumbel(size=(n, 1)), rng.gumbel(size=(n, k))
-                key = Shift(
-                    np.where(again, op_heat * op[:, 0], key.op),
-                    np.where(again[:, None], heat * device, key.device),
-                )
-            plan = self.schedule(Pass(backward=end == 1, shift=key))
-            length = FAR if plan.overflow else int(plan.finish.max())
-            if count < 2 or length <= lengths[end]:
-                lengths[end], keys[end] = length, key
-            yield plan
-
     def gradient(self, lessons: list[tuple[Pass, Floats]]) -> Floats:
         """Return the gradient of the log-probability of the choices of schedules that were drawn,
         in all weights.
@@ -419,6 +390,39 @@ class LearnedScheduler:
         pinned = context.unit_first(plan.device)
         again = context.in_order(np.lexsort((context.position, start)), pinned=pinned)
         return again._replace(overflow=plan.overflow)
+
+
+def climb(
+    schedulers: Sequence[LearnedScheduler], rng: np.random.Generator
+) -> Iterator[ListSchedule]:
+    """Yield schedules without end: those of the best scores, of each scheduler from each end, then
+    those of a climb.
+
+    Gumbel numbers at the policy's temperatures, one for each op and one for each op and device, are
+    added to the scores: a random key, which the policy decodes. A step draws those of some ops
+    anew, in the best key of the scheduler and end whose best pass is shortest, and stays if the
+    schedule is no longer. Each op is among them with one probability, drawn log-uniformly from that
+    of one op to that of all.
+    """
+    n, k = schedulers[0].context.problem.compute.shape
+    ends = [(scheduler, backward) for scheduler in schedulers for backward in (False, True)]
+    lengths, keys = [0] * len(ends), [Shift(np.zeros(n), np.zeros((n, k)))] * len(ends)
+    for count in itertools.count():
+        end = count if count < len(ends) else lengths.index(min(lengths))
+        (scheduler, backward), key = ends[end], keys[end]
+        if count >= len(ends):
+            op_heat, heat = scheduler.policy.heats
+            again = rng.random(n) < n ** -rng.random()
+            op, device = rng.gumbel(size=(n, 1)), rng.gumbel(size=(n, k))
+            key = Shift(
+                np.where(again, op_heat * op[:, 0], key.op),
+                np.where(again[:, None], heat * device, key.device),
+            )
+        plan = scheduler.schedule(Pass(backward=backward, shift=key))
+        length = FAR if plan.overflow else int(plan.finish.max())
+        if count < len(ends) or length <= lengths[end]:
+            lengths[end], keys[end] = length, key
+        yield plan
 
 
 def shapes(encoded: int, turn: int, hidden: int) -> dict[str, tuple[int, ...]]:

@@ -5,8 +5,9 @@ graphs.
 
 Passes schedule from the sources or from the sinks: what is read from its end is a schedule as well.
 The first from each end takes the best scores; further ones add random numbers to them and keep
-those that gain. The weights stay as they are: every pass is a list schedule of at most a few
-milliseconds on some hundred ops. (A policy gradient in them gained less than its interval on
+those that gain. `tuned-list` makes the same first passes with the weights before any training, and
+goes on from the shortest. The weights stay as they are: every pass is a list schedule of at most a
+few milliseconds on some hundred ops. (A policy gradient in them gained less than its interval on
 families set apart, in ten times the time.)
 
 References
@@ -31,7 +32,13 @@ from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.policy.learned_placer import spent
 from placeopt.solvers.policy.list_kernels import FAR
-from placeopt.solvers.policy.list_policy import ListPolicy, trained
+from placeopt.solvers.policy.list_policy import (
+    LearnedScheduler,
+    ListPolicy,
+    climb,
+    sights_of,
+    trained,
+)
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
@@ -69,7 +76,7 @@ class TunedList(SearchSolver):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Make passes for a share of the budget, then walk from the best."""
         evaluator, rng = BudgetedEvaluator(tracker), tracker.rng()
-        for _ in passes(evaluator, Context(problem), first_policy(self.policy), rng):
+        for _ in passes(evaluator, Context(problem), self.policy, rng):
             if tracker.stop() or spent(tracker) >= self.samples:
                 break
         if tracker.solution is not None and not tracker.stop():
@@ -96,17 +103,24 @@ class LearnedList(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the schedules of the best scores, then those of a climb."""
-        scheduler = first_policy(self.policy).scheduler(context)
-        for plan in islice(scheduler.climb(tracker.rng()), self.passes):
+        schedulers = [first_policy(self.policy).scheduler(context)]
+        for plan in islice(climb(schedulers, tracker.rng()), self.passes):
             yield context.fitted(plan)
 
 
 def passes(
-    evaluator: BudgetedEvaluator, context: Context, policy: ListPolicy, rng: np.random.Generator
+    evaluator: BudgetedEvaluator, context: Context, name: str, rng: np.random.Generator
 ) -> Iterator[None]:
-    """Make passes of a policy without end, and value those that are shorter than all before."""
-    shortest = FAR
-    for plan in policy.scheduler(context).climb(rng):
+    """Make passes of the policy that an option names, without end, and value those that are
+    shorter than all before.
+
+    They go on from its first passes or from those of the weights before any training, whichever are
+    shorter: on graphs unlike those that it learned on the policy may have nothing to tell.
+    """
+    shortest, sights = FAR, sights_of(context)
+    before = [] if name == "heft" else [ListPolicy.heft()]
+    policies = [first_policy(name), *before]
+    for plan in climb([LearnedScheduler(one, context, sights) for one in policies], rng):
         length = int(plan.finish.max())
         gains = plan.overflow or length < shortest
         placement = context.fitted(plan) if gains else None

@@ -18,7 +18,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
-from placeopt.solvers.policy.list_policy import ListPolicy, Pass, Shift, trained
+from placeopt.solvers.policy.list_policy import ListPolicy, Pass, Shift, climb, trained
 from placeopt.solving.registry import make_solver
 
 
@@ -177,7 +177,7 @@ def test_a_climb_ends_earlier_than_independent_draws():
         source = f"gen:layered?layers=9&width=8&ccr=3&spread=0.9&seed={seed}"
         context = Context(load(source, "uniform:4"))
         scheduler = trained().scheduler(context)
-        plans = list(islice(scheduler.climb(np.random.default_rng(seed)), 64))
+        plans = list(islice(climb([scheduler], np.random.default_rng(seed)), 64))
         for backward in (False, True):
             greedy = scheduler.schedule(Pass(backward=backward))
             assert plans[backward].start.tolist() == greedy.start.tolist()
@@ -199,6 +199,20 @@ def test_tuning_keeps_its_budget_and_its_first_pass():
         found = [solver.solve(problem, Budget(evaluations=300), seed=1) for _ in range(2)]
         assert all(one.evaluations == 300 and one.value <= first.value for one in found)
         assert found[0].solution == found[1].solution
+
+
+def test_tuning_goes_on_from_the_weights_before_training_where_they_are_better(tmp_path):
+    """A policy that knows nothing takes two passes from the search, and no more."""
+    file = moved(7, size=3.0).save(tmp_path / "nothing.json")
+    problem = load("gen:layered?layers=7&width=7&ccr=2&seed=4", "uniform:4")
+
+    def value(solver, evaluations, **options):
+        made = make_solver(solver, **options)
+        return made.solve(problem, Budget(evaluations=evaluations), seed=0).value
+
+    heft = value("learned-list", 9, policy="heft", passes=2)
+    assert value("learned-list", 99, policy=str(file)) > heft
+    assert value("tuned-list", 99, policy=str(file), samples=1.0) < heft
 
 
 def test_list_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
