@@ -65,7 +65,16 @@ met."""
 
 
 def register(codec: Codec) -> None:
-    """Make a class known to `to_dict`, `from_dict`, `save` and `load`."""
+    """Make a class known to `to_dict`, `from_dict`, `save` and `load`.
+
+    Raises
+    ------
+    InputError
+        If its kind is that of another class.
+    """
+    known = _by_kind.get(codec.kind, codec).cls
+    if (known.__module__, known.__qualname__) != (codec.cls.__module__, codec.cls.__qualname__):
+        raise InputError(f"the kind '{codec.kind}' is {known.__name__}'s; choose another one")
     _by_kind[codec.kind] = codec
     _by_class[codec.cls] = codec
 
