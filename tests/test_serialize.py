@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from placeopt.io import serialize
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
@@ -333,6 +334,36 @@ def test_writing_is_atomic(tmp_path, monkeypatch):
         serialize.save(Placement(np.zeros(5)), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_what_is_no_plain_file_stays_what_it_is(tmp_path):
+    """A link goes on to show where it did, and a pipe does not become a file."""
+    real, link, pipe = (tmp_path / name for name in ("real.json", "link.json", "pipe"))
+    link.symlink_to(real)
+    for text in ("old", "new"):
+        write_text(link, text)
+        assert (real.read_text(), link.is_symlink()) == (text, True)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    write_text(pipe, "text")
+    assert (os.read(reader, 9), pipe.is_fifo()) == (b"text", True)
+    os.close(reader)
+
+
+def test_a_kind_belongs_to_one_class(monkeypatch):
+    """Nobody's class takes the place of another one; a notebook's cell may run twice."""
+    monkeypatch.setattr(serialize, "_by_kind", dict(serialize._by_kind))
+    monkeypatch.setattr(serialize, "_by_class", dict(serialize._by_class))
+
+    def tour():
+        return type("Tour", (), {"__module__": "__main__"})
+
+    for cls in (tour(), tour()):
+        serialize.register(serialize.Codec("tour", cls, vars, vars))
+        assert serialize.to_dict(cls())["format"] == "placeopt/tour"
+    for kind in ("placement", "tour"):
+        with pytest.raises(InputError, match=f"'{kind}' is (Placement|Tour)'s"):
+            serialize.register(serialize.Codec(kind, Budget, vars, vars))
 
 
 def test_too_large_files_are_not_read(tmp_path):

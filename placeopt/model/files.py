@@ -207,20 +207,23 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
-    """Write a file at once; see `write_text`."""
+    """Write a file at once; see `write_text`. Links, devices and pipes stay what they are."""
     path = Path(path)
-    temporary = None
+    place, temporary = Path(os.path.realpath(path)), None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return path
+        place.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(
-            prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent
+            prefix=f".{path.name[:64]}.", suffix=".tmp", dir=place.parent
         )
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp is private; a result file is not
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
