@@ -668,7 +668,7 @@ def write_schedule(
     if not isinstance(outcome, Result) or outcome.solution is None:
         return [], []
     schedule = outcome.solution
-    stem = "schedule" if single else f"schedule-{outcome.solver}"
+    stem = "schedule" if single else f"schedule-{outcome.solver.replace('/', '-')}"
     files, skipped = [], []
     # a picture takes longer than a signal leaves
     drawn = () if interrupt.received() else ((".png", draw_pipeline),)

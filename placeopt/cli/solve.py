@@ -207,7 +207,8 @@ class SolveReport:
         if self.folder is None:
             return
         try:
-            save(result, self.folder / "results" / f"{result.solver}.json")
+            name = result.solver.replace("/", "-")  # a plug-in's may be any text
+            save(result, self.folder / "results" / f"{name}.json")
         except InputError as error:
             self.unwritten = str(error)
 
