@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import placeopt as po
-from placeopt.cli import main
+from placeopt.cli import common, main
+from placeopt.cli.solve import SolveReport
 from placeopt.instances.clusters import EXAMPLE
 from placeopt.solving.registry import register
 
@@ -641,3 +642,23 @@ def test_solve_explains_its_tactics(capsys, problem_file):
     assert (code, plain[0]) == (0, 0)
     assert "tactics of cp-sat" not in plain[1]
     assert "best: cp-sat" in out
+
+
+def test_brackets_are_shown_as_they_are(capsys):
+    """Names and docstrings of others are no markup, which could be none, or vanish."""
+    view = common.table("solver")
+    view.add_row("[final] of [/tmp]")
+    common.say("net[final]", "[/tmp]")
+    common.say(view)
+    words = ["net[final]", "[/tmp]", "solver", "[final]", "of", "[/tmp]"]
+    assert capsys.readouterr().out.split() == words
+
+
+def test_a_result_stays_in_its_folder(problem_file, tmp_path):
+    """Whatever a plug-in calls itself."""
+    result = po.solve(po.load(problem_file), "heft")
+    report = SolveReport(tmp_path / "out", single=True, json=False, own=False, explain=False)
+    report.save_result(dataclasses.replace(result, solver="../lab/heft"))
+    assert [str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*heft*")] == [
+        "out/results/..-lab-heft.json"
+    ]

@@ -226,18 +226,26 @@ def load_graph(
 
 
 def console(*, quiet: bool = False, stderr: bool = False) -> Console:
-    """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
+    """Return a console for people: plain text, and as wide as needed, when it is not a terminal.
+
+    Brackets are brackets: names and messages are not ours.
+    """
     from rich.console import Console
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(
-        width=None if terminal else 140, highlight=False, emoji=False, quiet=quiet, stderr=stderr
+        width=None if terminal else 140,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        quiet=quiet,
+        stderr=stderr,
     )
 
 
-def say(*words: Any, markup: bool = True) -> None:
-    """Print something for people; `markup` is off for texts that are not ours."""
-    console().print(*words, markup=markup)
+def say(*words: Any) -> None:
+    """Print something for people."""
+    console().print(*words)
 
 
 def table(*headings: str, **options: Any) -> Table:
@@ -261,9 +269,9 @@ def progress(quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.fields[what]:>16}"),
+        TextColumn("{task.fields[what]:>16}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", what="", total=None)

@@ -88,12 +88,12 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
         common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
     say = common.say
-    say(f"{spec.name}: {spec.summary}", markup=False)
-    say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}", markup=False)
+    say(f"{spec.name}: {spec.summary}")
+    say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}")
     if spec.paper:
-        say(f"paper: {spec.paper}", markup=False)
+        say(f"paper: {spec.paper}")
     if spec.use:
-        say(f"use it {spec.use}", markup=False)
+        say(f"use it {spec.use}")
     if not rows:
         say("it has no options")
         return
@@ -167,7 +167,7 @@ def generators_command(
         return
     if name is not None:
         ((summary, options),) = found.values()
-        common.say(f"gen:{names[0]}: {summary}", markup=False)
+        common.say(f"gen:{names[0]}: {summary}")
         view = common.table("option", "default")
         for key, value in options.items():
             view.add_row(key, str(value))

@@ -348,7 +348,7 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
 def _print(planned: Planned) -> None:
     say = common.say
     if planned.plan is None or planned.price is None:
-        say(f"no plan: {_why_none(planned)}", markup=False)
+        say(f"no plan: {_why_none(planned)}")
         return
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(

@@ -289,8 +289,7 @@ def shapes_command(
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
     common.say(table)
     common.say(
-        "options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0",
-        markup=False,
+        "options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0"
     )
 
 
@@ -722,7 +721,7 @@ def print_stages(shown: ScheduledSource) -> None:
     """Print the stages of a model, one line each."""
     assert shown.model is not None
     if shown.model.costs:
-        common.say(shown.model.costs, markup=False)
+        common.say(shown.model.costs)
     table = _framed_table(
         f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
         "micro-batch)",
@@ -738,8 +737,8 @@ def print_stages(shown: ScheduledSource) -> None:
             str(row.stage),
             row.device,
             str(row.num_ops),
-            row.first.replace("[", "\\["),
-            row.last.replace("[", "\\["),
+            row.first,
+            row.last,
             shown.time(row.forward),
             shown.time(row.backward),
             common.gib_text(row.resident),
@@ -768,8 +767,7 @@ def print_memory(model: ModelCut, schedule: PipelineSchedule) -> None:
         limit = int(placed.capacity[d])
         room = f" of {common.gib_text(limit)}" if limit < UNLIMITED else ""
         common.say(
-            f"  {placed.device_names[d]}: {told} = {common.gib_text(sum(kept) + peak)}{room}",
-            markup=False,
+            f"  {placed.device_names[d]}: {told} = {common.gib_text(sum(kept) + peak)}{room}"
         )
 
 
@@ -810,7 +808,7 @@ def print_report(
             table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
     common.say(table)
     for line in lines:
-        common.say(line, markup=False)
+        common.say(line)
     winner = _schedule_of(outcomes[best])
     if shown.model is not None and winner is not None:
         print_memory(shown.model, winner)
@@ -895,14 +893,13 @@ def print_choice(chosen: JointResult) -> None:
     common.say(
         f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); a better "
         f"schedule of these cuts could save {chosen.gap_of_cuts:.2%} of the step at most, another "
-        f"cut {chosen.gap:.2%}",
-        markup=False,
+        f"cut {chosen.gap:.2%}"
     )
-    common.say(f"runner-up: {chosen.why}", markup=False)
+    common.say(f"runner-up: {chosen.why}")
 
 
 def print_files(objects: list[Data]) -> None:
     """Say what was written, and why the rest was not."""
     for key, word in (("files", "wrote"), ("skipped", "left out")):
         for said in dict.fromkeys(line for data in objects for line in data.get(key, ())):
-            common.say(f"{word} {said}", markup=False)
+            common.say(f"{word} {said}")

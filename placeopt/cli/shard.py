@@ -222,7 +222,7 @@ def _print(model: ShardingModel, result: Result[Any], data: Data) -> None:
     say, problem = common.say, model.problem
     text = objective_of(problem).text
     if result.solution is None:
-        say(f"{result.status}: {result.message}", markup=False)
+        say(f"{result.status}: {result.message}")
         return
     say(_table(data))
     word = "step" if model.training else "forward pass"
@@ -257,7 +257,7 @@ def _table(data: Data) -> Any:
     most_rows = 40
     for row in summarised(data["parameters"] or data["table"], most_rows):
         view.add_row(
-            *(str(row[key]).replace("[", "\\[") for key in ("name", "count", "torch", "jax")),
+            *(str(row[key]) for key in ("name", "count", "torch", "jax")),
             common.bytes_text(row["bytes"]),
         )
     return view
@@ -298,4 +298,4 @@ def describe_problem(source: str, *, json: bool) -> None:
         common.print_json(data)
         return
     for key, value in data.items():
-        common.say(f"{key.replace('_', ' ')}: {value}", markup=False)
+        common.say(f"{key.replace('_', ' ')}: {value}")

@@ -138,7 +138,7 @@ def verify_command(
         _report(problem, certificate, out, json=json)
         warning = over_limit(problem, given.solution, certificate.queue)
         if warning and certificate.feasible and not json:
-            common.say(warning, markup=False)
+            common.say(warning)
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():
@@ -161,7 +161,7 @@ def _check_again(
         say = common.say
         say("the certificate holds" if not differences else "the certificate does not hold:")
         for line in differences:
-            say(f"  {line}", markup=False)
+            say(f"  {line}")
     return 1 if differences else 0
 
 
@@ -197,7 +197,7 @@ def _write_proof(
     if data["value"] != certificate.value:  # of all micro-batches of a pattern
         shown += f" of {text(data['value'])} for a whole pattern"
     believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
-    common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
+    common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}")
 
 
 def _print_certificate(problem: Any, certificate: Certificate) -> None:
@@ -214,7 +214,7 @@ def _print_certificate(problem: Any, certificate: Certificate) -> None:
     say(f"not valid: {len(certificate.violations)} violation(s)")
     max_lines = 20
     for line in certificate.violations[:max_lines]:
-        say(f"  {line}", markup=False)
+        say(f"  {line}")
     if len(certificate.violations) > max_lines:
         say(f"  ... and {len(certificate.violations) - max_lines} more")
 
@@ -270,7 +270,7 @@ def evaluate_command(
     if execution is not None:
         _print_execution(execution)
     if data["warning"]:
-        common.say(data["warning"], markup=False)
+        common.say(data["warning"])
 
 
 def _execution(problem: Any, placement: Any, queue: str | None) -> Any:

@@ -319,14 +319,14 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
         say(f"infeasible: {comparison.report.infeasible}")
     say(table(comparison))
     for note in _remarks(comparison):
-        say(note, markup=False)
+        say(note)
     winner = comparison.winner
     if winner is not None:
         _print_best(comparison, winner, own=own)
         for path in files:
             say(f"wrote {path}")
     elif all(result.status == "unknown" for result in comparison.results):
-        say(why_none(problem), markup=False)
+        say(why_none(problem))
 
 
 def _remarks(comparison: SolverComparison) -> Iterator[str]:
@@ -360,9 +360,9 @@ def _print_best(comparison: SolverComparison, winner: Result[Any], *, own: bool)
         say(_alone(comparison, winner))
     warning = over_limit(problem, winner.solution, winner.queue)
     if warning:
-        say(warning, markup=False)
+        say(warning)
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
-        say(line, markup=False, soft_wrap=True)  # holds a command to copy
+        say(line, soft_wrap=True)  # holds a command to copy
 
 
 def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:

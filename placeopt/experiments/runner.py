@@ -144,7 +144,8 @@ class LiveReporter:
         self._task = self._bar.add_task("cells", total=summary.total - summary.skipped)
         for row in known:
             self._note(row)
-        self._live = Live(self._view(), console=Console(stderr=True), refresh_per_second=4)
+        console = Console(stderr=True, markup=False)
+        self._live = Live(self._view(), console=console, refresh_per_second=4)
         self._live.start()
 
     def finished(self, summary: StudySummary, row: Row) -> None:
