@@ -26,6 +26,7 @@ import numpy as np
 from placeopt.io.body import FRACTION
 from placeopt.io.serialize import to_dict
 from placeopt.model.arrays import MAX_SUM
+from placeopt.model.bound import plain_number
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest, write_bytes
 from placeopt.model.objective import objective_of
@@ -85,9 +86,7 @@ class Certificate(Shown):
 
     def __post_init__(self) -> None:
         for key in _TICKS:
-            number = getattr(self, key)
-            if isinstance(number, Fraction) and number.denominator == 1:
-                object.__setattr__(self, key, int(number))
+            object.__setattr__(self, key, plain_number(getattr(self, key)))
 
     @property
     def feasible(self) -> bool:

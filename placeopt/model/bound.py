@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from numbers import Rational
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
@@ -14,6 +15,12 @@ from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+
+def plain_number(value: Any) -> Any:
+    """Return a whole number, of numpy or a fraction, say, as an int; anything else as it is."""
+    whole = isinstance(value, Rational) and value.denominator == 1
+    return int(value) if whole else value
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +41,11 @@ class BoundReport(Shown):
     bounds: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     infeasible: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", plain_number(self.value))
+        bounds = {method: plain_number(value) for method, value in self.bounds.items()}
+        object.__setattr__(self, "bounds", bounds)
 
     def shown(self) -> dict[str, str]:
         """Return the best bound, and which others were tried."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from placeopt.model.bound import plain_number
 from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from placeopt.model.bound import BoundReport
 
     Number = int | float | Fraction
@@ -154,9 +156,7 @@ class Result(Shown, Generic[SolutionT]):
         if (self.solution is None) != (self.value is None):
             raise InputError("a result has both a solution and a value, or neither")
         for key in ("value", "lower_bound"):
-            number = getattr(self, key)
-            if isinstance(number, Fraction) and number.denominator == 1:
-                object.__setattr__(self, key, int(number))
+            object.__setattr__(self, key, plain_number(getattr(self, key)))
         if self.value is not None and self.lower_bound > self.value:
             raise SolverError(
                 f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value "

@@ -216,7 +216,8 @@ class PluginTracker(Generic[SolutionT]):
         whole, objective = self.__whole, self.__objective
         try:
             own = restated(solution, whole.problem, objective)
-            if type(own) in (tuple, np.ndarray):  # arrays have a `device` of their own
+            if type(own) in (tuple, np.ndarray) and objective.kind == "placement":
+                # arrays have a `device` of their own
                 raise TypeError(f"expected a Placement, received {type(solution).__name__}")
             finished = objective.finish(whole.problem, own)
         except SolverError:
@@ -413,8 +414,8 @@ def restated(solution: Any, problem: Any, objective: Any) -> Any:
     this package alone.
 
     Every part is read once. A solution that holds its problem gets `problem`, and what its class
-    lists in `claims` is left out. Solutions of an objective with a class that is not of this
-    package are copied as that class sees fit.
+    lists in `claims` is left out. Where the class of solutions, or of the problem, is not of this
+    package, solutions are copied as they see fit.
 
     Raises
     ------
@@ -422,7 +423,10 @@ def restated(solution: Any, problem: Any, objective: Any) -> Any:
         If it is made of anything else.
     """
     expected = getattr(objective, "solution_class", None)
-    if expected is not None and _class_here(expected) is not expected:
+    foreign = problem is not None and _class_here(type(problem)) is None
+    if expected is not None:
+        foreign = _class_here(expected) is not expected
+    if foreign:
         return copy.deepcopy(solution)
     return _restated(solution, problem)
 

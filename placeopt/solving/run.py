@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Rational
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import (
@@ -452,6 +452,11 @@ def _checked(tracker: Tracker[Any], finished: Finished) -> Any:
         raise SolverError(
             f"solver '{tracker.solver}' found a solution that is not valid: "
             f"{finished.violations[0]}"
+        )
+    if not isinstance(finished.value, Rational) or finished.value < 0:
+        raise SolverError(
+            f"the objective of '{tracker.problem.name}' gives a value of {finished.value!r:.40}: "
+            "expected whole ticks, 0 or more"
         )
     if finished.value < tracker.lower_bound:
         raise SolverError(

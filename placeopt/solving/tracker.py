@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 
+from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
 from placeopt.model.files import one_line
 from placeopt.model.result import Budget, Result, SolutionT, TracePoint
@@ -41,11 +42,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-
-
-def _plain(value: Any) -> Any:
-    """Return an integer of numpy as one of Python, anything else as it is."""
-    return int(value) if isinstance(value, np.integer) else value
 
 
 class Tracker(Generic[SolutionT]):
@@ -178,7 +174,7 @@ class Tracker(Generic[SolutionT]):
         if self.closed or (self.value is not None and value >= self.value):
             return False
         before = self.value
-        self.value, self.solution = _plain(value), solution
+        self.value, self.solution = plain_number(value), solution
         part = 1.0 if not before else float((before - self.value) / before)
         self.gained = self.gained[0] + part, self.gained[1]
         self._note()
@@ -189,7 +185,7 @@ class Tracker(Generic[SolutionT]):
         if self.closed or value <= self.lower_bound:
             return False
         before = self.lower_bound
-        self.lower_bound, self.bound_method = _plain(value), method
+        self.lower_bound, self.bound_method = plain_number(value), method
         part = float((self.lower_bound - before) / (self.value or self.lower_bound))
         self.gained = self.gained[0], self.gained[1] + part
         self._note()
