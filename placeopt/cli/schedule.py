@@ -247,7 +247,15 @@ def _solvers(names: list[str], repetend_size: int, settings: Data) -> list[Any]:
     if settings and len(names) > 1:
         raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
     sizes = {"repetend": {"size": repetend_size}}
-    return [make_solver(name, "pipeline", **sizes.get(name, {}) | settings) for name in names]
+    return [_solver(name, sizes.get(name, {}) | settings) for name in names]
+
+
+def _solver(name: str, options: Data) -> Any:
+    """Return a solver, or why a plug-in cannot be used: the others go on."""
+    try:
+        return make_solver(name, "pipeline", **options)
+    except SolverError as error:
+        return error
 
 
 def shapes_command(
@@ -416,6 +424,8 @@ def _run_all(
         try:
             if interrupt.received():
                 raise Refused("interrupted before its turn")
+            if isinstance(solver, SolverError):
+                raise solver
             announce(solver.name)
             outcomes.append(
                 schedule_result(

@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, SolverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class Option:
         """Whether a value of the right type is allowed."""
         if self.choices is not None:
             return value in self.choices
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if not issubclass(type(value), Real) or isinstance(value, bool):
             return True
         return (
             not math.isnan(value)  # which keeps no limits
@@ -86,7 +87,19 @@ def option(
 
 
 def declared_options(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Option | None]]:
-    """Return the options of a solver class by name: its fields and their constraints, in order."""
+    """Return the options of a solver class by name: its fields and their constraints, in order.
+
+    Raises
+    ------
+    SolverError
+        If the class was not made a dataclass: its options would be what `option` returns.
+    """
+    for key, value in vars(cls).items():
+        if isinstance(value, dataclasses.Field):
+            raise SolverError(
+                f"solver class '{cls.__qualname__}': write @dataclass(frozen=True) above it, "
+                f"since it has the option '{key}'"
+            )
     if not dataclasses.is_dataclass(cls):
         return {}
     return {

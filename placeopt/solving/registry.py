@@ -16,6 +16,7 @@ from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line
 from placeopt.model.objective import added_objectives
 from placeopt.solving.options import declared_options
+from placeopt.solving.plugin import declared
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
@@ -303,7 +304,6 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
             raise InputError(f"solver '{name}' has no option '{key}'; {did_you_mean(key, known)}")
     try:
         solver = cls(**options)
-        named = isinstance(getattr(solver, "name", None), str)
     except InputError:
         raise
     except TypeError as error:
@@ -314,10 +314,7 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
         raise SolverError(
             f"solver '{name}' cannot be made: {type(error).__name__}: {error}"
         ) from error
-    if not named:
-        raise SolverError(
-            f"solver '{name}' ({cls.__module__}:{cls.__qualname__}) has no attribute `name`"
-        )
+    declared(solver)
     return solver  # type: ignore[no-any-return]
 
 

@@ -370,7 +370,7 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
     protocol only; that there is no solution is a claim where it is raised, too.
     """
     try:
-        if hasattr(solver, "search"):
+        if callable(getattr(solver, "search", None)):
             returned = solver.search(face.problem, face)
             if face.value is None and not isinstance(returned, bool | None):
                 raise SolverError(

@@ -160,12 +160,24 @@ class Late:
         raise RuntimeError("out of order")
 
 
-def test_a_solver_that_fails_takes_no_other_along(capsys: pytest.CaptureFixture[str]):
+@register("unmade-pipeline", kind="pipeline", objectives=("period",))
+class Unmade:
+    """Cannot be made."""
+
+    name, kernels = "unmade-pipeline", 5
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("late-pipeline", "out of order"), ("unmade-pipeline", "cannot be read")]
+)
+def test_a_solver_that_fails_takes_no_other_along(
+    name: str, why: str, capsys: pytest.CaptureFixture[str]
+):
     """The others' schedules are shown, and why one has none; alone it ends with exit code 3."""
     source = "shape:V?devices=2"
-    code, out, _ = output(capsys, "schedule", source, "-s", "late-pipeline,1f1b", "-n", "4")
-    assert (code, "skipped late-pipeline: " in out, "out of order" in out) == (0, True, True)
-    code, out, err = output(capsys, "schedule", source, "-s", "late-pipeline", "-n", "4")
+    code, out, _ = output(capsys, "schedule", source, "-s", f"{name},1f1b", "-n", "4")
+    assert (code, f"skipped {name}: " in out, why in out) == (0, True, True)
+    code, out, err = output(capsys, "schedule", source, "-s", name, "-n", "4")
     assert (code, out, err.count("\n")) == (3, "", 1)
 
 

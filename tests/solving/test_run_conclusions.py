@@ -19,10 +19,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
 
+from placeopt.cli.comparison import chosen_solvers
 from placeopt.model.errors import InputError, MissingExtraError, SolverError
-from placeopt.model.objective import objective_of
+from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, TracePoint
+from placeopt.solving import registry
+from placeopt.solving.options import option
 from placeopt.solving.plugin import declared, lent, restated, settled
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import _conclude, run
@@ -177,3 +180,59 @@ def test_errors_come_back_from_other_processes():
     for error in (InputError("x"), SolverError("x"), MissingExtraError("onnx", "onnx", "reading")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3.5, -1, np.float64(3)])
+def test_what_an_objective_finds_is_whole_ticks(value):
+    """Somebody's objective that finds anything else is named: nothing could be compared with it."""
+    tracker = Tracker("tried", problem_of(), Budget(seconds=60))
+    tracker.value, tracker.solution = VALUE, Placement(GOOD)
+    stub = SimpleNamespace(name="stub", finish=lambda problem, solution: Finished(value, "", ()))
+    with pytest.raises(SolverError, match=r"a value of .*: expected whole ticks"):
+        _conclude(tracker, stub)
+
+
+def test_an_option_may_be_called_search():
+    """A solver that keeps to the protocol is called by its `solve`, whatever its options are."""
+
+    class Tabu:
+        name, search = "tabu", "tabu"
+
+        def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+            return SimpleNamespace(solution=Placement(GOOD))
+
+    assert run(problem_of(), Tabu(), Budget(seconds=5)).value == VALUE
+
+
+@pytest.mark.parametrize("odd", [{"kernels": 5}, {"kernels": None}, {"endless": property(int)}])
+def test_what_cannot_be_read_is_told_when_a_solver_is_made(odd, monkeypatch):
+    """A comparison and a grid name it, and go on with the others."""
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_classes", {})
+    registry.register("odd")(type("Odd", (), {"name": "odd", **odd}))
+    solvers, broken = chosen_solvers(problem_of(), ["odd", "heft"], {})
+    assert ([name for name, _ in solvers], broken[0].solver) == (["heft"], "odd")
+    assert "kernels cannot be read" in broken[0].message
+
+
+def test_numbers_of_numpy_keep_their_range():
+    """As options of somebody's solver they are checked like others."""
+
+    @dataclass(frozen=True)
+    class Limited(Plugin):
+        share: float = option(0.5, low=0.0, high=1.0, meaning="share")
+
+    assert Limited(share=np.float32(1)).share == 1
+    for share in (np.float32(7), np.int64(-1)):
+        with pytest.raises(InputError, match="option share: expected at least 0 and at most 1"):
+            Limited(share=share)
+
+
+def test_a_class_that_is_no_dataclass_has_no_options():
+    """Its author is told, where options were told to be no numbers."""
+
+    class Forgotten(Plugin):
+        share: float = option(0.5, meaning="share")
+
+    with pytest.raises(SolverError, match=r"Forgotten': write @dataclass\(frozen=True\) above it"):
+        Forgotten()
