@@ -52,9 +52,9 @@ def first_run(group: str) -> Callable[[], None]:
 
 def __getattr__(name: str) -> Any:
     """Return the registered solver class called `name` (CapWords), imported on demand."""
-    from placeopt.solving.registry import solver_class, specs
+    from placeopt.solving.registry import known_specs, solver_class
 
-    for spec in specs().values():
+    for spec in known_specs().values():
         if spec.target.rpartition(":")[2] == name:
             return solver_class(spec.name, spec.kind)
     raise AttributeError(f"module 'placeopt.solvers' has no attribute {name!r}")

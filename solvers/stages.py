@@ -12,7 +12,7 @@ from placeopt.model.graph import depths
 from placeopt.model.placement import Placement
 from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.deadline import is_large
-from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.registry import make_solver, spec_of
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Stages:
 
     def registered(self, name: str) -> bool:
         """Whether a solver is registered and takes the objective."""
-        spec = specs("placement").get(name)
+        spec = spec_of(name, "placement")
         return spec is not None and self.evaluator.objective.name in spec.accepted
 
     def _compiled(self, name: str, kernels: Sequence[str]) -> bool:

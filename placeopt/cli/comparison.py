@@ -13,7 +13,7 @@ from placeopt.model.objective import compared_solvers, objective_of
 from placeopt.model.result import Budget
 from placeopt.solving.bound import bound
 from placeopt.solving.compilation import early_start, kernels_of, ready
-from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.registry import make_solver
 from placeopt.solving.run import best_so_far, check_accepts, run
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ def chosen_solvers(
         raise InputError(
             "--option and --policy-file need exactly one --solver, to know which one they configure"
         )
-    if not named:
-        known = specs(objective.kind)
-        named = [name for name in compared_solvers(problem) if name in known]
+    named = named or compared_solvers(problem)
     solvers: list[tuple[str, Any]] = []
     broken: list[SolverFailure] = []
     for name in dict.fromkeys(named):

@@ -20,7 +20,7 @@ from placeopt.solving.plugin import declared
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from placeopt.model.result import Budget, Result
     from placeopt.solving.tracker import OnProgress
@@ -122,7 +122,7 @@ def register(
 
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
-        known = _known().get(name)
+        known = known_specs().get(name)
         if known is not None and (known.target != target or target in _own_targets()):
             raise InputError(
                 f"solver name '{name}' is taken by {known.target}; choose another name"
@@ -148,15 +148,29 @@ def _summary_of(cls: type) -> str:
 
 
 def specs(kind: str | None = None) -> dict[str, SolverSpec]:
-    """Return the registered solvers by name; of one problem kind, or of all."""
-    found = _known()
+    """Return the registered solvers by name; of one problem kind, or of all. What kind broken ones
+    are of nobody knows.
+    """
+    found = known_specs()
     for point in _entry_points():
         if point.name not in found:
             found[point.name] = _spec_of_entry_point(point)
-    return {name: spec for name, spec in found.items() if kind in (None, spec.kind)}
+    return {name: x for name, x in found.items() if kind in (None, x.kind) or x.broken}
 
 
-def _known() -> dict[str, SolverSpec]:
+def spec_of(name: str, kind: str) -> SolverSpec | None:
+    """Return what is known of a solver, None if there is none.
+
+    No package of others is imported but the one that names it: that may take long, or fail.
+    """
+    known = known_specs().get(name)
+    if known is not None and known.kind == kind:
+        return known
+    named = (_spec_of_entry_point(point) for point in _entry_points() if point.name == name)
+    return next((spec for spec in named if spec.kind == kind or spec.broken), None)
+
+
+def known_specs() -> dict[str, SolverSpec]:
     """Return the solvers of placeopt and those registered in this process; no entry point is looked
     up.
     """
@@ -217,6 +231,8 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
     """
     try:
         cls = point.load()
+        if point.name in _registered:  # its module says of what kind it is, and what it takes
+            return _registered[point.name]
         return SolverSpec(
             point.name,
             point.value,
@@ -245,15 +261,10 @@ def solver_class(name: str, kind: str = "placement") -> type:
     SolverError
         If it belongs to a plug-in that cannot be imported.
     """
-    spec = _known().get(name)
-    if spec is None or spec.kind != kind:
-        # now with the entry points of other packages, which take longer to find
-        spec = specs().get(name)
-        if spec is None or not (spec.kind == kind or spec.broken):
-            raise InputError(
-                f"solver '{name}' is not known for {kind} problems; "
-                f"{did_you_mean(name, sorted(specs(kind)))}"
-            )
+    spec = spec_of(name, kind)
+    if spec is None:
+        hint = did_you_mean(name, sorted(specs(kind)))
+        raise InputError(f"solver '{name}' is not known for {kind} problems; {hint}")
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
     return _classes.get(name) or _attribute(spec.target)
@@ -279,12 +290,18 @@ def solver_version(name: str, kind: str = "placement") -> str:
     package = cls.__module__.partition(".")[0]
     if package == "placeopt":
         return __version__
-    for distribution in importlib.metadata.packages_distributions().get(package, ()):
+    for distribution in _distributions().get(package, ()):
         return f"{distribution} {importlib.metadata.version(distribution)}"
     for point in _entry_points():
         if point.name == name and point.dist is not None:
             return f"{point.dist.name} {point.dist.version}"
     return ""
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return who brings which package: all files of all that is installed are looked at."""
+    return importlib.metadata.packages_distributions()
 
 
 def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
@@ -332,7 +349,7 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
     not say.
     """
     target = f"{type(solver).__module__}:{type(solver).__qualname__}"
-    found = [spec for spec in _known().values() if spec.target == target]
+    found = [spec for spec in known_specs().values() if spec.target == target]
     if not found:
         declared = getattr(solver, "objectives", None)
         if declared is None or getattr(solver, "kind", kind) != kind:

@@ -14,7 +14,7 @@ import numpy as np
 from placeopt.model.errors import InputError
 from placeopt.model.result import Budget
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.registry import make_solver, spec_of, specs
 from placeopt.solving.run import run
 from placeopt.streams.simulator import DegreePolicy, Episode, simulate, simulate_many
 
@@ -159,9 +159,9 @@ def solver_options(text: str) -> tuple[str, dict[str, Any]]:
         If the name is unknown or the parameter has the wrong form.
     """
     name, colon, parameter = text.partition(":")
-    known = specs("jobs")
-    if name not in known:
-        raise InputError(f"policy '{name}' is not known; known: {', '.join(sorted(known))}")
+    if spec_of(name, "jobs") is None:
+        known = ", ".join(sorted(specs("jobs")))
+        raise InputError(f"policy '{name}' is not known; known: {known}")
     if not colon:
         return name, {}
     if name not in _PARAMETERS:

@@ -17,7 +17,7 @@ from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.registry import make_solver, spec_of, specs
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class BatchSearch(MeasuringSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start != RANDOM and self.start not in specs("placement"):
+        if self.start != RANDOM and spec_of(self.start, "placement") is None:
             known = ", ".join(sorted(specs("placement")))
             raise InputError(
                 f"{self.name}: start must be 'random' or the name of a solver ({known}), "
@@ -136,7 +136,8 @@ def _proposed(
     placement) if it finds one.
     """
     tracker, objective = evaluator.tracker, evaluator.objective
-    if name != RANDOM and objective.name not in specs("placement")[name].accepted:
+    spec = None if name == RANDOM else spec_of(name, "placement")
+    if spec is not None and objective.name not in spec.accepted:
         name = STARTERS.get(objective, RANDOM)
     if name == RANDOM or tracker.stop():
         return

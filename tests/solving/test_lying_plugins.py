@@ -21,13 +21,16 @@ import reference
 from contract_problems import other_problems
 
 import placeopt.model.objective as objectives
+import placeopt.solvers
 import placeopt.solving.run as run_module
+from placeopt.cli.comparison import chosen_solvers
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasibleProblemError, InputError, SolverError
 from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, Result, TracePoint
+from placeopt.solving import registry
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import (
     accepted_objectives,
@@ -741,6 +744,46 @@ def test_packages_that_cannot_be_used_do_not_stop_the_others(tmp_path, monkeypat
     found = specs()
     assert "SystemExit: 3" in found["exits"].broken
     assert "expected objectives as a tuple of names" in found["spelled"].broken
+
+
+def test_a_class_that_registers_itself_is_what_it_says(tmp_path, monkeypatch):
+    """An entry point names a class whose module registers it for pipelines: it is found at once."""
+    site = tmp_path / "piped-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: piped\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text("[placeopt.solvers]\npiped = piped_solver:Solver\n")
+    (tmp_path / "piped_solver.py").write_text(
+        "import placeopt as po\n"
+        "@po.register('piped', kind='pipeline', objectives=('period',))\n"
+        "class Solver:\n"
+        "    name = 'piped'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_classes", {})
+    assert make_solver("piped", "pipeline").name == "piped"
+    assert specs("pipeline")["piped"].objectives == ("period",)
+
+
+def test_packages_of_others_are_imported_where_they_are_named(tmp_path, monkeypatch):
+    """What they do then, and how long it takes, is not on the clock of those who do not ask."""
+    site = tmp_path / "heavy-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text(
+        "[placeopt.solvers]\nheavy = heavy_solver:Solver\nother = other_solver:Solver\n"
+    )
+    for name in ("heavy", "other"):
+        (tmp_path / f"{name}_solver.py").write_text(f"class Solver:\n    name = '{name}'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    solvers, _ = chosen_solvers(problem_of(), [], {})
+    run(problem_of(), dict(solvers)["portfolio"], Budget(evaluations=20))
+    assert not hasattr(placeopt.solvers, "nobody")
+    assert "heavy_solver" not in sys.modules
+    assert make_solver("heavy").name == "heavy"
+    assert "other_solver" not in sys.modules
+    assert {"heavy", "other"} <= specs().keys()
+    assert "other_solver" in sys.modules
 
 
 def test_objectives_are_a_tuple():

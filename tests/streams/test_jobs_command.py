@@ -161,3 +161,16 @@ def test_a_policy_that_fails_takes_no_other_along(capsys):
     assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
     assert (code, err.count("\n")) == (3, 1)
     assert "policy 'silent-degree' gave no episode" in err
+
+
+def test_a_package_that_cannot_be_imported_takes_no_other_along(capsys, tmp_path, monkeypatch):
+    """It is named as that, not as a policy that nobody knows."""
+    site = tmp_path / "gone-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text("[placeopt.solvers]\ngone = nosuchmodule:Solver\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = run(capsys, SOURCE, "-p", "gone,max-degree", "--json")
+    assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
+    assert (code, err.count("\n")) == (3, 1)
+    assert "solver 'gone' cannot be imported from nosuchmodule:Solver" in err
