@@ -27,7 +27,9 @@ import inspect
 import itertools
 import json
 import math
+import pickle
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +39,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line, read_toml
+from placeopt.model.objective import registered_objective, take_objective
+from placeopt.solving.registry import make_solver, registered_solver, solver_version, take_solver
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
@@ -150,6 +154,22 @@ class Cell:
         budget, last = ("seconds", "evaluations", "target"), ("training", "fields")
         own = plain(self, but=(*budget, *last, "folder", "keep_placement", "hard_timeout"))
         return {**own, "budget": plain(self, *budget), **plain(self, *last)}
+
+    def __getstate__(self) -> tuple[dict[str, Any], bytes]:
+        """Take along what was registered in this process alone: another one is to run the cell."""
+        from joblib.externals.loky.backend.reduction import dumps
+
+        own = registered_solver(self.solver), registered_objective(self.kind, self.objective)
+        return vars(self), bytes(dumps(own))
+
+    def __setstate__(self, state: tuple[dict[str, Any], bytes]) -> None:
+        vars(self).update(state[0])
+        with suppress(Exception):  # of a module that is not there: the cell says what is missing
+            solver, objective = pickle.loads(state[1])
+            if solver is not None:
+                take_solver(*solver)
+            if objective is not None:
+                take_objective(objective)
 
 
 def load_study(path: str | Path) -> Study:
@@ -354,7 +374,6 @@ def _checked(name: str, kind: str, options: dict[str, Any], problem: Any) -> lis
 
     A broken plug-in is not refused: its cells will say what is wrong, and the others go on.
     """
-    from placeopt.solving.registry import make_solver, solver_version
     from placeopt.solving.run import check_accepts
 
     try:

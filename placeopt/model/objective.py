@@ -376,15 +376,33 @@ def register_objective(objective: Objective) -> None:
     Raises
     ------
     InputError
-        If the name is taken.
+        If the name is taken by one of this package, or by one of another class.
     """
     key = objective.kind, objective.name
-    if key in _targets and _targets[key] is not objective:
+    known = _targets.get(key, objective)
+    if key in _ours or _class_name(known) != _class_name(objective):
         raise InputError(
             f"objective '{objective.name}' of {objective.kind} problems is taken; choose another "
             "name"
         )
     _targets[key] = objective
+
+
+def _class_name(objective: Any) -> str:
+    return f"{type(objective).__module__}:{type(objective).__qualname__}"
+
+
+def registered_objective(kind: str, name: str) -> Objective | None:
+    """Return an objective that `register_objective` was given in this process, None for others."""
+    found: Any = _targets.get((kind, name))
+    return None if (kind, name) in _ours else found  # type: ignore[no-any-return]
+
+
+def take_objective(objective: Objective) -> None:
+    """Register what `registered_objective` returned in another process, whatever has its name
+    here.
+    """
+    _targets[objective.kind, objective.name] = objective
 
 
 def named_objective(kind: str, name: str) -> Objective:

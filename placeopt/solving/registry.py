@@ -142,6 +142,16 @@ def register(
 _classes: dict[str, type] = {}
 
 
+def registered_solver(name: str) -> tuple[SolverSpec, type] | None:
+    """Return a solver that `register` was given in this process, None for others."""
+    return (_registered[name], _classes[name]) if name in _registered else None
+
+
+def take_solver(spec: SolverSpec, cls: type) -> None:
+    """Register what `registered_solver` returned in another process, whatever has its name here."""
+    _registered[spec.name], _classes[spec.name] = spec, cls
+
+
 def _summary_of(cls: type) -> str:
     """Return the first paragraph of a class's docstring, in one line."""
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
