@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.body import plain
 from placeopt.io.serialize import result_fields
 from placeopt.model.errors import InputError, SolverError
-from placeopt.model.files import one_line
+from placeopt.model.files import MAX_BYTES, one_line, parse_json
 from placeopt.model.objective import named_objective
 from placeopt.model.placement import Placement
 from placeopt.version import __version__
@@ -65,7 +65,7 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     process).
     """
     prepare([cell])  # what a fresh worker imports, compiles and loads is not the solver's time
-    started = time.time()
+    started = time.monotonic()
     note = _note(cell, started, running)
     guard = guard and threading.current_thread() is threading.main_thread()
     with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
@@ -74,13 +74,12 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
             if row["stop_reason"] == "interrupted" and signals:
                 raise KeyboardInterrupt
             if row["stop_reason"] == "interrupted":
-                row = failure(
-                    cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started
-                )
+                words = "the solver interrupted itself (KeyboardInterrupt)"
+                row = failure(cell, words, time.monotonic() - started)
         except BaseException as error:  # a solver may raise anything; the grid goes on
             if isinstance(error, KeyboardInterrupt) and signals:
                 raise
-            row = failure(cell, _words(error), time.time() - started)
+            row = failure(cell, _words(error), time.monotonic() - started)
         finally:
             if note is not None:
                 note.unlink(missing_ok=True)
@@ -301,7 +300,11 @@ def unpack_placement(text: str) -> Any:
         If it is damaged.
     """
     try:
-        data = json.loads(zlib.decompress(base64.b85decode(text)))
+        unpacker = zlib.decompressobj()
+        unpacked = unpacker.decompress(base64.b85decode(text), MAX_BYTES)
+        if not unpacker.eof:
+            raise ValueError(f"cut off, or more than {MAX_BYTES} bytes")
+        data = parse_json(unpacked.decode(), "its text")
         return Placement(data["device"], data.get("priority"))
     except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
         raise InputError(f"the placement is damaged ({one_line(str(error))})") from error

@@ -417,7 +417,7 @@ def _suspects(running: Path, waiting: dict[str, Cell]) -> list[tuple[Cell, float
         except (OSError, ValueError):
             continue
         if data["key"] in waiting:
-            found.append((waiting[data["key"]], time.time() - data["started"]))
+            found.append((waiting[data["key"]], time.monotonic() - data["started"]))
     return found
 
 
@@ -432,7 +432,7 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
     ----------
     reason : why it runs alone, for the message.
     """
-    started = time.time()
+    started = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "placeopt.experiments.runner"]
     process = subprocess.Popen(
@@ -465,7 +465,7 @@ def run_alone(cell: Cell, reason: str = "") -> Row:
         process.stdout.close()
     if output:
         return json.loads(output)  # type: ignore[no-any-return]
-    age = time.time() - started
+    age = time.monotonic() - started
     return failure(cell, _cause(cell, process.returncode, age, reason), age)
 
 

@@ -350,18 +350,12 @@ class RunStore:
             return
         with regular_file(self.path, "runs").open("rb+") as file:
             size = file.seek(0, os.SEEK_END)
-            keep = size
-            while keep > 0:
-                # Find the start of the last line; whole lines end with a newline and parse.
-                start = _line_start(file, keep)
-                file.seek(start)
-                line = file.read(keep - start)
-                if line.endswith(b"\n") and _parses(line):
-                    break
-                keep = start
-            if keep < size:
-                file.truncate(keep)
-                self.repaired = size - keep
+            start = _line_start(file, size)
+            file.seek(start)
+            line = file.read()
+            if line and not (line.endswith(b"\n") and _parses(line)):
+                file.truncate(start)
+                self.repaired = size - start
 
     def append(self, row: Row) -> bool:
         """Write a row so that it survives a kill or a crash; return False where the disk did not
@@ -372,7 +366,8 @@ class RunStore:
 
     def _write_unsaved(self) -> bool:
         while self.unsaved:
-            line = (json.dumps(self.unsaved[0], ensure_ascii=False) + "\n").encode()
+            text = json.dumps(self.unsaved[0], ensure_ascii=False) + "\n"
+            line = text.encode("utf-8", "backslashreplace")
             before = os.fstat(self._file.fileno()).st_size
             try:
                 written = self._file.write(line)

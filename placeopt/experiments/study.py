@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
@@ -67,8 +67,8 @@ class SolverEntry(_Strict):
 
     name: str
     label: str | None = None
-    options: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
+    options: dict[str, JsonValue] = {}
+    grid: dict[str, list[JsonValue]] = {}
     seconds: float | None = Field(None, ge=0)
     evaluations: int | None = Field(None, ge=1)
     seeds: list[Seed] | SeedRange | None = None
@@ -103,7 +103,7 @@ class Study(_Strict):
     evaluations: int | None = Field(None, ge=1)
     target: int | None = None
     training: bool = False
-    fields: dict[str, Any] = {}
+    fields: dict[str, JsonValue] = {}
     solvers: list[SolverEntry] = Field(min_length=1)
     keep_placements: bool = False
     hard_timeout: float | None = Field(None, gt=0)

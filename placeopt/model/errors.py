@@ -17,7 +17,7 @@ MAX_MESSAGE = 200
 MAX_QUOTED = 80
 """Most characters of a name or a file inside a message."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LONG_QUOTE = re.compile(rf"'([^']{{{MAX_QUOTED + 1},}})'")
 
 
@@ -87,7 +87,7 @@ class ExecutionError(RuntimeError):
 
 def brief(message: str) -> str:
     """Return a message on one line, at most 200 characters before its hint and 1000 in all."""
-    text = _CONTROL.sub(" ", str(message)[:100_000]).strip()
+    text = CONTROL.sub(" ", str(message)[:100_000]).strip()
     text = _LONG_QUOTE.sub(lambda quote: f"'{_cut_middle(quote[1], MAX_QUOTED)}'", text)
     head, separator, hint = text.partition("; ")
     return _cut_middle(_cut_middle(head, MAX_MESSAGE) + separator + hint, 5 * MAX_MESSAGE)

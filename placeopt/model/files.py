@@ -21,7 +21,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError, twice_in
+from placeopt.model.errors import CONTROL, InputError, twice_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -241,8 +241,8 @@ def digest(data: Mapping[str, Any]) -> str:
 
 
 def one_line(text: str, length: int = 80) -> str:
-    """Return a text on one line, cut to `length`."""
-    text = " ".join(text.split())
+    """Return a text on one line, without control characters, cut to `length`."""
+    text = " ".join(CONTROL.sub(" ", text).split())
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

@@ -27,6 +27,8 @@ class Misbehave:
         deed = self.deeds[seed % len(self.deeds)]
         if deed == "raise":
             raise RuntimeError("this solver always raises")
+        if deed == "colour":
+            raise RuntimeError("\x1b[31mno caf\udce9\x1b[0m")
         if deed == "full":
             raise OSError(28, "No space left on device")
         if deed == "interrupt":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 
 import pytest
 
 import placeopt as po
+from placeopt.experiments import cell
 from placeopt.experiments.archive import read_archive, update_archive, write_archive
 from placeopt.experiments.cell import pack_placement, run_cell
 from placeopt.experiments.study import Study, expand
@@ -105,10 +108,14 @@ def test_a_bound_is_that_of_its_own_problem(tmp_path):
     assert found == {"uniform:2": 5, "uniform:3": 7}
 
 
-def test_damaged_rows_are_refused(tmp_path):
+def test_damaged_rows_are_refused(tmp_path, monkeypatch):
     """A placement that cannot be unpacked, and a row of no kind, are no reason for a traceback."""
     path = tmp_path / "best.json"
     (row,) = rows("single-device")
-    for placement in ("x", "0" * 10, pack_placement(po.Placement([0]))[:-3], 5):
+    nested = base64.b85encode(zlib.compress(b"[" * 99_999)).decode()
+    monkeypatch.setattr(cell, "MAX_BYTES", 100_000)
+    vast = pack_placement(po.Placement([0] * 99_999))
+    cut = pack_placement(po.Placement([0]))[:-3]
+    for placement in ("x", "0" * 10, cut, 5, nested, vast):
         assert "damaged" in update_archive(path, [{**row, "placement": placement}])[0]
     assert update_archive(path, [{key: x for key, x in row.items() if key != "kind"}]) == []

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import pickle
 import random
 import resource
 import signal
@@ -14,18 +15,22 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import placeopt as po
 from placeopt.experiments.analysis import best_known
-from placeopt.experiments.cell import pack_placement, unpack_placement
+from placeopt.experiments.cell import pack_placement, run_cell, unpack_placement
 from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
-from placeopt.experiments.store import RunStore, latest, read_rows
+from placeopt.experiments.store import RunStore, cell_rows, latest, read_rows
 from placeopt.experiments.study import expand, expand_instances, load_cell_problem, load_study
+from placeopt.model import objective as objectives
 from placeopt.model.errors import InputError
+from placeopt.model.objective import Finished, PlainObjective
 from placeopt.model.placement import Placement
+from placeopt.solving import registry
 from placeopt.solving.registry import solver_class
 
 STUDY = """
@@ -289,6 +294,80 @@ def test_damaged_rows_are_one_line(tmp_path, line):
     assert "\n" not in str(error.value)
 
 
+def test_rows_are_read_back_whatever_a_solver_raises(tmp_path, bad_solvers, monkeypatch):
+    """Escape codes and names of files that are no text neither end a grid nor damage its rows; nor
+    does a clock that goes back.
+    """
+    clock = iter(range(10**6, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    (cell,) = expand(study_of_deeds(tmp_path, ["colour"]))
+    with RunStore(tmp_path) as store:
+        assert store.append(run_cell(cell))
+    (row,) = cell_rows(tmp_path / "runs.jsonl")
+    assert "[31mno caf\udce9" in row["error"]
+    assert "\x1b" not in row["error"]
+
+
+def test_a_cell_takes_along_what_this_process_has_registered(tmp_path, monkeypatch):
+    """A solver and an objective of a script's own are there where a cell is unpickled; of a module
+    that is missing there, the cell fails alone.
+    """
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_classes", {})
+    monkeypatch.setattr(objectives, "_targets", dict(objectives._targets))
+
+    class Weight(PlainObjective):
+        name, kind, default_solver = "weight", "placement", "first"
+
+        def finish(self, problem, solution, queue=None):
+            return Finished(int(solution.device.sum()), "", ())
+
+    class First:
+        name = "first"
+
+        def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+            return SimpleNamespace(solution=Placement([1] * problem.num_ops))
+
+    for cls in (Weight, First):
+        cls.__module__ = "__main__"  # of a script: nobody can import it
+    objectives.register_objective(Weight())
+    objectives.register_objective(Weight())
+    registry.register("first", objectives=("weight",))(First)
+    study = study_of(
+        tmp_path,
+        """
+        instances = ["gen:fork-join"]
+        clusters = ["uniform:2"]
+        objectives = ["weight"]
+        evaluations = 5
+        [[solvers]]
+        name = "first"
+        """,
+    )
+    (cell,) = expand(study)
+    data = pickle.dumps(cell)
+    registry._registered.clear()
+    del objectives._targets["placement", "weight"]
+    for _ in range(2):
+        row = run_cell(pickle.loads(data))
+        assert row["value"] == po.load("gen:fork-join", cluster="uniform:2").num_ops
+    monkeypatch.setitem(sys.modules, "gone", SimpleNamespace(__name__="gone", First=First))
+    First.__module__, First.__qualname__ = "gone", "First"
+    data = pickle.dumps(cell)
+    registry._registered.clear()
+    monkeypatch.delitem(sys.modules, "gone")
+    assert "'first' is not known" in run_cell(pickle.loads(data))["error"]
+
+
+@pytest.mark.parametrize("value", ["1979-05-27", "inf", "nan", "[{a = nan}]"])
+@pytest.mark.parametrize("where", ["grid = {changes = [%s]}", "options = {changes = %s}"])
+def test_options_that_a_row_cannot_hold_are_one_line(tmp_path, where, value):
+    """JSON has no dates, and no numbers that are none: such rows could not be read back."""
+    text = STUDY.replace("grid = {runs = [1, 5]}", where % value)
+    with pytest.raises(InputError, match=r"study .*changes.*(JSON|finite)"):
+        study_of(tmp_path, text)
+
+
 def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
     """A pipeline's value is ticks per micro-batch, exact where that is a fraction; patterns of any
     size are ranked by it.
@@ -347,6 +426,15 @@ def test_torn_last_line_is_repaired(tmp_path):
             assert store.repaired == len(torn)
             assert len(list(store.rows())) == 50
     assert path.read_bytes() == whole
+
+
+def test_no_more_than_a_line_is_cut_off(tmp_path):
+    """A file that is no store, or was written anew by another program, is not emptied."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{\n  "key": "a"\n}\n')
+    with RunStore(tmp_path) as store, pytest.raises(InputError, match="line 1 is damaged"):
+        list(store.rows())
+    assert path.read_text() == '{\n  "key": "a"\n'
 
 
 def test_second_process_is_kept_out(tmp_path):
