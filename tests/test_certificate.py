@@ -105,6 +105,17 @@ def test_the_file_names_the_execution(tmp_path):
     assert other.value == evaluate(problem, placement, "priority").makespan > found.value
 
 
+def test_a_period_has_no_execution():
+    """A certificate of one names none, whatever file or caller does: one that does was forged."""
+    problem = PlacementProblem.from_edges(
+        [[5, 5], [4, 4]], [(0, 1, 1)], objective="period", contiguity="none"
+    )
+    found = verify(problem, [0, 1], seconds=0, queue="planned")
+    assert (found.queue, found.feasible) == ("", True)
+    forged = replace(found, queue="planned")
+    assert recheck(forged, problem, [0, 1], seconds=0) == ["queue: certified 'planned', found ''"]
+
+
 def test_bad_certificates_are_refused():
     """Files that are no certificate, or lack a field, give one line."""
     with pytest.raises(InputError, match="placeopt-certificate"):

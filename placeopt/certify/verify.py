@@ -231,13 +231,12 @@ def _refuse_other_problem(problem: Any, claimed: str, where: str) -> None:
 def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Finished:
     """Value and judge a solution, whatever object was given."""
     try:
-        finished = objective.finish(problem, solution, queue or None)
+        return objective.finish(problem, solution, queue or None)
     except (AttributeError, TypeError) as error:
         raise InputError(
             f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, "
             f"received {type(solution).__name__}"
         ) from error
-    return finished._replace(queue=finished.queue or queue)
 
 
 def _refuse_other_value(problem: Any, given: Given, value: Any) -> None:

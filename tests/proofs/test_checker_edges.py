@@ -276,6 +276,9 @@ def test_a_period_has_no_schedule():
     """What the period does not read must not be there."""
     placement = read(((5, 5), (2, 2)), objective="period")
     assert checker.period(placement, {"device": [0, 1]}, {}) == 5
+    peak = read(((5, 5), (2, 2)), objective="period", memory="peak")
+    with pytest.raises(UNREADABLE, match="no single peak"):
+        checker.period(peak, {"device": [0, 1]}, {})
     for schedule in ({"start": []}, []):
         with pytest.raises(UNREADABLE):
             checker.period(placement, {"device": [0, 1]}, schedule)

@@ -9,12 +9,13 @@ turned round), or that no path leaves a device and comes back (`convex`).
 """
 
 from proof_checker.graphs import sorted_order
-from proof_checker.reading import demand, fields
+from proof_checker.reading import demand, fields, require
 
 
 def period(problem, solution, schedule):
     """Return the period; there is no schedule to check."""
     fields(schedule, "")
+    require(problem.memory == "static", "memory: expected static, a period has no single peak")
     device = problem.devices(solution)
     check_contiguity(problem, device)
     forward, backward = zip(*loads(problem, device), strict=True)
