@@ -63,6 +63,11 @@ def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
 
 def figure_bytes(figure: Any, kind: str, dpi: int) -> bytes:
     """Return a matplotlib figure as a file of a kind, such as "png"."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and "mathdefault" not in text.get_text():
+            text.set_parse_math(False)  # a name; what an axis writes by itself is a formula
     stream = io.BytesIO()
     # Without a date, the same picture is the same file.
     metadata = {

@@ -117,7 +117,8 @@ def store(folder, rows):
 
 def test_report_files(tmp_path):
     """All files are written; tables escape what they must; the CSV has the numbers."""
-    rows = [*sample(), row("<script>alert(1)</script>", "good", 0, 7, bound=5)]
+    names = "<script>alert(1)</script>", "$\\frac$"
+    rows = [*sample(), *(row(name, "good", 0, 7, bound=5) for name in names)]
     files, summary = write_report(store(tmp_path / "s", rows), tmp_path / "out")
     assert {f.name for f in files} >= {
         "report.md",
