@@ -11,7 +11,7 @@ import pytest
 from exact_instances import doppler, random_layered
 
 import placeopt as po
-from placeopt.certify.certificate import DERIVED, Certificate
+from placeopt.certify.certificate import DERIVED, Certificate, solution_hash
 from placeopt.certify.verify import recheck, verify
 from placeopt.cli import main
 from placeopt.io.placement_file import write_placement
@@ -428,3 +428,17 @@ def test_a_proof_of_a_pattern_says_of_how_much_its_bound_is(fractional, tmp_path
     bound = problem.work.max() * result.solution.pattern.size
     said = f"shows the bound {bound} ns of {result.solution.pattern.period} ns for a whole pattern"
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+class Plain:
+    """A solution that is no dataclass."""
+
+    def __init__(self, order):
+        self.order = order
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, Plain, lambda x: Plain(np.array(x))])
+def test_solutions_of_any_class_are_told_apart(kind):
+    """A certificate of one does not hold for another one of the same class and value."""
+    first, again, other = kind([1, 2]), kind([1, 2]), kind([2, 1])
+    assert solution_hash(first) == solution_hash(again) != solution_hash(other)

@@ -218,12 +218,13 @@ def solution_hash(solution: Any) -> str:
     who decided it.
     """
     found = hashlib.sha256(type(solution).__name__.encode())
-    if not is_dataclass(solution):
-        return found.hexdigest()
-    values = {item.name: getattr(solution, item.name) for item in fields(solution)}
+    own = is_dataclass(solution)
+    values = vars(solution) if hasattr(solution, "__dict__") else {"": solution}
+    if own:
+        values = {item.name: getattr(solution, item.name) for item in fields(solution)}
     arrays = {name: x for name, x in values.items() if isinstance(x, np.ndarray)}
     if not arrays:
-        found.update(repr(solution).encode())
+        found.update(repr(solution if own else values).encode())
     for name, array in arrays.items():
         found.update(f"{name}{array.shape}".encode())
         found.update(np.ascontiguousarray(array, np.int64).tobytes())
