@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from placeopt.model.bound import plain_number
@@ -59,9 +59,13 @@ class Budget:
     def __post_init__(self) -> None:
         for key, kind in (("seconds", Real), ("evaluations", Integral), ("target", Real)):
             limit = getattr(self, key)
-            if limit is not None and not isinstance(limit, kind):
+            if limit is None:
+                continue
+            if not isinstance(limit, kind):
                 number = "whole number" if kind is Integral else "number"
                 raise InputError(f"budget {key}: expected a {number}, received {limit!r:.40}")
+            plain = plain_number(limit) if isinstance(limit, Rational) else float(limit)
+            object.__setattr__(self, key, plain)
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise InputError(f"budget seconds: expected a number >= 0, received {self.seconds}")
         if self.evaluations is not None and self.evaluations < 1:

@@ -98,6 +98,7 @@ def _run(
         solver = settled(solver)
     if not isinstance(seed, Integral) or seed < 0:
         raise InputError(f"seed: expected a whole number >= 0, received {seed!r:.40}")
+    seed = int(seed)
     check_accepts(solver, problem)
     objective, known = objective_of(problem), declared(solver)
     if known.endless and budget.unlimited:

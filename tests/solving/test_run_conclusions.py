@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
 
 from placeopt.cli.comparison import chosen_solvers
+from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.errors import InputError, MissingExtraError, SolverError
 from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
@@ -236,3 +237,11 @@ def test_a_class_that_is_no_dataclass_has_no_options():
 
     with pytest.raises(SolverError, match=r"Forgotten': write @dataclass\(frozen=True\) above it"):
         Forgotten()
+
+
+def test_seeds_and_limits_of_numpy_are_plain_numbers():
+    """A result of them can be written, whoever counts."""
+    budget = Budget(np.float32(5), np.int64(9), np.int32(1))
+    assert [*map(type, vars(budget).values())] == [float, int, int]
+    result = run(problem_of(), make_solver("annealing"), budget, seed=np.int64(3))
+    assert from_dict(to_dict(result)).seed == 3
