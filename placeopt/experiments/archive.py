@@ -16,6 +16,7 @@ from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import unpack_placement
 from placeopt.experiments.store import check_consistent
 from placeopt.experiments.study import load_cell_problem
+from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
 from placeopt.model.result import gap_of
@@ -108,12 +109,16 @@ def read_archive(path: str | Path) -> dict[str, Record]:
     if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
         raise InputError(f'\'{path}\': expected "format": "{FORMAT}", "version": {VERSION}')
     try:
-        records = [
-            Record(**{k: v for k, v in entry.items() if k != "gap"}) for entry in data["records"]
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
+        records = [_record(body) for body in Body(data, "file").bodies("records")]
+    except InputError as error:
         raise InputError(f"'{path}': damaged record ({error}); restore the file") from error
     return {record.key: record for record in records}
+
+
+def _record(body: Body) -> Record:
+    cluster = body.text("cluster") if body.has("cluster") else None
+    own = body.fields(Record, but=("cluster", "fields"))
+    return Record(cluster=cluster, fields=body.body("fields").data, **own)
 
 
 def update_archive(path: str | Path, rows: Iterable[Row]) -> list[str]:

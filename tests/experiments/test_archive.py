@@ -76,6 +76,11 @@ def test_damaged_archive(tmp_path):
     )
     with pytest.raises(InputError, match="damaged record"):
         read_archive(path)
+    data = json.loads(COMMITTED.read_text())
+    data["records"][0]["value"] = "x"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"damaged record .*value.*whole number"):
+        read_archive(path)
 
 
 @pytest.mark.skipif(not COMMITTED.exists(), reason="no archive is committed")
