@@ -40,7 +40,13 @@ from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line, read_toml
 from placeopt.model.objective import registered_objective, take_objective
-from placeopt.solving.registry import make_solver, registered_solver, solver_version, take_solver
+from placeopt.solving.registry import (
+    make_solver,
+    registered_solver,
+    solver_version,
+    spec_of,
+    take_solver,
+)
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
@@ -306,6 +312,8 @@ def expand(study: Study) -> list[Cell]:
     )
     if runs * len(instances) * len(clusters) * len(study.objectives) > MAX_CELLS:
         raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
+    for entry in study.solvers:
+        spec_of(entry.name, study.kind)  # its package may bring the objective, too
     cells: dict[str, Cell] = {}
     objectives = (
         study.objectives if study.kind == "placement" else [""]

@@ -359,6 +359,28 @@ def test_a_cell_takes_along_what_this_process_has_registered(tmp_path, monkeypat
     assert "'first' is not known" in run_cell(pickle.loads(data))["error"]
 
 
+def test_a_package_of_a_solver_may_bring_its_objective(tmp_path, bad_solvers, monkeypatch):
+    """A study that names both finds both, in whatever order they are read."""
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(objectives, "_targets", dict(objectives._targets))
+    points = bad_solvers / "entry_points.txt"
+    points.write_text(points.read_text() + "weigh = weighpackage:Weigh\n")
+    (bad_solvers.parent / "weighpackage.py").write_text(
+        "from placeopt.model.objective import PlainObjective, register_objective\n"
+        "class Weight(PlainObjective):\n"
+        "    name, kind, default_solver = 'weight', 'placement', 'weigh'\n"
+        "    def finish(self, problem, solution, queue=None): ...\n"
+        "register_objective(Weight())\n"
+        "class Weigh:\n"
+        "    name, objectives = 'weigh', ('weight',)\n"
+    )
+    text = STUDY.replace('name = "heft"', 'name = "weigh"').partition(
+        '[[solvers]]\nname = "random"'
+    )
+    study = study_of(tmp_path, 'objectives = ["weight"]\n' + text[0])
+    assert {cell.objective for cell in expand(study)} == {"weight"}
+
+
 @pytest.mark.parametrize("value", ["1979-05-27", "inf", "nan", "[{a = nan}]"])
 @pytest.mark.parametrize("where", ["grid = {changes = [%s]}", "options = {changes = %s}"])
 def test_options_that_a_row_cannot_hold_are_one_line(tmp_path, where, value):
