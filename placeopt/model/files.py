@@ -208,12 +208,12 @@ def write_text(path: str | Path, text: str) -> Path:
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
     """Write a file at once; see `write_text`. Links, devices and pipes stay what they are."""
-    path = Path(path)
-    place, temporary = Path(os.path.realpath(path)), None
+    path, temporary = Path(path), None
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return path
+        place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(
             prefix=f".{path.name[:64]}.", suffix=".tmp", dir=place.parent
