@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -165,6 +166,10 @@ def specs(kind: str | None = None) -> dict[str, SolverSpec]:
     for point in _entry_points():
         if point.name not in found:
             found[point.name] = _spec_of_entry_point(point)
+        elif point.name not in _registered and found[point.name].target != point.value:
+            taken = found[point.name].target
+            words = f"solver '{point.name}' of {point.value} is left out: {taken} has its name"
+            warnings.warn(words, stacklevel=2)
     return {name: x for name, x in found.items() if kind in (None, x.kind) or x.broken}
 
 

@@ -786,6 +786,17 @@ def test_packages_of_others_are_imported_where_they_are_named(tmp_path, monkeypa
     assert "other_solver" in sys.modules
 
 
+def test_a_package_with_one_of_our_names_is_told(tmp_path, monkeypatch):
+    """Ours is what runs; whoever lists the solvers learns of the other one."""
+    site = tmp_path / "same-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: same\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text("[placeopt.solvers]\nheft = same_solver:Solver\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.warns(UserWarning, match="'heft' of same_solver:Solver is left out"):
+        assert specs()["heft"].target.startswith("placeopt.")
+
+
 def test_objectives_are_a_tuple():
     """A text is not taken for the names that its letters are."""
     with pytest.raises(InputError, match=r"received 'makespan'; write \('makespan',\)"):
