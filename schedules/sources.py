@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file, read_json, read_text, read_toml
@@ -155,6 +156,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 def _from_object(
     table: Mapping[str, Any], name: str
 ) -> tuple[str, list[Block], list[str], dict[str, Any]]:
+    Body(table, f"block table '{name}'").only(_KEYS)
     for key in ("devices", "blocks"):
         if key not in table:
             raise InputError(f"block table '{name}': '{key}' is missing")
@@ -190,8 +192,7 @@ def _device_names(devices: Any, name: str) -> list[str]:
 
 
 def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
-    if not isinstance(entry, dict):
-        raise InputError(f"blocks[{position}]: expected an object, received {entry!r}")
+    Body(entry, f"blocks[{position}]").only(Block.__dataclass_fields__)
     for key in ("name", "span", "devices"):
         if key not in entry:
             raise InputError(f"blocks[{position}] ('{entry.get('name', '?')}'): '{key}' is missing")
@@ -229,8 +230,8 @@ def _wait(before: Any, name: str) -> tuple[str, int]:
     """Return the predecessor that a block waits for, and the lag after it."""
     if not isinstance(before, dict):
         return str(before), 0
-    lag = _number(before.get("lag", 0), f"block '{name}': lag")
-    return str(before.get("block", "?")), lag
+    wait = Body(before, f"block '{name}': after").only(("block", "lag"))
+    return str(wait.get("block")), _number(wait.get("lag", 0), f"{wait.where}: lag")
 
 
 def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
@@ -252,17 +253,18 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
     except csv.Error as error:
         raise InputError(f"{path}: cannot be read as CSV: {error}") from error
     needed = ("gid", "kind", "span", "devices", "preds")
-    columns = set(rows[0]) if rows else set()
+    columns = rows[0].keys() - {None} if rows else set()
     missing = [key for key in needed if key not in columns]
     if missing:
         raise InputError(
             f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}"
         )
-    short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
-    if short is not None:
-        raise InputError(
-            f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer"
-        )
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise InputError(
+                f"{path}: line {number}: expected {len(columns)} fields as in the header, received "
+                f"{'more' if None in row else 'fewer'}"
+            )
     return rows
 
 
@@ -329,3 +331,6 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "tick_seconds": _tick_seconds,
 }
 """How the optional fields of a problem are read, in this order."""
+
+_KEYS = ("name", "devices", "blocks", *_FIELDS, "format", "version")
+"""What the object of a table may hold; `placeopt.io` writes the last two."""

@@ -90,6 +90,10 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"blocks": []}, "expected at least one block"),
         ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),
         ({"micro_batches": 0}, "micro_batches: expected at least 1"),
+        ({"capacty": 2}, "block table 'pipeline': 'capacty' is not known; did you mean 'capacity'"),
+        ({"F1": {"memry": 1}}, r"blocks\[1\]: 'memry' is not known; did you mean 'memory'"),
+        ({"F1": {"after": [{"blok": "F0"}]}}, "block 'F1': after: 'blok' is not known"),
+        ({"F1": {"after": [{"lag": 1}]}}, "block 'F1': after: \"block\" is missing"),
     ],
 )
 def test_wrong_tables_are_refused_in_one_line(changes: dict[str, Any], message: str):
@@ -207,6 +211,7 @@ def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(
         ("d.csv", "gid,kind,span,devices,preds\nF,F,٣,0,\n".encode(), "expected a whole number"),
         ("m.csv", b"gid,kind,span,devices,preds\nF,F,--7,0,\n", "expected a whole number"),
         ("s.csv", b"gid,kind,span,devices,preds\nF,F,1\n", "line 2: expected 5 fields"),
+        ("x.csv", b"gid,kind,span,devices,preds\nF,F,1,0,a,b\n", "line 2: expected 5 fields.*more"),
         (
             "b.csv",
             b"gid,kind,span,devices,preds\nF,F,1,999999999999,\n",
