@@ -13,6 +13,7 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
 from itertools import chain
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -245,6 +246,12 @@ def check_positive(what: str, value: float) -> None:
     """Refuse what is no positive number."""
     if not (np.isfinite(value) and value > 0):
         raise InputError(f"{what}: expected a positive number, received {value}")
+
+
+def check_count(what: str, value: int) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{what}: expected a whole number of at least 1, received {value!r:.40}")
 
 
 def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Ints:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from placeopt.model.arrays import (
     Flags,
     Ints,
     arrays_digest,
+    check_count,
     check_positive,
     columns_of,
     fastest,
@@ -149,10 +149,7 @@ class PlacementProblem(SharedTensors):
             ("pipeline", PIPELINES),
         ):
             check_choice(key, getattr(self, key), options)
-        if not isinstance(self.slots, Integral) or self.slots < 1:
-            raise InputError(
-                f"slots: expected a whole number of at least 1, received {self.slots!r:.40}"
-            )
+        check_count("slots", self.slots)
         object.__setattr__(self, "slots", min(int(self.slots), self.num_ops))  # each holds an op
 
     def _check_times(self) -> None:

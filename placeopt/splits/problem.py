@@ -29,7 +29,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,7 +36,7 @@ import numpy as np
 
 from placeopt.io.body import plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, int_array
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, check_count, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.files import says_format
 from placeopt.model.objective import check_objective
@@ -95,10 +94,7 @@ class SplitProblem(ArrayHolder):
         base = self.placement.replace(objective=self.objective, contiguity="chain")
         object.__setattr__(self, "placement", base)
         for key in ("max_replicas", "groups"):
-            number = getattr(self, key)
-            if not isinstance(number, Integral) or number < 1:
-                wanted = "a whole number of at least 1"
-                raise InputError(f"{where}: {key}: expected {wanted}, received {number!r:.40}")
+            check_count(f"{where}: {key}", getattr(self, key))
         object.__setattr__(self, "name", self.name or self._title())
         # replicas send their weights up to twice, which is reckoned before it is divided by them
         sent = 2 * min(self.max_replicas, base.num_devices)
