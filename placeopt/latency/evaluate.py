@@ -36,6 +36,7 @@ from placeopt.model.arrays import int_array
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement_objective import check_static
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -149,11 +150,7 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
     InputError
         If the problem asks for memory="peak".
     """
-    if problem.memory != "static":
-        raise InputError(
-            f"problem '{problem.name}': objective 'latency' expects memory='static', received "
-            f"'{problem.memory}'"
-        )
+    check_static(problem)
     pointer, tensor = problem.outputs
     return LatencyArrays(
         problem.compute,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.objective import Finished, PlainObjective
 
@@ -30,6 +30,15 @@ class PlacementObjective(PlainObjective):
         return infeasible_reason(problem)
 
 
+def check_static(problem: PlacementProblem) -> None:
+    """Refuse a limit on the bytes at a peak where no single run has one."""
+    if problem.memory != "static":
+        raise InputError(
+            f"problem '{problem.name}': objective '{problem.objective}' expects memory='static', "
+            f"received '{problem.memory}'; set memory='static'"
+        )
+
+
 class SteadyObjective(PlacementObjective, ABC):
     """What the period and the latency share: one value in ticks, no choice of execution."""
 
@@ -40,6 +49,13 @@ class SteadyObjective(PlacementObjective, ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.bounded = f"the {cls.name}"
+
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, as for others; a limit on the peak, which it has none of,
+        is refused.
+        """
+        check_static(problem)
+        return super().impossible(problem)
 
     @abstractmethod
     def ticks(self, problem: PlacementProblem, solution: Placement) -> int:

@@ -40,6 +40,7 @@ from placeopt.model.arrays import Flags, Ints, device_rows, frozen
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement_objective import check_static
 from placeopt.period.judge import period_violations
 
 if TYPE_CHECKING:
@@ -128,12 +129,7 @@ def period_arrays(problem: PlacementProblem) -> PeriodArrays:
     known = _cache.get(problem)
     if known is not None:
         return known
-    if problem.memory != "static":
-        raise InputError(
-            f"problem '{problem.name}': objective '{problem.objective}' expects memory='static', "
-            "received "
-            f"'{problem.memory}'; set memory='static'"
-        )
+    check_static(problem)
     edge_from, edge_to = order_edges(problem, problem.contiguity)
     arrays = PeriodArrays(
         problem.compute,

@@ -8,6 +8,7 @@ import numpy as np
 import period_problems as problems
 import pytest
 
+import placeopt as po
 from placeopt.latency.evaluate import latency_batch, latency_value
 from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.errors import InfeasiblePlacementError, InputError
@@ -106,6 +107,15 @@ def test_violations_are_named():
         period_value(problem, Placement(np.array([1, 0, 1])))
     with pytest.raises(InputError, match="static"):
         period_value(problem.replace(memory="peak"), Placement(np.array([0, 0, 0])))
+
+
+@pytest.mark.parametrize("objective", ["period", "latency"])
+def test_a_limit_on_the_peak_is_refused_before_a_search(objective):
+    """It was a fault of the solver: a steady state has no single peak."""
+    problem = PlacementProblem.from_edges([[1, 1]], [], objective=objective, memory="peak")
+    for asked in (po.solve, po.bound):
+        with pytest.raises(InputError, match="expects memory='static', received 'peak'"):
+            asked(problem, seconds=1)
 
 
 @pytest.mark.parametrize("slots", [1, 2])
