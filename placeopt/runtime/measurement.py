@@ -198,23 +198,23 @@ def compare_results(
 def check_close(
     found: NDArray[Any], right: NDArray[Any], tolerance: float, difference: str
 ) -> None:
-    """Raise ExecutionError unless two arrays are equal up to a share of the largest finite value,
-    and where they are not finite; `difference` begins the message.
+    """Raise ExecutionError unless two arrays are equal, floats up to a share of each and of the
+    middle one that is not 0, and some roundings of the largest; `difference` begins the message.
     """
+    if found.shape != right.shape:
+        raise ExecutionError(f"{difference}: expected shape {right.shape}, received {found.shape}")
+    share, rounding = 0.0, 0.0
+    if right.dtype.kind == "f":
+        share, rounding = tolerance, 8 * float(np.finfo(right.dtype).eps)
     found, right = found.astype(np.float64), right.astype(np.float64)
-    size = _largest(right[np.isfinite(right)])
-    off = np.inf
-    if found.shape == right.shape:
-        with np.errstate(invalid="ignore"):
-            alike = (found == right) | (np.isnan(found) & np.isnan(right))
-            off = _largest(np.where(alike, 0.0, found - right))
-    if not off <= tolerance * max(size, 1e-12):
-        raise ExecutionError(f"{difference} by {off:.3g} where values reach {size:.3g}")
-
-
-def _largest(values: Floats) -> float:
-    """Return the largest absolute value, 0 of none."""
-    return float(np.abs(values).max(initial=0.0))
+    size = np.abs(right[np.isfinite(right) & (right != 0)])
+    room = share * np.median(size) + rounding * size.max() if size.size else share * 1e-12
+    close = np.isclose(found, right, share, room, equal_nan=True)
+    if not close.all():
+        at = int(np.argmin(close))
+        raise ExecutionError(
+            f"{difference}: expected {right.flat[at]:.9g}, received {found.flat[at]:.9g}"
+        )
 
 
 def with_ranks(problem: PlacementProblem, placement: Placement) -> Placement:

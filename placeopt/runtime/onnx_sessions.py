@@ -112,8 +112,8 @@ class OnnxSessions(NamedDevices):
     def _compare(self, results: Mapping[str, Any]) -> None:
         session = whole_session(self.program, threads=1)
         expected = session.run(list(results), dict(self.feeds))
-        # Largest difference from the whole model, over the largest value: onnxruntime fuses
-        # differently inside parts
+        # Difference from the whole model, as a part of a value: onnxruntime fuses differently
+        # inside parts
         tolerance = 1e-3
         for (name, found), right in zip(results.items(), expected, strict=True):
             if isinstance(right, np.ndarray) and right.dtype.kind in "fiub":

@@ -203,3 +203,17 @@ def test_values_that_are_not_finite_are_compared() -> None:
     for found in ([1.1, -np.inf, np.nan, np.inf], [1.0, np.inf, np.nan, np.inf], [1.0, 0, 0, 0]):
         with pytest.raises(ExecutionError, match="it differs"):
             check_close(np.array(found), right, 1e-4, "it differs")
+
+
+def test_small_values_beside_large_ones_are_compared():
+    """Scores were as wrong as a share of the boxes beside them, and tokens one of many off."""
+    boxes = np.float32([640, *np.linspace(0.01, 0.02, 9)])
+    check_close(boxes * np.float32(1 + 5e-5), boxes, 1e-4, "it differs")
+    peak = np.float32([1, 0, 0, 1e-9])  # what rounding leaves of a product of others
+    check_close(peak + np.float32(2e-7), peak, 1e-4, "it differs")
+    for found, right in (
+        (boxes + np.float32([0] * 9 + [0.004]), boxes),
+        (np.array([50_001, 7]), np.array([50_000, 7])),
+    ):
+        with pytest.raises(ExecutionError, match="it differs: expected"):
+            check_close(found, right, 1e-4, "it differs")
