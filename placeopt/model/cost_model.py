@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
+from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -82,10 +83,15 @@ def op_ticks(graph: OpGraph, device: Device) -> Ints:
     ticks = to_ticks(work + launch, graph.tick_seconds, f"op time on '{device.name}'")
     measured = np.full(graph.num_ops, UNKNOWN, np.int64)
     # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
-    for kind in ("*", device.family, device.kind):
-        if kind in graph.measured_kinds:
-            column = graph.measured[:, graph.measured_kinds.index(kind)]
-            measured = np.where(column == UNKNOWN, measured, column)
+    known = [k for k in ("*", device.family, device.kind) if k in graph.measured_kinds]
+    if not known and (graph.measured > 0).any() and not (graph.flops + graph.bytes_moved).any():
+        raise InputError(
+            f"graph '{graph.name}': no op has a time on '{device.kind}' ({device.family}), or flops; "
+            f"choose devices that it was measured on: {', '.join(graph.measured_kinds)}"
+        )
+    for kind in known:
+        column = graph.measured[:, graph.measured_kinds.index(kind)]
+        measured = np.where(column == UNKNOWN, measured, column)
     ticks = np.where(measured >= 0, measured, ticks)
     return np.where(measured == UNSUPPORTED, INCOMPATIBLE, ticks)
 
