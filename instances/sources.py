@@ -79,9 +79,9 @@ def _graph(
         _check_options(str(source), options)
         graph = generate(str(source))
     elif _is_networkx(source):
-        from placeopt.instances.readers import from_networkx
+        from placeopt.instances.readers import from_networkx, options_of
 
-        _check_options("networkx", options, list(inspect.signature(from_networkx).parameters)[1:])
+        _check_options("networkx", options, list(options_of(from_networkx)))
         graph = from_networkx(source, **options)
     elif not isinstance(source, str | Path):
         raise InputError(

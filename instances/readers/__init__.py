@@ -145,7 +145,7 @@ def read_bundled(
     path, entry = locate(source, format, options)
     shown = str(source) if str(source).startswith("onnx:") else str(path)
     read = _function(entry.target)
-    known = _options(read)
+    known = options_of(read)
     values = {key: value for key, value in options.items() if value is not None}
     derive = "training" not in known and _convert(
         str(values.pop("training", False)), False, "training"
@@ -286,8 +286,14 @@ def _function(target: str) -> Callable[..., Any]:
     return function
 
 
-def _options(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return {k: p for k, p in inspect.signature(read).parameters.items() if p.kind is p.KEYWORD_ONLY}
+def options_of(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the options of a reader; `**names` stands for those of `Names`."""
+    from placeopt.instances.readers.attributes import Names
+
+    found = dict(inspect.signature(read).parameters)
+    if "names" in found:
+        found |= inspect.signature(Names).parameters
+    return {key: item for key, item in found.items() if item.kind is item.KEYWORD_ONLY}
 
 
 def _check_options(

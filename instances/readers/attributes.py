@@ -13,9 +13,11 @@ Files of other tools use many names for a weight; the first alias that is there 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.instances.readers.draft import (
     DEFAULTS,
@@ -27,12 +29,12 @@ from placeopt.instances.readers.draft import (
     ticks,
     whole,
 )
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import TRUTH, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from placeopt.model.graph import OpGraph
 
@@ -56,29 +58,51 @@ MAX_ATTRIBUTES = 200
 """Most attributes of one op or edge: defaults of a file apply to each of them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Names:
-    """Which attribute holds what; "" means: the first alias that is there.
+    """Options of readers of attributes: which of these holds what, and what times count in.
 
     Attributes
     ----------
-    node_time : time of an op on any device, in ticks.
-    edge_time : transfer time of an edge between different devices, in ticks.
-    edge_bytes : size of the tensor of an edge.
+    node_time, edge_time, edge_bytes : attribute with the time of an op on any device, with that of
+    a transfer between different devices, and with the bytes of a tensor; by default the first of
+    the usual names that is there ("time", "weight", "cost", ...).
+    unit : of these times: s, ms, us or ns; a tick by default.
+    tick_seconds : length of a tick, by default that of the graph, else 1e-9.
     """
 
     node_time: str = ""
     edge_time: str = ""
     edge_bytes: str = ""
+    unit: str = ""
+    tick_seconds: float = 0.0
 
 
-class OpColumns:
+class Columns:
+    """What attributes mean.
+
+    Attributes
+    ----------
+    table : where each stands, by its name in small letters. unread : those that mean nothing here.
+    options : those of `Names` that name one. lacking : what a graph without costs of them is told.
+    """
+
+    table: dict[str, int]
+    unread: list[str]
+    options: ClassVar[tuple[str, ...]]
+    lacking: ClassVar[str]
+
+
+class OpColumns(Columns):
     """What the attributes of an op mean, found once for all ops that have the same names of
     attributes.
     """
 
+    options = ("node_time",)
+    lacking = "no op has a time, flops or bytes"
+
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
-        table = _positions(keys, "an op")
+        table = self.table = _positions(keys, "an op")
         self.keys = keys
         self.fields = [(table[column], column) for column in DEFAULTS if column in table]
         self.fields += [(table[alias], "type") for alias in TYPE_ALIASES[1:] if alias in table]
@@ -89,9 +113,11 @@ class OpColumns:
             if colon and head.lower() == "time"
         ]
         self.plain = _places(table, names.node_time, TIME_ALIASES)
+        self.unread = _unread(keys, {*dict(self.fields), *dict(self.kinds), *self.plain})
 
-    def add(self, draft: Draft, key: Any, values: Sequence[Any], where: Place) -> None:
+    def add(self, draft: AttributeDraft, key: Any, values: Sequence[Any], where: Place) -> None:
         """Add an op; `values` are in the order of the keys, empty ones count as absent."""
+        draft.seen[self] = None
         fields: dict[str, Any] = {}
         for at, column in self.fields:
             value = values[at]
@@ -116,7 +142,7 @@ class OpColumns:
 
     def add_all(
         self,
-        draft: Draft,
+        draft: AttributeDraft,
         keys: Sequence[str],
         columns: Sequence[Sequence[str]],
         lines: Sequence[int],
@@ -138,28 +164,34 @@ class OpColumns:
         times = {kind: all_ticks(columns[at]) for at, kind in kinds}
         if None in fields.values() or None in times.values():
             return False
+        draft.seen[self] = None
         draft.ops(keys, lines, times, **fields)  # type: ignore[arg-type]
         return True
 
 
-class EdgeColumns:
+class EdgeColumns(Columns):
     """What the attributes of an edge mean, found once for all edges that have the same names of
     attributes.
     """
 
+    options = ("edge_time", "edge_bytes")
+    lacking = "no edge has a time or bytes"
+
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
-        table = _positions(keys, "an edge")
+        table = self.table = _positions(keys, "an edge")
         self.keys = keys
         size = names.edge_bytes.lower()
         times = [alias for alias in TRANSFER_ALIASES if alias != size]
         self.sizes = _places(table, size, BYTES_ALIASES)
         self.times = _places(table, names.edge_time, times)
         self.shape, self.tensor = table.get("shape"), table.get("tensor")
+        self.unread = _unread(keys, {*self.sizes, *self.times, self.shape, self.tensor})
 
     def add(
-        self, draft: Draft, source: Any, target: Any, values: Sequence[Any], where: Place
+        self, draft: AttributeDraft, source: Any, target: Any, values: Sequence[Any], where: Place
     ) -> None:
         """Add an edge; without `tensor` it is a tensor of its own."""
+        draft.seen[self] = None
         size, time, shape, tensor = 0, UNKNOWN, None, None
         at = _first_given(self.sizes, values)
         if at >= 0:
@@ -173,7 +205,9 @@ class EdgeColumns:
             tensor = str(values[self.tensor])
         draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
 
-    def add_all(self, draft: Draft, columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
+    def add_all(
+        self, draft: AttributeDraft, columns: Sequence[Sequence[str]], lines: Sequence[int]
+    ) -> bool:
         """Add edges by column (source, target, attributes) where every number is a plain whole one;
         else False.
         """
@@ -186,6 +220,7 @@ class EdgeColumns:
         }
         if None in numbers.values() or not (all(columns[0]) and all(columns[1])):
             return False
+        draft.seen[self] = None
         draft.edges(columns[0], columns[1], lines, **numbers)
         return True
 
@@ -204,6 +239,16 @@ def _places(table: dict[str, int], name: str, aliases: Iterable[str]) -> list[in
     return [table[alias] for alias in ([name.lower()] if name else aliases) if alias in table]
 
 
+LABELS = ("id", "name", "label", "key", "source", "target")
+"""Attributes that are no costs."""
+
+
+def _unread(keys: tuple[Any, ...], read: Collection[int | None]) -> list[str]:
+    """Return the attributes at other places than those that are read."""
+    unread = [str(key) for at, key in enumerate(keys) if at not in read]
+    return [key for key in unread if key.lower() not in LABELS]
+
+
 def _labels(values: Sequence[str]) -> list[str]:
     """Make one short line of each label; few are distinct."""
     label = {value: one_line(value, 200) for value in set(values)}
@@ -220,9 +265,10 @@ class AttributeDraft(Draft):
     """
 
     def __init__(self, name: str, meaning: Names, *, tick_seconds: Any, **options: Any) -> None:
-        seconds = number(tick_seconds, "graph", "tick_seconds")
-        super().__init__(name, tick_seconds=seconds, **options)
+        seconds = number(meaning.tick_seconds or tick_seconds, "graph", "tick_seconds")
+        super().__init__(name, tick_seconds=seconds, unit=meaning.unit, **options)
         self.meaning = meaning
+        self.seen: dict[Columns, None] = {}
 
     def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:
         """Add an op."""
@@ -237,6 +283,34 @@ class AttributeDraft(Draft):
         edge_columns(tuple(attributes), self.meaning).add(
             self, source, target, tuple(attributes.values()), where
         )
+
+    def build(self) -> OpGraph:
+        """Return the graph, and warn where attributes that are not read may be all its costs.
+
+        Raises
+        ------
+        InputError
+            If no op, or no edge, has the attribute that an option names; else as `Draft.build`.
+        """
+        graph = super().build()
+        work = (graph.measured != UNKNOWN).any() or (graph.flops + graph.bytes_moved).any()
+        sent = (graph.measured_transfer != UNKNOWN).any() or graph.tensor_bytes.any()
+        found: dict[type[Columns], Any] = {OpColumns: work, EdgeColumns: sent}
+        for kind, costs in found.items():
+            seen = [columns for columns in self.seen if isinstance(columns, kind)]
+            there = dict.fromkeys(chain(*(columns.table for columns in seen)))
+            for option in kind.options:
+                name = getattr(self.meaning, option)
+                if seen and name:
+                    check_choice(f"option {option}", name.lower(), there)
+            unread = [one_line(key) for columns in seen for key in columns.unread]
+            if unread and not costs:
+                warnings.warn(
+                    f"{self.name}: {kind.lacking}, and '{unread[0]}' is not read; if it is a cost, "
+                    f"say so, as in FILE?{kind.options[-1]}={unread[0]}",
+                    stacklevel=2,
+                )
+        return graph
 
 
 def _given(value: Any) -> bool:
@@ -295,7 +369,7 @@ def parse_shape(value: Any, where: Place) -> tuple[int, ...]:
     return tuple(whole(part, where, "shape") for part in text.split("x"))
 
 
-def _measured(draft: Draft, value: Any, where: Place, what: str) -> int:
+def _measured(draft: AttributeDraft, value: Any, where: Place, what: str) -> int:
     """Return measured ticks; -1 and -2 keep their meaning."""
     if str(value).strip() in (str(UNKNOWN), str(UNSUPPORTED)):
         return int(value)

@@ -20,6 +20,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.attributes import (
+    AttributeDraft,
     Names,
     edge_attributes,
     edge_columns,
@@ -27,7 +28,6 @@ from placeopt.instances.readers.attributes import (
     op_columns,
     used_columns,
 )
-from placeopt.instances.readers.draft import Draft
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_text, read_text
 
@@ -55,25 +55,13 @@ Table = tuple[list[int], list[list[str]]]
 """Line numbers and rows; the first is the header."""
 
 
-def read(
-    path: Path,
-    *,
-    edges: str = "",
-    node_time: str = "",
-    edge_time: str = "",
-    edge_bytes: str = "",
-    unit: str = "",
-    tick_seconds: float = 1e-9,
-    max_bytes: int,
-) -> OpGraph:
+def read(path: Path, *, edges: str = "", max_bytes: int, **names: Any) -> OpGraph:
     """Read op and edge tables.
 
     Parameters
     ----------
     edges : file of the edge table, where it is not in `path`.
-    node_time, edge_time, edge_bytes, unit : columns, and the unit of their times, as in
-        `from_networkx`.
-    tick_seconds : length of a tick of the times in the tables.
+    names : as in `Names`, of columns.
     """
     tables = _tables(read_text(path, max_bytes=max_bytes))
     ops, links = _ops_and_edges(tables)
@@ -81,12 +69,11 @@ def read(
     other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
     if links is None and (edges or other.exists()):
         links = _edge_table(other, max_bytes)
-    draft = Draft(stem, tick_seconds=tick_seconds, unit=unit)
-    names = Names(node_time, edge_time, edge_bytes)
+    draft = AttributeDraft(stem, Names(**names), tick_seconds=1e-9)
     if ops is not None:
-        _add_ops(draft, ops, names)
+        _add_ops(draft, ops)
     if links is not None:
-        _add_edges(draft, links, names, known=ops is not None)
+        _add_edges(draft, links, known=ops is not None)
     return draft.build()
 
 
@@ -111,9 +98,9 @@ def _edge_table(path: Path, max_bytes: int) -> Table:
     return found[0]
 
 
-def _add_ops(draft: Draft, table: Table, names: Names) -> None:
+def _add_ops(draft: AttributeDraft, table: Table) -> None:
     (_, *lines), ((_, *keys), *rows) = table
-    columns = op_columns(tuple(keys), names)
+    columns = op_columns(tuple(keys), draft.meaning)
     by_column = list(zip(*rows, strict=True))
     if rows and all(by_column[0]) and columns.add_all(draft, by_column[0], by_column[1:], lines):
         return
@@ -121,9 +108,9 @@ def _add_ops(draft: Draft, table: Table, names: Names) -> None:
         columns.add(draft, _cell(row[0], line), row[1:], line)
 
 
-def _add_edges(draft: Draft, table: Table, names: Names, *, known: bool) -> None:
+def _add_edges(draft: AttributeDraft, table: Table, *, known: bool) -> None:
     (_, *lines), ((_, _, *keys), *rows) = table
-    columns = edge_columns(tuple(keys), names)
+    columns = edge_columns(tuple(keys), draft.meaning)
     for line, row in zip(lines, rows, strict=True) if not known else ():
         for end in row[:2]:
             if end not in draft.index:

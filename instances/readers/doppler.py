@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.instances.readers.draft import Draft, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
+def read(path: Path, *, unit: str = "", tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
     """Read a graph: op i is the i-th row, measured on any device; its output is one tensor.
 
     The graph gives no sizes: transfers are measured and tensors have 0 bytes. An op that uses a
     tensor twice waits for it once. Inputs are everywhere from the start.
+    `unit` tells the unit of the times where they are no ticks.
     """
     lines = read_text(path, max_bytes=max_bytes).splitlines()
     if len(lines) < 5:
@@ -54,13 +55,13 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
             f"expected {expected} rows comp,comm after line 4 ({total} nodes less {len(inputs)} "
             f"inputs), received {len(rows)}: the file is truncated or the counts are wrong"
         )
-    draft = Draft(path.stem, tick_seconds=tick_seconds, repeated="merge")
+    draft = Draft(path.stem, tick_seconds=tick_seconds, repeated="merge", unit=unit)
     comm: list[int] = []
     for op, (position, line) in enumerate(rows):
         where = f"line {position}"
         cells = _cells(line, where)
-        comm.append(ticks(cells[1], where, "comm"))
-        time = ticks(cells[0], where, "comp")
+        comm.append(draft.rounded(cells[1], where, "comm"))
+        time = draft.rounded(cells[0], where, "comp")
         draft.op(op, where, name=f"op{op}", type="".join(cells[2:]), times={"*": time})
     for u, v in zip(sources, targets, strict=True):
         draft.edge(u, v, "line 4", tensor="output", ticks=comm[u])

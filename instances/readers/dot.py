@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.instances.readers.attributes import (
     MAX_ATTRIBUTES,
@@ -54,22 +54,13 @@ class Token(NamedTuple):
     offset: int
 
 
-def read(
-    path: Path,
-    *,
-    node_time: str = "",
-    edge_time: str = "",
-    edge_bytes: str = "",
-    unit: str = "",
-    max_bytes: int,
-) -> OpGraph:
-    """Read the first digraph of a file; options as in `from_networkx`."""
+def read(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
+    """Read the first digraph of a file; `names` are options as in `Names`."""
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
     seconds = parser.attributes.get("tick_seconds", 1e-9)
-    names = Names(node_time, edge_time, edge_bytes)
-    draft = AttributeDraft(title, names, tick_seconds=seconds, unit=unit)
+    draft = AttributeDraft(title, Names(**names), tick_seconds=seconds)
     for node, (defaults, own, line) in parser.nodes.items():
         draft.add_op(node, {**defaults, **own}, line)
     seen: set[tuple[str, str]] = set()

@@ -15,11 +15,11 @@ import math
 import re
 import warnings
 from array import array
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import is_number
 from placeopt.model.arrays import MAX_SUM, Ints, check_positive
 from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
@@ -76,7 +76,7 @@ class Draft:
         unit: str = "",
     ) -> None:
         self.name, self.tick_seconds, self.repeated = name, tick_seconds, repeated
-        self.unit = 1.0  # ticks in one unit
+        self.unit, self.told = 1.0, bool(unit)  # ticks in one unit
         if unit:
             check_choice("option unit", unit, NANOSECONDS)
             check_positive("tick_seconds", tick_seconds)
@@ -147,7 +147,7 @@ class Draft:
     def cells_edge(self, cells: Sequence[Any], where: Place) -> None:
         """Add an edge that is a tensor of its own, given as (source, target, ticks)."""
         u, v = whole(cells[0], where, "source"), whole(cells[1], where, "destination")
-        self.edge(u, v, where, ticks=ticks(cells[2], where, "cost"))
+        self.edge(u, v, where, ticks=self.rounded(cells[2], where, "cost"))
 
     def edge(
         self,
@@ -242,10 +242,11 @@ class Draft:
             If there is no op, an edge dangles or is there twice, or the graph has a cycle.
         """
         if self._coarse:
+            shorter = "take a shorter tick, as in FILE?tick_seconds=1e-12"
+            hint = shorter if self.told else "tell their unit, as in FILE?unit=us"
             warnings.warn(
                 f"{self.name}: times are whole ticks, and rounding changes {len(self._coarse)} of "
-                f"them by more than a tenth ({one_line(self._coarse[0])}); tell their "
-                "unit, as in FILE?unit=us",
+                f"them by more than a tenth ({one_line(self._coarse[0])}); {hint}",
                 stacklevel=2,
             )
         tensor = np.array(self._edge_tensor, np.int64)
@@ -328,6 +329,13 @@ class Draft:
         return tuple(values.get(op, "") for op in range(len(self.names)))
 
 
+def abstract_draft(name: str, unit: str, tick_seconds: float) -> Draft:
+    """Return a draft of times that have no unit of their own: a tick is one of them, said to be a
+    second, and a nanosecond where `unit` tells theirs, unless `tick_seconds` says its length.
+    """
+    return Draft(name, tick_seconds=tick_seconds or (1e-9 if unit else 1.0), unit=unit)
+
+
 def _twice(key: Any, where: Place) -> InputError:
     return InputError(
         f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct"
@@ -343,8 +351,11 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?
 
 
 def _real(value: Any) -> float:
-    """Return a number given as such or as ASCII text (no 1_000, no digits of other scripts)."""
-    if not (_NUMBER.fullmatch(value.strip()) if isinstance(value, str) else is_number(value)):
+    """Return a number given as such, of numpy too, or as ASCII text (no 1_000, no digits of other
+    scripts).
+    """
+    right = isinstance(value, Real) and not isinstance(value, bool)
+    if not (_NUMBER.fullmatch(value.strip()) if isinstance(value, str) else right):
         raise ValueError
     return float(value)
 

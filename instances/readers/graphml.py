@@ -32,25 +32,16 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(
-    path: Path,
-    *,
-    node_time: str = "",
-    edge_time: str = "",
-    edge_bytes: str = "",
-    unit: str = "",
-    max_bytes: int,
-) -> OpGraph:
-    """Read a GraphML file with one directed graph; options as in `from_networkx`."""
+def read(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
+    """Read a GraphML file with one directed graph; `names` are options as in `Names`."""
     root = parse_xml(path, "graphml", max_bytes=max_bytes)
     graph = _only_graph(root)
     keys, defaults = _keys(root)
     own = _data(graph, keys, "graph", defaults["graph"])
     draft = AttributeDraft(
         own.get("name") or graph.get("id") or path.stem,
-        Names(node_time, edge_time, edge_bytes),
+        Names(**names),
         tick_seconds=own.get("tick_seconds", 1e-9),
-        unit=unit,
     )
     for i, node in enumerate(graph.findall("node")):
         where = f"node {i + 1}"

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def from_networkx(
-    graph: Any,
-    *,
-    name: str = "",
-    tick_seconds: float | None = None,
-    node_time: str = "",
-    edge_time: str = "",
-    edge_bytes: str = "",
-    unit: str = "",
-) -> OpGraph:
+def from_networkx(graph: Any, *, name: str = "", **names: Any) -> OpGraph:
     """Convert a networkx DiGraph or MultiDiGraph.
 
     Parameters
@@ -40,11 +31,8 @@ def from_networkx(
     graph : nodes are ops, in the order of `graph.nodes`; edges are tensors of their own unless they
     share
         their source and an attribute `tensor`.
-    name, tick_seconds : by default the graph's attributes of these names, else "graph" and 1e-9.
-    node_time, edge_time, edge_bytes : attributes that hold the time of an op and of a transfer
-    (ticks), and
-        the bytes of a tensor; by default the usual names are tried ("time", "weight", "cost", ...).
-    unit : of these times: s, ms, us or ns; a tick by default.
+    name : by default the graph's attribute of this name, else "graph".
+    names : as in `Names`, of attributes.
 
     Raises
     ------
@@ -55,12 +43,10 @@ def from_networkx(
         raise InputError(
             "networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph"
         )
-    seconds = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
     draft = AttributeDraft(
         name or str(graph.graph.get("name") or "graph"),
-        Names(node_time, edge_time, edge_bytes),
-        tick_seconds=seconds,
-        unit=unit,
+        Names(**names),
+        tick_seconds=graph.graph.get("tick_seconds", 1e-9),
         repeated="parallel" if graph.is_multigraph() else "refuse",
     )
     for key, attributes in graph.nodes(data=True):
@@ -84,19 +70,12 @@ def to_networkx(graph: OpGraph) -> Any:
     return result
 
 
-def read_node_link(
-    path: Path,
-    *,
-    node_time: str = "",
-    edge_time: str = "",
-    edge_bytes: str = "",
-    unit: str = "",
-    max_bytes: int,
-) -> OpGraph:
+def read_node_link(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
     """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges":
     [...]}`.
 
     With `"multigraph": true` edges that are there twice are two tensors; else they are refused.
+    `names` are options as in `Names`.
     """
     data = read_json(path, max_bytes=max_bytes)
     if not isinstance(data, dict):
@@ -106,9 +85,8 @@ def read_node_link(
     graph = data["graph"] if isinstance(data.get("graph"), dict) else {}
     draft = AttributeDraft(
         str(graph.get("name") or path.stem),
-        Names(node_time, edge_time, edge_bytes),
+        Names(**names),
         tick_seconds=graph.get("tick_seconds", 1e-9),
-        unit=unit,
         repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
     for i, node in enumerate(rows(data, "nodes", "file")):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.instances.readers.draft import abstract_draft, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 from placeopt.model.graph import UNKNOWN
@@ -25,13 +25,15 @@ from placeopt.model.graph import UNKNOWN
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from placeopt.instances.readers.draft import Draft
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
+def read(path: Path, *, unit: str = "", tick_seconds: float = 0.0, max_bytes: int) -> OpGraph:
     """Read a task graph; the dummies are kept, so that op i is task i.
 
     Each edge is a tensor of its own; without communication costs it costs nothing.
+    `unit` and `tick_seconds` are as in `abstract_draft`.
     """
     text = read_text(path, max_bytes=max_bytes)
     lines = [
@@ -42,7 +44,7 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
     if not lines or len(lines[0][1]) != 1:
         raise InputError("line 1: expected the number of tasks")
     count = whole(lines[0][1][0], lines[0][0], "number of tasks", least=1)
-    draft = Draft(path.stem, tick_seconds=tick_seconds)
+    draft = abstract_draft(path.stem, unit, tick_seconds)
     at = 1
     while at < len(lines):
         at += _add_task(draft, lines, at)
@@ -61,7 +63,7 @@ def _add_task(draft: Draft, lines: list[tuple[int, list[str]]], at: int) -> int:
         raise _expected("id time predecessors ...", where, cells)
     task = whole(cells[0], where, "task id")
     fan_in = whole(cells[2], where, "number of predecessors")
-    draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
+    draft.op(task, where, name=f"task{task}", times={"*": draft.rounded(cells[1], where, "time")})
     pairs = cells[3:]
     apart = not pairs and fan_in > 0  # the pairs follow, one a line
     if apart:
@@ -88,7 +90,8 @@ def _add_predecessors(draft: Draft, task: int, where: int, cells: list[str], cou
             f"received {len(cells)} numbers; the file may be truncated"
         )
     for p, c in zip(cells[::2], cells[1::2], strict=True):
-        draft.edge(whole(p, where, "predecessor"), task, where, ticks=ticks(c, where, "cost"))
+        cost = draft.rounded(c, where, "cost")
+        draft.edge(whole(p, where, "predecessor"), task, where, ticks=cost)
 
 
 def write(graph: OpGraph) -> str:

@@ -3,14 +3,14 @@ cost]]}}`.
 
 One graph is chosen by `graphs.json#NAME`. An edge is a tensor of its own that costs its weight
 between any two different devices, without contention. The times are abstract: a tick is one unit,
-and `tick_seconds` is 1.
+and `tick_seconds` is 1, unless `unit` tells theirs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import Draft, ticks
+from placeopt.instances.readers.draft import abstract_draft
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import read_json
 
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
+def read(
+    path: Path, *, graph: str = "", unit: str = "", tick_seconds: float = 0.0, max_bytes: int
+) -> OpGraph:
     """Read one graph of a library.
 
     Parameters
     ----------
     graph : name of the graph; may be left out where the library has only one.
+    unit, tick_seconds : as in `abstract_draft`.
     """
     data = read_json(path, max_bytes=max_bytes)
     if not isinstance(data, dict) or not data:
@@ -36,10 +39,10 @@ def read(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: i
         graph = next(iter(data))
     if not graph or graph not in data:
         raise _unknown(graph, data)
-    return _graph(graph, data[graph] if isinstance(data[graph], dict) else {}, tick_seconds)
+    return _graph(graph, data[graph] if isinstance(data[graph], dict) else {}, unit, tick_seconds)
 
 
-def _graph(name: str, body: dict[str, Any], tick_seconds: float) -> OpGraph:
+def _graph(name: str, body: dict[str, Any], unit: str, tick_seconds: float) -> OpGraph:
     where = f"graph '{name}'"
     work, edges = body.get("work"), body.get("edges")
     if not isinstance(work, list) or not isinstance(edges, list):
@@ -48,9 +51,9 @@ def _graph(name: str, body: dict[str, Any], tick_seconds: float) -> OpGraph:
         raise InputError(
             f"{where}: expected n = {len(work)}, the length of work, received {body.get('n')!r:.40}"
         )
-    draft = Draft(name, tick_seconds=tick_seconds)
+    draft = abstract_draft(name, unit, tick_seconds)
     for i, time in enumerate(work):
-        took = ticks(time, f"{where}: work[{i}]", "time")
+        took = draft.rounded(time, f"{where}: work[{i}]", "time")
         draft.op(i, f"{where}: work[{i}]", name=f"task{i}", times={"*": took})
     for i, edge in enumerate(edges):
         if not isinstance(edge, list) or len(edge) != 3:

@@ -3,7 +3,7 @@ lines `k: u, v, cost`.
 
 The file brings its own devices. An edge is a tensor of its own that costs its weight between any
 two different devices, without contention. The times are abstract: a tick is one unit, and
-`tick_seconds` is 1.
+`tick_seconds` is 1, unless `unit` tells theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.instances.readers.draft import Draft, abstract_draft, whole
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGraph, Cluster]:
-    """Read a graph with one time per device, and these devices."""
-    draft = Draft(path.stem, tick_seconds=tick_seconds)
+def read(
+    path: Path, *, unit: str = "", tick_seconds: float = 0.0, max_bytes: int
+) -> tuple[OpGraph, Cluster]:
+    """Read a graph with one time per device, and these devices; options as in `abstract_draft`."""
+    draft = abstract_draft(path.stem, unit, tick_seconds)
     section, width = "", 0
     for where, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
         line = raw.strip()
@@ -65,7 +67,7 @@ def _add_task(draft: Draft, label: str, cells: list[str], where: int, width: int
         raise InputError(
             f"line {where}: expected {width} times, one per device, received {len(cells)}"
         )
-    times = {f"device{j}": ticks(cell, where, "time") for j, cell in enumerate(cells)}
+    times = {f"device{j}": draft.rounded(cell, where, "time") for j, cell in enumerate(cells)}
     i = whole(label, where, "task number")
     draft.op(i, where, name=f"task{i}", times=times)
 

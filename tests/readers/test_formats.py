@@ -337,12 +337,58 @@ def test_times_of_a_file_have_a_unit(text, ticks, tmp_path):
     assert graph.tick_seconds == 1e-9
     assert [*graph.measured[:1].ravel().tolist(), UNKNOWN][0] == ticks
     assert edges(graph) == {("a", "b"): 2_500_000}
-    with pytest.warns(UserWarning, match="tell their unit"):
+    with pytest.warns(UserWarning, match="take a shorter tick"):
         assert read(tmp_path, text, unit="ns").measured_transfer.tolist() == [3]
     with pytest.raises(
         InputError, match="option unit: expected one of s, ms, us, ns, received 'h'"
     ):
         read(tmp_path, text, unit="h")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2\n0 0.3 0\n1 2 1 0 0.4\n", [300_000, 2_000_000]),
+        ('{"a": {"n": 2, "work": [0.3, 2], "edges": [[0, 1, 0.4]]}}', [300_000, 2_000_000]),
+        ("#tasks\n0: 0.3\n1: 2\n#edges\n0: 0, 1, 0.4\n#end\n", [300_000, 2_000_000]),
+        ("3\n0,\n0,\n1,\n0.3,0.4\n2,1\n", [3_000_000, 20_000_000]),
+    ],
+)
+def test_rounded_times_are_told_of_in_every_format(text, ms, tmp_path):
+    """Standard task graphs, libraries, tables by device and Doppler graphs made 0.3 one tick in
+    silence.
+    """
+    with pytest.warns(UserWarning, match="changes 2 of them.*tell their unit"):
+        graph = read(tmp_path, text)
+    assert graph.measured[:, 0].tolist() == [1, 2]
+    assert read(tmp_path, text, unit="ms").measured[:, 0].tolist() == ms
+
+
+def test_a_name_that_no_attribute_has_is_refused(tmp_path):
+    """A misspelt column was no column: every op took what a launch takes."""
+    with pytest.raises(InputError, match="node_time: expected one of latency, received 'latncy'"):
+        read(tmp_path, "op,latency\na,3\n", node_time="latncy")
+    dot = "digraph { a [cost=3]; b; a -> b [Volume=5]; b -> c }"
+    with pytest.raises(InputError, match="edge_bytes: expected one of volume, received 'volum'"):
+        read(tmp_path, dot, edge_bytes="volum")
+    assert read(tmp_path, dot, edge_bytes="volume").tensor_bytes.tolist() == [5, 0]
+
+
+def test_costs_under_names_that_are_not_read_are_told_of(tmp_path):
+    """A table of latencies was a graph without costs, and no word said so."""
+    with pytest.warns(UserWarning, match=r"no op has a time.*FILE\?node_time=latency_ms"):
+        read(tmp_path, "op,type,latency_ms\na,conv,3\n")
+    with pytest.warns(UserWarning, match=r"no edge has a time.*FILE\?edge_bytes=volume"):
+        read(tmp_path, "digraph { a [cost=3]; a -> b [volume=5] }")
+
+
+def test_times_of_other_devices_are_no_times(tmp_path):
+    """Without flops, ops measured on other devices took what a launch takes."""
+    path = tmp_path / "graph.csv"
+    path.write_text("op,time:A100\na,5\n")
+    assert po.load(path, cluster="2xA100").compute.tolist() == [[5, 5]]
+    with pytest.raises(InputError, match=r"no op has a time on 'V100'.*measured on: A100"):
+        po.load(path, cluster="2xV100")
 
 
 def test_attributes_of_networkx_have_a_unit():
@@ -351,6 +397,15 @@ def test_attributes_of_networkx_have_a_unit():
     graph.add_node("a", time=1.25)
     assert from_networkx(graph, unit="s").measured.tolist() == [[1_250_000]]
     assert from_networkx(graph, unit="ms", tick_seconds=1e-9).measured.tolist() == [[1_250_000]]
+
+
+def test_numbers_of_numpy_are_attributes_of_networkx():
+    """Only those of Python were numbers."""
+    graph = nx.DiGraph()
+    graph.add_node("a", time=np.int64(7), resident=np.int32(5))
+    graph.add_edge("a", "b", weight=np.float32(2.0))
+    found = from_networkx(graph)
+    assert (found.measured[0, 0], found.resident[0], found.measured_transfer[0]) == (7, 5, 2)
 
 
 def test_doppler_trailing_commas_and_types(tmp_path):
