@@ -199,9 +199,18 @@ def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
     made = [name for name in node.outputs if name in read] or node.outputs[:1]
     used = [model.values[name] for name in (*node.inputs, *made) if name]
     sure = all(value.known for value in used) and not node.attrs.get("uncertain")
+    if sure and node.rule == "elementwise":  # or an unknown kind, which may be a product
+        sure = all(_spreads(value.shape, used[-1].shape) for value in used if value.real)
     if all(value.shape is not None for value in used):
         return op_costs.cost(node, model.values), sure
     return None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved), sure
+
+
+def _spreads(read: Shape | None, made: Shape | None) -> bool:
+    """Whether what is read is spread over what is made; a vector is along any axis."""
+    ours, over = (read or ())[::-1], (made or ())[::-1]
+    pairs = zip(ours, over, strict=False)
+    return len(ours) < 2 or (len(ours) <= len(over) and all(a in (1, b) for a, b in pairs))
 
 
 def _median(values: list[int], default: int) -> int:

@@ -58,7 +58,7 @@ def make_node(
     elif rule == "einsum":
         attrs["equation"] = next((x for x in args if type(x) is str), "")
     elif rule == "rnn":
-        attrs["weights"] = tuple(range(3 if kind == "lstm" else 2, len(inputs)))
+        attrs["weights"] = tuple(range(3 if kind.startswith("lstm") else 2, len(inputs)))
     elif kind in ("convolution", "_convolution") and len(args) > 6 and args[6] is True:
         rule = "conv_transpose"
     return Node(name, kind, rule, inputs, outputs, attrs, layer)

@@ -62,7 +62,7 @@ def cost_notes(graph: OpGraph) -> list[str]:
     if others:
         many = "s have" if len(others) > 1 else " has"
         notes.append(
-            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): "
+            f"{len(others)} op{many} guessed costs (unknown kinds, or fix dimensions with --dim): "
             f"{_first_names(others)}"
         )
     return notes

@@ -434,6 +434,15 @@ def test_ops_outside_the_standard_that_keep_the_shape(tmp_path):
     assert graph.flops.tolist() == [8 * 21, 21]
 
 
+def test_ops_of_unknown_kinds_with_weights_are_flagged(tmp_path):
+    """Experts of another standard cost a flop per element of their output, and no word said so."""
+    experts = helper.make_node("MoE", ["x", "w"], ["m"], domain="com.microsoft")
+    nodes = [experts, node("PRelu", "m s", "p"), node("Mul", "p c", "y")]
+    weights = [tensor("w", 4, 7, 7), tensor("s", 7), tensor("c", 3, 1)]
+    path = save(tmp_path, nodes, [info("x", 3, 7)], [info("m", 3, 7), info("y", 3, 7)], weights)
+    assert read_graph(path, fuse=False).unshaped.tolist() == [True, False, False]
+
+
 def test_dimensions_that_do_not_exist(tmp_path):
     """A wrong name gets the nearest one; a wrong value says what is expected."""
     path = save(tmp_path, [node("Relu", "x", "y")], [info("x", "batch", None, 4)], [info("y")])

@@ -114,6 +114,20 @@ def test_dynamic_shapes_take_the_example_sizes():
     assert not graph.unshaped.any()
 
 
+def test_cells_are_products_and_unknown_products_are_flagged():
+    """Both cost a flop per element of their output, and no word said so."""
+    torch = pytest.importorskip("torch")
+    cell = from_torch(torch.nn.LSTMCell(3, 5), (torch.zeros(4, 3),))
+    at = kind(cell, "lstm_cell")
+    assert (cell.flops[at], cell.unshaped[at]) == (4 * 2 * 4 * 5 * (3 + 5) + 10 * 4 * 5, False)
+    for module, shapes, known in (
+        (torch.nn.Bilinear(3, 3, 5), ((4, 3), (4, 3)), False),
+        (torch.nn.PReLU(3), ((4, 3, 2),), True),
+    ):
+        graph = from_torch(module, tuple(map(torch.zeros, shapes)))
+        assert graph.unshaped.any() != known
+
+
 def test_what_cannot_be_exported():
     """No module, or one that torch cannot trace, gives one line."""
     torch = pytest.importorskip("torch")
