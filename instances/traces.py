@@ -269,11 +269,15 @@ def read_kineto(data: Any) -> Trace:
 
 
 def _kernel_times(events: Sequence[dict[str, Any]]) -> dict[Any, float]:
-    """Return microseconds of GPU kernels by the call that started them."""
+    """Return microseconds of GPU kernels by the call that started them; some that nobody started
+    are left out.
+    """
     kernels = defaultdict[Any, float](float)
     for event in events:
         if event.get("cat") in _KERNELS:
             kernels[_launch(event)] += float(event["dur"])
+    if kernels.pop(None, None) is not None and not kernels:
+        raise ValueError("no kernel has the External id of the call that started it")
     return kernels
 
 

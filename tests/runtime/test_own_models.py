@@ -331,6 +331,23 @@ def test_a_plain_kineto_trace_is_matched_by_kind_and_turn(tmp_path):
         assert {found[name][1] for name in ops} == {"measured"}
 
 
+def test_kernels_that_nobody_started_are_nobodys(tmp_path):
+    """Each call without an id had the time of all kernels without one."""
+    rows = [("cpu_op", "aten::relu", 0, 3), ("cpu_op", "aten::gelu", 5, {}), ("kernel", "k", 1, {})]
+    rows = [(cat, name, ts, {"External id": x} if x else {}) for cat, name, ts, x in rows]
+    events = [
+        {"cat": cat, "ph": "X", "name": name, "ts": ts, "dur": 2, "args": args}
+        for cat, name, ts, args in rows
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    with pytest.raises(po.InputError, match=r"damaged kineto trace.*External id"):
+        read_trace(path)
+    own = {**events[-1], "args": {"External id": 3}, "dur": 7}
+    path.write_text(json.dumps({"traceEvents": [*events, own]}))
+    assert read_trace(path).by_kind == {"relu": [7e-6], "gelu": [0.0]}
+
+
 def test_onnx_profile_measures_ops_and_the_rest_is_fitted(flow, tmp_path):
     """Every node is measured, If and Loop as a whole; the file is read back as it was written."""
     from placeopt.runtime.profile_model import onnx_op_seconds
