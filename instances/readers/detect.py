@@ -140,11 +140,8 @@ def _json(text: str) -> str:
     known = {"", *keys}
     kinds = (kind for key, some, kind in _JSON_KEYS if key in known and keys & set(some.split()))
     kind = next(kinds, None)
-    if kind == "split":
-        raise InputError(
-            "this is a split of a dnn-partitioning graph, not a graph: "
-            "placeopt verify GRAPH.json SPLIT.json"
-        )
+    if kind in _NO_GRAPHS:
+        raise InputError(f"this is {_NO_GRAPHS[kind]}")
     if kind:
         return kind
     if "device" in keys:
@@ -163,7 +160,15 @@ _JSON_KEYS = (
     ("nodes", "directed multigraph", "node-link"),
     ("work", "edges", "graphs-json"),
     ("nodes", "links edges source", "node-link"),
+    ("", "hidden_size model_type architectures", "configuration"),
 )
+
+_NO_GRAPHS = {
+    "split": "a split of a dnn-partitioning graph, not a graph: "
+    "placeopt verify GRAPH.json SPLIT.json",
+    "configuration": "the configuration of a model, not a graph; `placeopt plan` takes its sizes, "
+    "as layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,gated=1",
+}
 
 
 def _xml(text: str) -> str:
