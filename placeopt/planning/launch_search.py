@@ -200,7 +200,7 @@ class LaunchProblem:
                     outer = replace(
                         base, tensor=tensor, context=context, pipeline=pipeline, data=data
                     )
-                    yield from filter(self._launchable, self._inner(outer))
+                    yield from self._inner(outer)
 
     def _fills_hosts(self, tensor: int, devices: int) -> bool:
         """Whether no tensor ranks of a plan on so many devices spread over two hosts, or their
@@ -236,9 +236,9 @@ class LaunchProblem:
 
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
-        each = self.batch // outer.data
+        each, experts = self.batch // outer.data, self._expert_degrees(outer.ranks)
         choices = (
-            self._expert_degrees(outer.ranks),
+            [e for e in experts if self._launchable(replace(outer, expert=e))],
             self._shardings(outer),
             RECOMPUTE if self.recompute else RECOMPUTE[:1],
         )
