@@ -109,6 +109,20 @@ def known_gpus() -> dict[str, Gpu]:
     return found
 
 
+@cache
+def _names() -> list[tuple[str, str, re.Pattern[str]]]:
+    """Return every way to write each device, its name, and where a text says so: 4000 is no 40."""
+    return [
+        (x, name, re.compile("[^a-z0-9]*".join(x) + r"(?!\d)"))
+        for name, row in _rows().items()
+        for x in row["names"]
+    ]
+
+
+SIZE = r"(?<!\d)(16|24|32|40|48|64|80|94|96|141|144|192)(?:\s*g(?:i?b)?(?![a-z])|$)"
+"""GiB of a device behind its name; `GH200 480GB` says those of its host."""
+
+
 def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     """Return the device that a name means, and what was assumed about it, empty if nothing.
 
@@ -117,14 +131,13 @@ def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     text : as `A100-SXM-80`, `NVIDIA H100 80GB HBM3`, `8xV100` without the count.
     memory_gb : of a device, where it is known.
     """
-    known, plain = known_gpus(), re.sub(r"[^a-z0-9]", "", text.lower())
-    plain = re.sub(r"^(nvidia|amd|intel|google|dgx|hgx|tesla|instinct)+", "", plain)
-    names = {x: name for name, row in _rows().items() for x in row["names"] if x in plain}
+    known, text = known_gpus(), text.strip()
+    names = {x: name for x, name, said in _names() if said.search(text.lower())}
     if not names:
         return known[BASE], f"gpu '{text}' is not known: taken as {BASE}"
     gpu = known[names[max(names, key=len)]]
     if memory_gb is None:
-        size = re.search(r"(?:^|\D)(16|24|32|40|48|80|96|141|192)\s*(?:gb)?$", text.lower())
+        size = re.search(SIZE, text.lower())
         memory_gb = float(size.group(1)) if size else None
     if memory_gb and memory_gb > 0:
         if gpu.name == "A100" and memory_gb > 60:

@@ -434,7 +434,7 @@ def predict_runs(
 ) -> None:
     """Write a table with predictions or, with `calibrate`, a calibration file."""
     from placeopt.planning.fit_runs import fit, usable
-    from placeopt.planning.runs_table import predict_table, read_runs
+    from placeopt.planning.runs_table import not_read, predict_table, read_runs
 
     if out is None:
         raise InputError(
@@ -452,13 +452,21 @@ def predict_runs(
             common.say(f"constants fitted to {len(found)} runs: {out}")
         return
     rows = predict_table(runs, out, constants)
-    priced = sum(row["predicted_step_s"] != "" for row in rows)
+    priced, passed = sum(row["predicted_step_s"] != "" for row in rows), not_read(rows)
     if json:
         common.print_json(
-            {"rows": len(rows), "predicted": priced, "out": str(out), "constants": constants.source}
+            {
+                "rows": len(rows),
+                "predicted": priced,
+                "not_read": passed,
+                "out": str(out),
+                "constants": constants.source,
+            }
         )
     else:
         common.say(f"{priced} of {len(rows)} rows predicted: {out}")
+        if passed:
+            common.say(f"columns that are not read: {', '.join(passed)}", markup=False)
 
 
 def compare_offers(

@@ -110,7 +110,12 @@ def _own_shape(text: str) -> ModelShape:
         values[name] = int(value)
     if not values.get("layers") or not values.get("hidden"):
         raise InputError(f"model '{text}': expected layers and hidden of at least 1")
-    return shape_of(text, **values)
+    shape = shape_of(text, **values)
+    if not shape.experts:
+        return shape
+    if not 1 <= shape.active <= shape.experts:
+        raise InputError(f"model '{text}': expected active of 1 to {shape.experts} experts")
+    return replace(shape, expert_ffn=shape.expert_ffn or shape.ffn)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ MOST_COUNT = 10**9
 MOST_BILLIONS = 1e5
 """No model has more parameters, in 1e9: what is larger counts single ones."""
 
+MOST_MEMORY = 2048
+"""No device has more memory, in GiB: what is larger counts MiB."""
+
 PREDICTED = (
     "predicted_step_s",
     "predicted_low_s",
@@ -85,7 +88,7 @@ class Run:
 
 UNITS: dict[str, dict[str, float]] = {
     "params_b": {"m": 1e-3, "b": 1.0, "bn": 1.0, "billion": 1.0, "t": 1e3},
-    "gpu_memory_gb": {"gb": 1.0, "gib": 1.0},
+    "gpu_memory_gb": {"mib": 1 / 1024, "gb": 1.0, "gib": 1.0},
     "peak_mem_gb": {"mib": 1 / 1024, "gb": 1.0, "gib": 1.0},
     "step_s": {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0},
     "seq_len": {"tokens": 1.0},
@@ -112,6 +115,8 @@ def number(row: dict[str, Any], key: str) -> float | None:
     One comma with other than three digits behind it stands for the point.
     """
     text, unit = _without_unit(row, key)
+    if re.fullmatch(r"[\d.]*\.\d{3},\d+", text):  # 1.234,5
+        text = text.replace(".", "").replace(",", ".")
     decimal = re.fullmatch(r"\d*,(\d{1,2}|\d{4,})", text)
     text = text.replace(",", "." if decimal else "")
     try:
@@ -126,7 +131,9 @@ def _count(row: dict[str, Any], key: str) -> int | None:
     thousands = re.fullmatch(r"(\d+)\s*k", _without_unit(row, key)[0])
     if thousands:
         value = 1024.0 * int(thousands.group(1))
-    return int(value) if value is not None and 1 <= value <= MOST_COUNT else None
+    if value is None or not (1 <= value <= MOST_COUNT and value.is_integer()):
+        return None
+    return int(value)
 
 
 def _out_of_memory(row: dict[str, Any]) -> bool | None:
@@ -144,10 +151,12 @@ def read_run(row: dict[str, Any]) -> Run:
         If the row lacks something that nothing stands for; the message names it.
     """
     framework = family(_text(row, "framework"))
-    gpu, said = find_gpu(_text(row, "gpu"), number(row, "gpu_memory_gb"))
-    notes = [said] if said else []
+    notes: list[str] = []
+    gpu, said = find_gpu(_text(row, "gpu"), _memory(row, "gpu_memory_gb", notes))
+    notes += [said] if said else []
     shape = _shape(row, notes)
     conf = _configuration(row, framework, gpu, shape, notes)
+    peak = _memory(row, "peak_mem_gb", notes)
     return Run(
         shape,
         gpu,
@@ -156,7 +165,7 @@ def read_run(row: dict[str, Any]) -> Run:
         not _text(row, "recompute"),
         not _text(row, "sharding"),
         number(row, "step_s") or None,
-        number(row, "peak_mem_gb") or None,
+        peak or None,
         _out_of_memory(row),
         _text(row, "source"),
         "offload" in _text(row, "sharding").lower(),
@@ -174,7 +183,11 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     if layers and hidden:
         if named and (named.layers, named.hidden) == (layers, hidden):
             return named
-        return _sized_shape(row, layers, hidden, params)
+        shape = _sized_shape(row, layers, hidden, params)
+        found = shape.parameters / 1e9
+        if params and abs(found / params - 1) > 0.15:
+            notes.append(f"params_b {params:g}: {layers} layers of {hidden} taken as {found:.4g}e9")
+        return shape
     if named and (not params or abs(named.parameters / params / 1e9 - 1) < 0.15):
         return named
     params = params or said_billions(name)
@@ -182,6 +195,15 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
         raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
     notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
     return counted_shape(params * 1e9, name)
+
+
+def _memory(row: dict[str, Any], key: str, notes: list[str]) -> float | None:
+    """Return the GiB of a row; no device has as many as its MiB."""
+    found = number(row, key)
+    if found is None or found <= MOST_MEMORY:
+        return found
+    notes.append(f"{key} {found:g} taken as MiB")
+    return found / 1024
 
 
 def _billions(row: dict[str, Any], notes: list[str]) -> float | None:
@@ -265,7 +287,7 @@ UNSAID = ("", "n/a", "na", "nan", "-", "?", "unknown")
 
 def _recompute(text: str) -> str:
     text = text.lower()
-    if text in ("", "none", "no", "false", "0", "off", "disabled"):
+    if not text or re.match(r"(no(ne|t)?|false|0|off|disabled|without)(?![a-z\d.])", text):
         return "none"
     return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
 
@@ -275,6 +297,10 @@ COUNTS = (
     *("layers", "hidden", "heads", "gpus_per_node"),
 )
 NUMBERS = ("params_b", "gpu_memory_gb", "step_s", "peak_mem_gb", "oom")
+WORDS = (
+    *("model", "gpu", "seq_len", "sharding", "recompute", "precision", "framework", "schedule"),
+    *("kind", "source", "flag"),
+)
 
 
 def _text(row: dict[str, Any], key: str) -> str:
@@ -329,6 +355,8 @@ def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tu
         parts = degrees["pp"] * degrees["vp"] if titan else batch
         micro = max(1, batch // data // (accumulated or parts))
         notes.append(f"micro-batch {micro} assumed")
+    if micro > max(1, batch // data):
+        notes.append(f"micro-batch {micro} is more than the {batch // data} sequences of a replica")
     micro = min(micro, max(1, batch // data))
     if batch % (data * micro):
         notes.append(f"{batch} sequences are not whole micro-batches of {micro} on {data} replicas")
@@ -349,7 +377,10 @@ def _expert_degree(
     if degree is None and degrees["tp"] == 1:
         degree = min(64, math.gcd(shape.experts, degrees["dp"]))
         notes.append(f"ep {degree} assumed: experts are spread over the replicas")
-    return min(degree or 1, shape.experts, ranks)
+    taken = min(degree or 1, shape.experts, ranks)
+    if degree and degree > taken:
+        notes.append(f"ep {degree} is more than experts or replicas: {taken} taken")
+    return taken
 
 
 def _kernels(launcher: str, framework: str, precision: str, said: str, gpu: Gpu) -> dict[str, bool]:
@@ -505,7 +536,8 @@ def _read_table(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
     """
     text = read_text(path).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     first = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
+    separator = max(",;\t", key=first.count)
+    reader = csv.DictReader(io.StringIO(text), delimiter=separator)
     try:
         names = [str(name or "").strip().lower() for name in reader.fieldnames or []]
         reader.fieldnames = names
@@ -517,7 +549,28 @@ def _read_table(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
             f"file '{path}': expected a CSV table with the columns model, gpu, n_gpus, seq_len, "
             f"global_batch, tp, pp, dp, ...; received {str(names)[:60]}"
         )
-    return names, [{key: value or "" for key, value in row.items() if key} for row in rows]
+    for at, row in enumerate(rows, 1):
+        if any(row.pop(None, ())):
+            raise InputError(
+                f"file '{path}': row {at} has more cells than the header; put quotes around a cell "
+                f"with '{separator}' in it"
+            )
+    pointed = NUMBERS if separator == ";" else ()
+    return names, [
+        {key: _pointed(value or "", key in pointed) for key, value in row.items() if key}
+        for row in rows
+    ]
+
+
+def _pointed(text: str, decimal: bool) -> str:
+    """Return a cell of a table; the comma of a `decimal` number becomes its point."""
+    return text.replace(",", ".") if decimal and text.count(",") == 1 and "." not in text else text
+
+
+def not_read(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the columns of a predicted table that say nothing here."""
+    known = (*COUNTS, *NUMBERS, *WORDS, *ADDED)
+    return [name for name in rows[0] if name not in known] if rows else []
 
 
 def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]:

@@ -195,7 +195,9 @@ def named_shape(name: str) -> ModelShape | None:
     inside = [
         item
         for item in _families()
-        if len(item[0]) > 3 and re.search(r"(?<![a-z])" + re.escape(item[0]), plain)
+        if len(item[0]) > 3
+        and item[0] in plain  # which is quick, and true of few
+        and re.search(r"(?<![a-z])" + re.escape(item[0]), plain)
     ]
     for alias, row in exact or sorted(inside, key=lambda item: -len(item[0])):
         shape = shape_of(name, **row)

@@ -75,6 +75,10 @@ COUNTS = {
     "GPT3-175B": 174.6,
     "BLOOM-176B": 176.2,
     "OPT-30b": 29.9,
+    "Qwen2.5-0.5B": 0.494,
+    "Qwen3-4B": 4.02,
+    "starcoder2-7b": 7.17,
+    "starcoder-15b": 15.5,
 }
 
 
@@ -122,10 +126,30 @@ def test_launchers_are_found_by_name():
     assert (conf.flash, conf.sharding) == (True, "zero3")
 
 
-@pytest.mark.parametrize(("text", "name"), [("NVIDIA H100 80GB HBM3", "H100"), ("H200", "H200")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("H200", "H200"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe"),
+    ],
+)
 def test_devices_are_found_by_name(text, name):
     """Vendors' spellings name one device."""
     assert find_gpu(text)[0].name == name
+
+
+def test_longer_numbers_are_no_device_that_is_known():
+    """An RTX A4000 was priced as an A40, and no word said of it."""
+    for text in ("NVIDIA RTX A4000", "RTX A1000", "Quadro P1000", "T400"):
+        assert f"'{text}' is not known" in find_gpu(text)[1]
+
+
+def test_memory_behind_the_name_of_a_device_is_its_own():
+    """32G without a B was none, 64 GB was 40, and what a name does not end in was not read."""
+    sizes = {"V100-SXM2-32G": 32, "A100-SXM-64GB": 64, "A100 40GB PCIe": 40, "GH200 480GB": 96}
+    assert {text: find_gpu(text)[0].memory / 2**30 for text in sizes} == sizes
 
 
 def test_every_device_has_a_source_and_half_precision():
@@ -177,6 +201,15 @@ def test_a_row_says_what_it_lacks(change, words):
         ({"n_gpus": "16384", "dp": "128", "pp": "16", "global_batch": "2048"}, ""),
         ({"schedule": "interleaved-1f1b", "pp": "2", "n_gpus": "16"}, "vp 2 assumed"),
         ({"sharding": "zero1 offload"}, ""),
+        ({"n_gpus": "1.024"}, "n_gpus '1.024' is no count"),
+        ({"gpu_memory_gb": "81920"}, "gpu_memory_gb 81920 taken as MiB"),
+        ({"micro_batch": "128"}, "micro-batch 128 is more than the 64 sequences of a replica"),
+        (
+            {"model": "mine", "layers": "48", "hidden": "2048", "params_b": "30"},
+            "params_b 30: 48 layers of 2048 taken as 2.5",
+        ),
+        ({"model": "mixtral-8x7b", "tp": "1", "dp": "4", "ep": "8"}, "ep 8 is more than"),
+        ({"recompute": "no recompute"}, ""),
     ],
 )
 def test_rows_of_unusual_spelling_are_priced(change, words):
@@ -230,7 +263,32 @@ def test_tables_of_other_forms_are_read(tmp_path):
 def test_a_comma_before_other_than_three_digits_is_a_point():
     """Thousands have three digits behind a comma."""
     values = {"8,03": 8.03, "3,2": 3.2, "4,096": 4096, "1,048,576": 1048576, "0,12345": 0.12345}
+    values["1.234,5"] = 1234.5
     assert [number({"x": text}, "x") for text in values] == list(values.values())
+
+
+def test_commas_between_semicolons_are_points(tmp_path):
+    """A model of 6,659e9 parameters was one of 6659e9."""
+    path = tmp_path / "runs.csv"
+    path.write_text("model;params_b;step_s;n_gpus\nMPT;6,659;1.234,5;1,024\n")
+    (row,) = read_runs(path)
+    assert [number(row, key) for key in ("params_b", "step_s", "n_gpus")] == [6.659, 1234.5, 1024]
+
+
+def test_a_row_that_is_longer_than_its_table_is_refused(tmp_path):
+    """The 1,024 of a table between commas was one device, and all cells behind it moved."""
+    path = tmp_path / "runs.csv"
+    path.write_text("model,n_gpus,seq_len\nMPT,8,2048,\nMPT,1,024,2048\n")
+    with pytest.raises(InputError, match="row 2 has more cells than the header"):
+        read_runs(path)
+
+
+def test_columns_that_are_not_read_are_named(tmp_path, capsys):
+    """A table with pipeline_size= was priced without stages, and no word said so."""
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpu,seq_len,pipeline_size,step_s\nllama2-7b,H100,4096,4,1\n")
+    code, said = command(capsys, "--runs", path, "--out", path)
+    assert (code, "columns that are not read: pipeline_size\n" in said.out) == (0, True)
 
 
 def test_kernels_that_differ_are_priced_apart():
@@ -728,6 +786,15 @@ def test_what_ranks_cannot_share_out_evenly_is_refused():
         assert word in files["Megatron-LM"]["refused"]
     for hidden, ffn in ((4096, 11008), (5120, 13824), (6656, 17920), (8192, 22016)):
         assert read_shape(f"layers=2,hidden={hidden},gated=1").ffn == ffn
+
+
+def test_experts_of_a_shape_have_a_width_and_some_are_met():
+    """Tokens met none of them, or experts without columns, and a step took no time for them."""
+    shape = read_shape("layers=2,hidden=64,heads=4,experts=8,active=2")
+    assert shape.expert_ffn == shape.ffn == 256
+    for wrong in ("", ",active=0", ",active=9"):
+        with pytest.raises(InputError, match="active of 1 to 8 experts"):
+            read_shape(f"layers=2,hidden=64,experts=8{wrong}")
 
 
 def test_experts_of_their_own_are_whole_on_every_rank():
