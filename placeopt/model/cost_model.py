@@ -86,7 +86,7 @@ def op_ticks(graph: OpGraph, device: Device) -> Ints:
     known = [k for k in ("*", device.family, device.kind) if k in graph.measured_kinds]
     if not known and (graph.measured > 0).any() and not (graph.flops + graph.bytes_moved).any():
         raise InputError(
-            f"graph '{graph.name}': no op has a time on '{device.kind}' ({device.family}), or flops; "
+            f"graph '{graph.name}': no op has a time on '{device.kind}', or flops; "
             f"choose devices that it was measured on: {', '.join(graph.measured_kinds)}"
         )
     for kind in known:
