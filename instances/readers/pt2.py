@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.model_ir import Model, Node, Value
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
-from placeopt.instances.readers.torch_ops import OPS, Ref, base_name, make_node, module_path
+from placeopt.instances.readers.torch_ops import (
+    OPS,
+    Ref,
+    base_name,
+    flat,
+    lost_write,
+    make_node,
+    module_path,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
 
@@ -103,12 +111,34 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
         value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
         if value is not None:
             value.make_constant(learned=kind == "parameter")
+    _refuse_lost_writes(graph)
     nodes = []
     for call in graph["nodes"]:
         outputs = _tensors(call["outputs"])
         if outputs:
             nodes.append(_node(call, outputs, values, turns))
     return Model(name, nodes, values, _tensors(graph["outputs"]))
+
+
+def _refuse_lost_writes(graph: dict[str, Any]) -> None:
+    calls = [
+        (
+            str(call["target"]),
+            [
+                str(x)
+                for y in call["inputs"]
+                for x in flat(_argument(y["arg"]))
+                if isinstance(x, Ref)
+            ],
+            _tensors(call["outputs"]),
+        )
+        for call in graph["nodes"]
+    ]
+    if by := lost_write([*calls, ("", _tensors(graph["outputs"]), [])]):
+        raise InputError(
+            f"'{base_name(by)}' writes into a tensor that others read afterwards; save "
+            "program.run_decompositions({})"
+        )
 
 
 def _node(

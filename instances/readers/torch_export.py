@@ -22,6 +22,7 @@ from placeopt.instances.readers.torch_ops import (
     flat,
     inner_name,
     innermost,
+    lost_write,
     make_node,
     module_path,
     region_of,
@@ -97,8 +98,22 @@ def from_exported(
     trip_count: int | None = None,
 ) -> OpGraph:
     """Read a torch.export.ExportedProgram."""
-    model = _translate(program, name, op_costs.check_turns(trip_count))
+    model = _translate(functional(program), name, op_costs.check_turns(trip_count))
     return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
+
+
+def functional(program: Any) -> Any:
+    """Return a program in which no write into a tensor is lost to who reads it afterwards: itself,
+    or with copies in the place of writes.
+    """
+    calls = (
+        (str(node.target), [x.name for x in node.all_input_nodes], [node.name])
+        for node in program.graph.nodes
+    )
+    if not lost_write(calls):
+        return program
+    with quiet_export():
+        return program.run_decompositions({})
 
 
 def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:

@@ -9,13 +9,14 @@ programs both inline it, under the names given here.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Node
 from placeopt.instances.readers.op_costs import look_up, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Ref(str):
@@ -123,6 +124,35 @@ def region_of(node: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
     if name == "wrap_with_autocast" and not node.args[2]:
         return node.args[4], tuple(node.args[5:]), True
     return None
+
+
+def lost_write(calls: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> str:
+    """Return the target of the first call that writes into a tensor which is read afterwards under
+    a name from before, "" if there is none.
+
+    Such a reader seems to depend on nothing that was written.
+
+    Parameters
+    ----------
+    calls : target, tensors that are read, and those that are made; a call that looks at a tensor in
+        another way, or writes into it, has that first.
+    """
+    source: dict[str, str] = {}
+    made: dict[str, int] = {}
+    written: dict[str, tuple[int, str]] = {}
+    for at, (target, read, makes) in enumerate(calls):
+        for x in read:
+            since, by = written.get(source.get(x, x), (-1, ""))
+            if made.get(x, -1) < since:
+                return by
+        writes = re.search(r"^(?:torch\.ops\.)?\w+\.\w*[^\W_]_(?:\.|$)", target) is not None
+        views = "getitem" in target or OPS["rule"].get(base_name(target)) in ("view", "identity")
+        if read and (writes or views):
+            source |= dict.fromkeys(makes, source.get(read[0], read[0]))
+        if read and writes:
+            written[source.get(read[0], read[0])] = at, target
+        made |= dict.fromkeys(makes, at)
+    return ""
 
 
 def inner_name(region: str, name: str) -> str:

@@ -83,6 +83,8 @@ def torch_program(
         import torch
     except ImportError:
         raise MissingExtraError("torch", "torch", "running torch modules") from None
+    from placeopt.instances.readers.torch_export import functional
+
     if is_torch_source(source):
         example = torch_model(source, inputs, kwargs)
         exported = _export(example)
@@ -96,6 +98,7 @@ def torch_program(
             )
         arguments, named = exported.example_inputs
         example = TorchModel(None, tuple(arguments), dict(named))
+    exported = functional(exported)
     with warnings.catch_warnings(action="ignore"):
         module = exported.module(check_guards=False)
     _inline_regions(module)
