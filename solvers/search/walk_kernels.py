@@ -493,16 +493,18 @@ def decode(g, w, first, limit):
     device, start, finish = w.device, w.new_start, w.new_finish
     makespan = 0
     for d in range(k):
-        kept = 0
+        kept = end = longest = latest = 0
         row = w.new_table[d]
         for i in range(w.held[d]):
             op = w.table[d, i]
             if w.position[op] < first:
                 row[kept] = op
                 kept += 1
-        w.new_held[d] = kept
-        if kept > 0:
-            makespan = max(makespan, finish[row[kept - 1]])
+                if start[op] > end:
+                    longest, latest = max(longest, start[op] - end), start[op]
+                end = finish[op]
+        w.new_held[d], w.gap[0, d], w.gap[1, d] = kept, longest, latest
+        makespan = max(makespan, end)
     for i in range(first, n):
         op = w.sequence[i]
         d = device[op]
@@ -510,12 +512,18 @@ def decode(g, w, first, limit):
         row = w.new_table[d]
         size = w.new_held[d]
         cost = g.compute[op, d]
+        end = finish[row[size - 1]] if size > 0 else 0
         at = size
-        while at > 0 and finish[row[at - 1]] > time:
-            at -= 1
-        while at < size and time + cost > start[row[at]]:
-            time = max(time, finish[row[at]])
-            at += 1
+        if cost > 0 and (cost > w.gap[0, d] or time + cost > w.gap[1, d]):
+            time = max(time, end)  # no gap is long enough, or ends late enough
+        else:
+            while at > 0 and finish[row[at - 1]] > time:
+                at -= 1
+            while at < size and time + cost > start[row[at]]:
+                time = max(time, finish[row[at]])
+                at += 1
+        if at == size and time > end:
+            w.gap[0, d], w.gap[1, d] = max(w.gap[0, d], time - end), time
         if time + w.new_tail[op] > limit:
             return REJECTED
         for j in range(size, at, -1):

@@ -78,6 +78,7 @@ class WalkState(NamedTuple):
     new_tail: Ints  # (n,)
     new_held: Ints  # (k,)
     new_table: Ints  # (k, n)
+    gap: Ints  # (2, k) of each device, before its last op: longest idle gap, end of the last one
 
 
 def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> WalkState:
@@ -120,6 +121,7 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
         new_tail=ints(n),
         new_held=ints(k),
         new_table=table(),
+        gap=ints(2, k),
     )
 
 
