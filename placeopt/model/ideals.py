@@ -177,15 +177,30 @@ def ideal_lattice(
 
 
 def lattice_in_time(
-    num_nodes: int, order_from: Ints, order_to: Ints, *, limit: int, left: Callable[[], float]
+    num_nodes: int,
+    order_from: Ints,
+    order_to: Ints,
+    *,
+    limit: int,
+    left: Callable[[], float],
+    first_steps: int = 2**31,
 ) -> tuple[Lattice | None, int]:
     """Enumerate the ideals as `ideal_lattice` does while there is time; return also the limit of
     the last try, which there are more than where there is no lattice.
 
     In tries that grow eightfold, as long as the next one seems to fit into half of the seconds that
-    are `left`, so that as much remains for what follows; the first two cost a seventh of the last.
+    are `left`, so that as much remains for what follows; those before the last cost a seventh of
+    it.
+
+    Parameters
+    ----------
+    first_steps : of the first try at most, in about a second: each ideal looks at the words of all
+    nodes.
     """
-    for enough in sorted({max(1, limit // 64), max(1, limit // 8), limit}):
+    each, tries = num_nodes * (num_nodes // 64 + 1), 2
+    while each * (limit // 8**tries) > first_steps:
+        tries += 1
+    for enough in sorted({max(1, limit // 8**i) for i in range(tries + 1)}):
         begin = time.perf_counter()
         lattice = ideal_lattice(num_nodes, order_from, order_to, limit=enough)
         if lattice is not None or 8 * (time.perf_counter() - begin) > left() / 2:

@@ -14,7 +14,7 @@ import pytest
 
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.model.ideals import ideal_lattice, lattice_in_time, linear_lattice
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
@@ -259,3 +259,18 @@ def test_orders_are_counted_and_end_with_the_evaluations():
         best = problems.best_period(problem)
         assert result.value == best
         assert result.status == ("infeasible" if best is None else "optimal"), seed
+
+
+def test_ideals_of_large_graphs_are_counted_from_few_on():
+    """The first try takes no longer than a second, however many nodes each ideal looks at."""
+    none = np.zeros(0, dtype=np.int64)
+    for nodes, enough in ((60, 15_625), (70, 30)):
+        found = lattice_in_time(
+            nodes,
+            none,
+            none,
+            limit=10**6,
+            left=lambda: 0.0,
+            first_steps=5000 if nodes > 64 else 2**31,
+        )
+        assert found == (None, enough)
