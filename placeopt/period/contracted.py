@@ -182,6 +182,23 @@ class ContractedProblem:
             order_to=position[self.order_to],
         )
 
+    def coarse(self, most: int) -> ContractedProblem:
+        """Return the model with neighbours in its order joined, so that about `most` nodes are left
+        of more; what fits no device together stays apart.
+        """
+        size = -(-self.num_nodes // most)
+        if size == 1:
+            return self
+        label, number = np.zeros(self.num_nodes, np.int64), -1
+        count, held, able = size, 0, self.allowed[0]
+        for v in range(self.num_nodes):
+            held, able = held + int(self.resident[v]), able & self.allowed[v]
+            if count == size or not (able & (self.capacity >= held)).any():
+                number, count, held, able = number + 1, 0, int(self.resident[v]), self.allowed[v]
+            label[v], count = number, count + 1
+        edges = order_edges(self.problem, "chain")
+        return _build(self.problem, label[self.node], self.types, *edges)
+
 
 def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""

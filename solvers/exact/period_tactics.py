@@ -64,6 +64,8 @@ from placeopt.solvers.exact.placement_cp_sat import (
     run_tactics,
     with_threads,
 )
+from placeopt.solvers.heuristics.context import packing_seconds
+from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
@@ -102,14 +104,13 @@ class PeriodFacts:
     @cached_property
     def chain(self) -> ContractedProblem | None:
         """The problem contracted for chains; None if there is none (fused cycles fit no device,
-        perhaps) or a pass over all pairs of nodes takes long (seconds, if nothing else is a start).
+        perhaps). Of large graphs nodes are joined, so that a pass over all pairs takes a second.
         """
         try:
             model = contract(self.problem, contiguity="chain")
         except InfeasibleProblemError:
             return None
-        most = MAX_CELLS if self.anneals else 8 * MAX_CELLS
-        return model if model.num_nodes**2 <= most else None
+        return model.coarse(math.isqrt(MAX_CELLS))
 
     @cached_property
     def ideals(self) -> IdealProgram | None:
@@ -199,7 +200,15 @@ def first_placements(tracker: Tracker[Placement]) -> None:
 
 
 def _starts(state: State) -> Iterator[None]:
-    """Offer the best pipeline along a few orders."""
+    """Offer the best pipeline along a few orders; before a large graph is contracted for that,
+    chunks of equal work.
+    """
+    if state.problem.num_ops**2 > MAX_CELLS:
+        space = SearchSpace(state.problem, packing_seconds(state.tracker))
+        homes = space.chunk_homes()
+        if homes is not None:
+            _offer(state, space.devices_of(homes))
+            yield
     if state.facts.chain is not None:
         yield from search_orders(state.tracker, state.facts.chain)
 

@@ -165,3 +165,27 @@ def test_idle_leaves_are_joined_at_once(monkeypatch):
     monkeypatch.setattr(contracted, "_build", counted)
     assert contract(problem).num_nodes == 1
     assert len(looks) == 2
+
+
+def test_joined_neighbours_have_a_device():
+    """A coarse model has at most the nodes that were asked for and those that fit no device with
+    the nodes before them; its chains are chains of ops.
+    """
+    for seed in range(12):
+        problem = problems.random_problem(seed, n=12, contiguity="chain", training=seed % 3 == 0)
+        try:
+            model = contract(problem)
+        except InfeasibleProblemError:
+            continue
+        assert model.coarse(model.num_nodes) is model
+        for most in (1, 2, 5):
+            coarse = model.coarse(most)
+            size = -(-model.num_nodes // most)
+            blocks = [np.flatnonzero(coarse.node == b) for b in range(coarse.num_nodes)]
+            place = [np.unique(model.node[block]).tolist() for block in blocks]
+            assert np.concatenate(place).tolist() == list(range(model.num_nodes))
+            assert max(map(len, place)) <= size
+            able = coarse.allowed & (coarse.resident[:, None] <= coarse.capacity)
+            alone = model.allowed & (model.resident[:, None] <= model.capacity)
+            assert able.any(axis=1).all() or not alone.any(axis=1).all()
+            assert (coarse.order_from < coarse.order_to).all()

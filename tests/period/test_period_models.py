@@ -21,6 +21,7 @@ from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_tactics, period_tactics
 from placeopt.solvers.exact.latency_tactics import starts
 from placeopt.solving.registry import make_solver
+from placeopt.solving.tactic import State
 from placeopt.solving.tracker import Tracker
 
 pytestmark = pytest.mark.jit
@@ -347,3 +348,19 @@ def test_large_graphs_have_a_start_where_nothing_else_is_one(monkeypatch):
     monkeypatch.setattr(period_tactics, "MAX_CELLS", 200)
     convex = problem.replace(objective="period", contiguity="convex")
     assert po.solve(convex, "cp-sat", evaluations=8, tactics="starts").value is not None
+
+
+def test_large_graphs_begin_before_they_are_contracted(monkeypatch):
+    """The first answer of a large graph is chunks of equal work: contracting it for pipelines took
+    all of a short limit, which ended without an answer.
+    """
+    monkeypatch.setattr(period_tactics, "MAX_CELLS", 200)
+    monkeypatch.setattr(period_tactics, "contract", None)
+    edges = [(v, v + 1, 1) for v in range(29)]
+    problem = po.PlacementProblem.from_edges(
+        [[3, 3]] * 30, edges, objective="period", contiguity="none"
+    )
+    tracker = Tracker("cp-sat", problem, Budget(evaluations=9))
+    facts = period_tactics.PeriodFacts(None, problem, timed=False)
+    next(period_tactics._starts(State(tracker, facts, tracker.rng())))
+    assert tracker.value == 46
