@@ -78,8 +78,7 @@ class IdealDp(ChainSearch):
             return
         why = f"{lattice.num_ideals} ideals were too many for the time"
         if program.restricted:
-            left_out = int((model.type_counts - program.counts).sum())
-            why = f"{left_out} devices had to be left out"
+            why = "its tables have no room for the states of all devices"
         self._go_beyond(tracker, why)
 
     def _beyond(self, tracker: Tracker[Placement]) -> bool:

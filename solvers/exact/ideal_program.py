@@ -87,6 +87,13 @@ class IdealProgram:
     Attributes
     ----------
     counts : devices of each type that are used. most : ticks that no stage exceeds.
+    restricted : whether the states of all devices are too many: devices are taken in one order
+    only, some perhaps not at all, so that nothing is proved of the others.
+
+    Parameters
+    ----------
+    sequence : types of devices in the order in which they are taken where it is restricted; by
+    default that of a greedy chain.
     """
 
     def __init__(
@@ -97,11 +104,26 @@ class IdealProgram:
         max_replicas: int = 1,
         sync: Ints | None = None,
         most_states: int = MAX_STATES,
+        sequence: Ints | None = None,
     ) -> None:
         n = model.num_nodes
         self.model, self.lattice = model, lattice
-        self.counts = counts = _affordable_counts(model, lattice.num_ideals, most_states)
-        states = list(product(*(range(c + 1) for c in counts.tolist())))
+        self.counts = counts = model.type_counts
+        most = min(most_states, max(2, MAX_CELLS // lattice.num_ideals))
+        self.restricted = prod((counts + 1).tolist()) > most
+        if self.restricted:
+            self.counts = counts = _affordable_counts(model, most)
+            types = _greedy_types(model) if sequence is None else sequence
+            if max_replicas > 1:  # they come one right after the other
+                types = types[
+                    np.argsort(np.unique(types, return_index=True)[1][types], kind="stable")
+                ]
+            self._used, digit = _states_along(types, counts)
+            stride = np.ones_like(counts)
+        else:
+            states = list(product(*(range(c + 1) for c in counts.tolist())))
+            self._used = digit = np.array(states, np.int64)
+            stride = np.append(np.cumprod(counts[:0:-1] + 1)[::-1], 1)
         passes = model.pass_compute
         self.arrays = DpArrays(
             compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
@@ -111,28 +133,23 @@ class IdealProgram:
             sync=np.zeros_like(model.total) if sync is None else np.ascontiguousarray(sync),
             weight=model.weight,
             tensors=model.tensors,
-            digit=np.array(states, np.int64),
-            stride=np.append(np.cumprod(counts[:0:-1] + 1)[::-1], 1),
+            digit=digit,
+            stride=stride,
             max_replicas=np.minimum(max_replicas, counts),
         )
         ideals = lattice.num_ideals
         self.tables = Tables(
-            value=np.empty((ideals, len(states)), np.int64),
-            back_ideal=np.zeros((ideals, len(states)), np.int32),
-            back_type=np.zeros((ideals, len(states)), np.int16),
-            back_replicas=np.zeros((ideals, len(states)), np.int16),
+            value=np.empty((ideals, len(digit)), np.int64),
+            back_ideal=np.zeros((ideals, len(digit)), np.int32),
+            back_type=np.zeros((ideals, len(digit)), np.int16),
+            back_replicas=np.zeros((ideals, len(digit)), np.int16),
             alive=np.zeros(ideals, np.bool_),
-            viable=np.zeros((ideals, len(states)), np.bool_),
+            viable=np.zeros((ideals, len(digit)), np.bool_),
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = ideal_sums(lattice.arrays, self._amount)
         exchanged = 2 * int(self.arrays.sync.max(axis=1).sum())
         self.most = min(_HUGE, model.largest_load + exchanged)
-
-    @property
-    def restricted(self) -> bool:
-        """Whether some devices had to be left out, so that nothing is proved of the others."""
-        return bool((self.counts < self.model.type_counts).any())
 
     def area_bound(self) -> int:
         """Ticks that every period (forward part only for "gpipe") reaches: all work spread
@@ -192,14 +209,14 @@ class IdealProgram:
         In whole numbers: devices hold at most their rate times their number times the limit of any
         amount.
         """
-        counts, digit = self.counts, self.arrays.digit
+        counts, used = self.counts, self._used
         viable = self.tables.viable
         viable[:] = True
         for q, (rates, done) in enumerate(zip(self._rates, self._sums, strict=True)):
             total = int(done[-1])
             # bytes have their capacity as rate
             limit = int(limits.load[q]) if q < len(limits.load) else 1
-            room, rest = np.zeros((2, len(digit)), np.int64)
+            room, rest = np.zeros((2, len(used)), np.int64)
             for g, rate in enumerate(rates):
                 held = [
                     total
@@ -208,8 +225,8 @@ class IdealProgram:
                     for d in range(int(counts[g]) + 1)
                 ]
                 most = np.array(held, np.int64)
-                room = np.minimum(total, room + most[digit[:, g]])
-                rest = np.minimum(total, rest + most[counts[g] - digit[:, g]])
+                room = np.minimum(total, room + most[used[:, g]])
+                rest = np.minimum(total, rest + most[counts[g] - used[:, g]])
             viable &= (done[:, None] <= room) & (total - done[:, None] <= rest)
 
     def _stages(self) -> tuple[Stage, ...]:
@@ -253,16 +270,70 @@ def _work_rates(model: ContractedProblem) -> tuple[Ints, list[list[Fraction | No
     return np.stack([*amounts, model.resident]), rates
 
 
-def _affordable_counts(model: ContractedProblem, num_ideals: int, most_states: int) -> Ints:
-    """Devices of each type that the program may use: all, unless their states are too many for the
-    tables.
+def states_along(
+    model: ContractedProblem, replicas: int = 1, *, least: int = 2**8, steps: int = 2**28
+) -> int:
+    """Return how many states a pass along an order of the nodes has time for, in about a second:
+    it looks at most pairs of nodes, as the first and the last one of a stage.
+    """
+    pairs = model.num_nodes**2 * model.num_types // model.problem.num_devices
+    return max(least, min(MAX_STATES, steps // max(1, pairs * replicas)))
+
+
+def _states_along(types: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return the states of devices that are taken in an order of types, at most so many of each:
+    used devices of each type, and how many of a type were taken last, one right after the other.
+    """
+    used, last = ([np.zeros_like(counts)] for _ in range(2))
+    for g in types.tolist():
+        if used[-1][g] < counts[g]:
+            one = np.arange(len(counts)) == g
+            used.append(used[-1] + one)
+            last.append((last[-1] + 1) * one)
+    return np.array(used), np.array(last)
+
+
+def _greedy_types(model: ContractedProblem, *, halvings: int = 20) -> Ints:
+    """Return the types of all devices in the order of a greedy chain without transfers: each stage
+    goes to the type that holds most of what is left, within the least limit that suffices.
+    """
+    ticks = np.where(model.allowed, model.total, model.largest_load + 1).astype(np.float64)
+    done = np.concatenate([np.zeros((model.num_types, 1)), np.cumsum(ticks.T, axis=1)], axis=1)
+    held = np.concatenate([[0.0], np.cumsum(model.resident)])
+    room, low, high = model.capacity.astype(np.float64), 0.0, float(model.largest_load)
+    best: list[int] = []
+    for _ in range(halvings):
+        limit, at, left = (low + high) / 2, 0, model.type_counts
+        found: list[int] = []
+        while left.any():
+            reach = [
+                min(
+                    int(done[g].searchsorted(done[g, at] + limit, "right")),
+                    int(held.searchsorted(held[at] + room[g], "right")),
+                )
+                if left[g]
+                else 0
+                for g in range(len(left))
+            ]
+            g = int(np.argmax(reach))
+            found.append(g)
+            at, left[g] = reach[g] - 1, left[g] - 1
+        if at == model.num_nodes:
+            high, best = limit, found
+        else:
+            low = limit
+    return np.array(best or found, np.int64)
+
+
+def _affordable_counts(model: ContractedProblem, most: int) -> Ints:
+    """Devices of each type that may be taken in an order: all, unless more than `most` states are
+    too many for the tables.
 
     The slowest ones are left out first, those that some node needs last.
     """
     counts = model.type_counts
-    most = min(most_states, max(2, MAX_CELLS // num_ideals))
     slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
-    while prod(c + 1 for c in counts.tolist()) > most:
+    while counts.sum() >= most:
         spare = [
             g
             for g in np.flatnonzero(counts).tolist()
@@ -301,7 +372,7 @@ class DpArrays(NamedTuple):
     sync: Ints  # (N, G) ticks to send the node's weights once
     weight: Ints  # (m, G) ticks
     tensors: TensorArrays
-    digit: Ints  # (S, G) used devices of each type
+    digit: Ints  # (S, G) devices of each type that the last stage may have
     stride: Ints  # (G,) distance between states that differ by one device
     max_replicas: Ints  # (G,)
 
@@ -573,7 +644,9 @@ def _best_gpipe(
     swapped = replace(
         model, compute=np.ascontiguousarray(model.compute[::-1]), tensor_pass=1 - model.tensor_pass
     )
-    smallest = IdealProgram(swapped, program.lattice).run(_HUGE, _HUGE, stop=stop)
+    states = len(program.arrays.digit)
+    other = IdealProgram(swapped, program.lattice, most_states=states)
+    smallest = other.run(_HUGE, _HUGE, stop=stop)
     forward = program.area_bound()
     if not smallest.complete:
         return ChainOutcome(None, (), forward, False)

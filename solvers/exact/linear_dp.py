@@ -12,6 +12,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,10 +25,11 @@ from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges
 from placeopt.solvers.exact.ideal_program import (
-    MAX_STATES,
+    MAX_CELLS,
     IdealProgram,
     best_chain,
     stage_devices,
+    states_along,
 )
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 
 
 class ChainSearch(SearchSolver):
-    """What searches for chains of stages share: the best pipeline along a few orders comes first.
+    """What searches for chains of stages share: the best pipeline along a few orders comes first;
+    of large graphs nodes are joined for that, so that it takes no more than seconds.
 
     Attributes
     ----------
@@ -58,7 +61,7 @@ class ChainSearch(SearchSolver):
         model = chain_model(tracker)
         if model is None:
             return
-        for _ in search_orders(tracker, model, self.orders):
+        for _ in search_orders(tracker, model.coarse(math.isqrt(MAX_CELLS)), self.orders):
             pass
         raise_bounds(tracker)
         if not tracker.stop():
@@ -118,18 +121,24 @@ def search_orders(
 
 
 def _search_along(
-    tracker: Tracker[Placement], model: ContractedProblem, order: Ints, *, quick: int = 2**8
+    tracker: Tracker[Placement],
+    model: ContractedProblem,
+    order: Ints,
+    sequence: Ints | None = None,
+    *,
+    quick: int = 2**8,
 ) -> None:
     """Offer the best pipeline along one order.
 
     Parameters
     ----------
+    sequence : types of the devices in an order, see `IdealProgram`.
     quick : states up to which the first answer is worth any time limit; every further one has to
     keep it.
     """
     along, first = model.renumbered(order), tracker.evaluations == 0
-    states = quick if first else MAX_STATES
-    program = IdealProgram(along, linear_lattice(along.num_nodes), most_states=states)
+    states, lattice = quick if first else states_along(model), linear_lattice(model.num_nodes)
+    program = IdealProgram(along, lattice, most_states=states, sequence=sequence)
     tracker.count()
     small = len(program.arrays.digit) <= quick
     stop = None if small and tracker.value is None else tracker.stop
@@ -163,19 +172,34 @@ def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
 def improve_orders(
     tracker: Tracker[Placement], model: ContractedProblem, generator: np.random.Generator
 ) -> Iterator[None]:
-    """Offer the best pipelines along orders near the incumbent of a chain, one per step, without
-    end.
+    """Offer the best pipelines along orders of nodes and of devices near the incumbent of a chain,
+    one per step, without end.
     """
+    place: Ints | None = None  # of each device
+    of_devices = generator.spawn(1)[0]
 
     def stages() -> Ints | None:
+        nonlocal place
         if tracker.solution is None:
             return None
         device = tracker.solution.device
-        return chain_positions(tracker.problem, device)[model.node_devices(device)]
+        place = chain_positions(tracker.problem, device)
+        return place[model.node_devices(device)]
 
     for order in orders_near(model, stages, generator):
-        _search_along(tracker, model, order)
+        sequence = None if place is None else model.type_of[_devices_near(place, of_devices)]
+        _search_along(tracker, model, order, sequence)
         yield
+
+
+def _devices_near(place: Ints, generator: np.random.Generator) -> Ints:
+    """Return the devices in an order near that of a chain: k^u of the k are moved, by k^w places (u
+    and w as in `orders_near`).
+    """
+    k, keys = len(place), place.astype(np.float64)
+    moved = generator.choice(k, round(k ** generator.random()), replace=False)
+    keys[moved] += k ** generator.uniform(-1, 1) * generator.standard_normal(len(moved))
+    return np.argsort(keys)
 
 
 def orders_near(

@@ -20,7 +20,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -32,10 +32,12 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.ideal_program import (
+    MAX_STATES,
     ChainOutcome,
     IdealProgram,
     best_chain,
     stage_devices,
+    states_along,
 )
 from placeopt.solvers.exact.linear_dp import orders_near
 from placeopt.solving.base import SearchSolver
@@ -105,22 +107,32 @@ def best_split(
     Parameters
     ----------
     model : of `split_model`, or a renumbered one.
-    lattice : of all its ideals; None for the prefixes of its order, with groups as many of them as
-    tables take a second for.
+    lattice : of all its ideals; None for the prefixes of its order, with groups some of them.
     upper : ticks; only shorter periods count.
     stop : asked now and then; when it answers True the search ends with what it has.
     """
     n, whole = model.num_nodes, lattice is not None
     if problem.groups > 1:
         if lattice is None:
-            some = np.linspace(0, n, min(n + 1, most_in_pairs(problem, model))).astype(np.int64)
-            members = np.arange(n) < some[:, None]
+            members = np.arange(n) < _cuts(problem, model, stop)[:, None]
         else:
             members = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)])
         return SplitOutcome(_best_in_groups(problem, model, members, upper), whole)
-    outcome = _best_pipeline(problem, model, lattice or linear_lattice(n), upper, stop)
+    outcome = _best_pipeline(problem, model, lattice, upper, stop)
     split = _split_of(model, outcome.stages) if outcome.stages else None
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
+
+
+def _cuts(problem: SplitProblem, model: ContractedProblem, stop: Callable[[], bool] | None) -> Ints:
+    """Return how many nodes of an order come before each end of a stage that is tried: those of the
+    best pipeline without groups, and others spread evenly, as many as tables take a second for.
+    """
+    n, most = model.num_nodes, most_in_pairs(problem, model)
+    if n < most:
+        return np.arange(n + 1)
+    stages = _best_pipeline(replace(problem, groups=1), model, None, None, stop).stages
+    ends = np.cumsum([len(stage.nodes) for stage in stages], dtype=np.int64)
+    return np.union1d(ends, np.linspace(0, n, max(2, most - len(ends))).astype(np.int64))
 
 
 def most_in_pairs(problem: SplitProblem, model: ContractedProblem) -> int:
@@ -141,15 +153,19 @@ def _sync_of_nodes(problem: SplitProblem, model: ContractedProblem) -> Ints:
 def _best_pipeline(
     problem: SplitProblem,
     model: ContractedProblem,
-    lattice: Lattice,
+    lattice: Lattice | None,
     upper: int | None,
     stop: Callable[[], bool] | None,
 ) -> ChainOutcome:
-    """Find the best chain of ideals below `upper` ticks, without groups of devices."""
+    """Find the best chain of ideals below `upper` ticks, without groups of devices; of the prefixes
+    of the model's order without a lattice.
+    """
     per_type = np.repeat(_sync_of_nodes(problem, model)[:, None], model.num_types, axis=1)
     replicas = min(problem.max_replicas, problem.num_devices)
     given = _two_passes(model) if problem.overlap else model
-    program = IdealProgram(given, lattice, max_replicas=replicas, sync=per_type)
+    most = states_along(model, replicas) if lattice is None else MAX_STATES
+    ideals = lattice or linear_lattice(model.num_nodes)
+    program = IdealProgram(given, ideals, max_replicas=replicas, sync=per_type, most_states=most)
     overlapped = partial(
         _best_overlapped, lambda stages: split_period(problem, _split_of(model, stages))
     )

@@ -261,6 +261,43 @@ def test_orders_are_counted_and_end_with_the_evaluations():
         assert result.status == ("infeasible" if best is None else "optimal"), seed
 
 
+def test_devices_in_an_order_are_used_as_well_as_can_be():
+    """Where the states of all devices are too many, the program finds the best chain along an order
+    of the devices; it says that it has not seen the others.
+    """
+    for seed, model in models(range(16)):
+        n, types = model.num_nodes, np.random.default_rng(seed).permutation(model.type_of)
+        none = np.zeros(n, dtype=np.int64)
+        most = len(types) + 1
+        program = IdealProgram(model, linear_lattice(n), most_states=most, sequence=types)
+        assert program.restricted == (model.num_types > 1)
+        best = [0, *[NO_VALUE] * n]
+        for g in types.tolist() if program.restricted else ():
+            before = list(best)
+            for i, j in combinations(range(n + 1), 2):
+                load = stage_loads(model, frozenset(range(i, j)), g, 1, none)
+                if load is not None:
+                    best[j] = min(best[j], max(before[i], load[0]))
+        outcome = program.run(NO_VALUE)
+        if program.restricted:
+            assert outcome.value == (None if best[n] == NO_VALUE else best[n])
+        if outcome.value is not None:
+            check_stages(model, outcome, 1, none, (NO_VALUE, NO_VALUE))
+
+
+def test_devices_of_many_types_all_have_a_stage():
+    """Half of the devices were left out where those of all states were too many."""
+    rng = np.random.default_rng(0)
+    chain = [(v, v + 1, 1) for v in range(11)]
+    problem = PlacementProblem.from_edges(
+        rng.integers(5, 9, (12, 12)), chain, objective="period", contiguity="chain"
+    )
+    model = contract(problem, contiguity="chain")
+    program = IdealProgram(model, linear_lattice(12), most_states=100)
+    assert program.restricted
+    assert program.run(NO_VALUE).value <= 10  # an op and two transfers
+
+
 def test_ideals_of_large_graphs_are_counted_from_few_on():
     """The first try takes no longer than a second, however many nodes each ideal looks at."""
     none = np.zeros(0, dtype=np.int64)

@@ -20,7 +20,7 @@ from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.exact import ideal_program
+from placeopt.solvers.exact import ideal_program, split_ideals
 from placeopt.solvers.exact.ideal_program import DpOutcome, IdealProgram
 from placeopt.solvers.exact.split_ideals import best_split, most_in_pairs, split_model
 from placeopt.solving.registry import make_solver
@@ -244,7 +244,7 @@ def test_devices_that_are_left_out_prove_nothing_of_overlap(monkeypatch):
     best = po.solve(problem, evaluations=10).value
     model, runs, run = split_model(problem), [], IdealProgram.run
     lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6)
-    monkeypatch.setattr(ideal_program, "MAX_CELLS", 8 * lattice.num_ideals)
+    monkeypatch.setattr(ideal_program, "MAX_CELLS", 4 * lattice.num_ideals)
 
     def once(program, *limits, stop=None):
         runs.append((limits, program.restricted))
@@ -386,3 +386,18 @@ def test_written_and_read(tmp_path, capsys):
     code, told = run("solve", str(tmp_path / "split.json"), "--max-replicas", "2")
     assert code == 2
     assert "leave out 'max_replicas'" in told.err
+
+
+def test_groups_begin_with_the_stages_of_the_best_pipeline(monkeypatch):
+    """Where few ends of stages can be tried, those of the best pipeline without groups are among
+    them.
+    """
+    n = 400
+    base = PlacementProblem.from_edges(
+        np.ones((n, 8), np.int64), [(v, v + 1, 1) for v in range(n - 1)], objective="period"
+    )
+    problem = SplitProblem(base, groups=2)
+    model = split_model(problem)
+    monkeypatch.setattr(split_ideals, "_STEPS", 2000)
+    assert most_in_pairs(problem, model) < 8
+    assert split_period(problem, best_split(problem, model).split) == n // 8 + 2
