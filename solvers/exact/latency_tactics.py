@@ -49,7 +49,12 @@ from placeopt.model.problem import INCOMPATIBLE
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract, device_types
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
-from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
+from placeopt.solvers.exact.ideal_program import (
+    IdealProgram,
+    best_chain,
+    stage_devices,
+    states_along,
+)
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
     PlacementModel,
@@ -447,8 +452,7 @@ POOLED, UNUSED = -1, -2
 
 def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
     """Offer everything on one device, the best segments, and the best pipeline, one per step; the
-    last two on graphs of at most `max_nodes` nodes, a pipeline where nothing else fits on larger
-    ones.
+    last two with nodes joined until about `max_nodes` are left.
     """
     problem = tracker.problem
     for d in np.unique(pooled(problem)).tolist():
@@ -458,12 +462,10 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
         return
-    few = chain.num_nodes <= max_nodes
-    if few:
-        offer_slots(tracker, _segments(problem, chain))
-        yield
-    if few or (tracker.value is None and chain.num_nodes <= 16 * max_nodes):
-        offer_slots(tracker, _pipeline(chain))
+    chain = chain.coarse(max_nodes)
+    offer_slots(tracker, _segments(problem, chain))
+    yield
+    offer_slots(tracker, _pipeline(chain))
 
 
 def offer_slots(
@@ -550,43 +552,38 @@ def _best_segments(serial: Floats, durations: list[Floats]) -> tuple[Floats, Int
 
 
 def _durations(model: ContractedProblem, g: int) -> Floats:
-    """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not
-    fit.
+    """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not fit.
+
+    It pays for every tensor but those that have all of their ends in it, or none: two ends that
+    follow one another, or the first or the last one, are its borders then.
     """
-    n = model.num_nodes
-    table = np.full((n, n + 1), float(2**62))
-    ends: list[list[int]] = [[] for _ in range(n)]
-    pins = [
-        [int(u), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
-        for t, u in enumerate(model.producer)
-    ]
-    for t, members in enumerate(pins):
-        for v in members:
-            ends[v].append(t)
-    for i in range(n):
-        ticks = used = 0
-        for j in range(i, n):
-            used += int(model.resident[j])
-            if not model.allowed[j, g] or used > model.capacity[g]:
-                break
-            ticks += int(model.total[j, g])
-            for t in ends[j]:
-                more = _cost(pins[t], i, j) - _cost(pins[t], i, j - 1)
-                ticks += more * int(model.weight[t, g])
-            table[i, j + 1] = ticks
+    n, at = model.num_nodes, np.arange(model.num_nodes + 1)
+    tensor = np.concatenate([np.arange(len(model.producer)), model.edge_tensor])
+    end = np.concatenate([model.producer, model.consumer])
+    order = np.lexsort((end, tensor))
+    tensor, end, weight = tensor[order], end[order], model.weight[tensor[order], g]
+    first = np.flatnonzero(np.diff(tensor, prepend=-1))
+    last = np.flatnonzero(np.diff(tensor, append=-1))
+    following = np.roll(end, -1)
+    following[last] = n
+    around, between = np.zeros((2, n + 1, n + 1), np.int64)
+    np.add.at(around, (end[first], end[last] + 1), weight[first])
+    np.add.at(between[0], end[first], weight[first])
+    np.add.at(between, (end + 1, following), weight)
+    free = around[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
+    free += between.cumsum(axis=0)[:, ::-1].cumsum(axis=1)[:, ::-1]
+    rows = model.total[:, g], model.resident, ~model.allowed[:, g]
+    ticks, held, barred = (np.append(0, np.cumsum(row)) for row in rows)
+    table = (ticks - ticks[:, None] + model.weight[:, g].sum() - free).astype(np.float64)
+    fits = (held - held[:, None] <= model.capacity[g]) & (barred == barred[:, None])
+    table[~fits | (at <= at[:, None])] = 2**62
     return table
-
-
-def _cost(pins: list[int], first: int, last: int) -> int:
-    """Transfers of a tensor (producer first in `pins`) for the nodes first..last: 0 or 1."""
-    if first <= pins[0] <= last:
-        return int(any(not first <= c <= last for c in pins[1:]))
-    return int(any(first <= c <= last for c in pins[1:]))
 
 
 def _pipeline(chain: ContractedProblem) -> Ints | None:
     """Best pipeline for the period along the model's order."""
-    outcome = best_chain(IdealProgram(chain, linear_lattice(chain.num_nodes)), None)
+    most, lattice = states_along(chain), linear_lattice(chain.num_nodes)
+    outcome = best_chain(IdealProgram(chain, lattice, most_states=most), None)
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None
 
 
@@ -601,7 +598,8 @@ class _Walk:
 
     Parameters
     ----------
-    moves, moves_per_choice : of a chunk, at most; fewer on small problems.
+    moves, moves_per_choice, work : moves of a chunk, at most, fewer on small problems; and ops and
+    edges that they look at, about a second's.
     """
 
     def __init__(
@@ -612,6 +610,7 @@ class _Walk:
         *,
         moves: int = 60_000,
         moves_per_choice: int = 300,
+        work: int = 1_000_000_000,
     ) -> None:
         problem, solution = tracker.problem, tracker.solution
         assert solution is not None
@@ -619,9 +618,9 @@ class _Walk:
         self.value = int(tracker.value or 0)
         self.device = pooled(problem)[solution.device].copy()
         self.slot = placement_slots(problem, solution).copy()
-        self.moves = min(
-            moves, moves_per_choice * (len(groups.member_ptr) - 1) * problem.num_devices
-        )
+        choices = (len(groups.member_ptr) - 1) * problem.num_devices
+        size = problem.num_ops + problem.num_edges
+        self.moves = min(moves, moves_per_choice * choices, 1 + work // size)
 
     def cool(self, hot: float, cold: float, seed: int, *, serial: float = 0.01) -> None:
         """Walk one chunk; `serial` is the weight of the mean slot duration in the energy: it tells

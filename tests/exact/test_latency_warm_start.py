@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InfeasibleProblemError, InputError
+from placeopt.model.result import Budget
+from placeopt.period.contracted import contract
+from placeopt.solvers.exact import latency_tactics
 from placeopt.solvers.exact.latency_tactics import pooled
+from placeopt.solving.tracker import Tracker
 
 
 def two_cpus(capacity):
@@ -98,3 +103,40 @@ def test_slots_are_whole_numbers_whose_ticks_have_room():
     assert po.PlacementProblem.from_arrays(**shared, objective="latency").num_ops == 5
     with pytest.raises(InputError, match=r"passes 2\^62"):
         po.PlacementProblem.from_arrays(**shared, objective="latency", slots=2)
+
+
+def test_slots_of_a_segment_take_as_long_as_they_do():
+    """The table of all segments of an order has the time of each slot by its definition, and 2^62
+    where it does not fit.
+    """
+    fitting = 0
+    for seed in range(20):
+        try:
+            model = contract(problems.random_problem(seed, n=7), contiguity="chain")
+        except InfeasibleProblemError:
+            continue
+        for g in range(model.num_types):
+            table = latency_tactics._durations(model, g)
+            for i in range(model.num_nodes):
+                for j in range(i + 1, model.num_nodes + 1):
+                    nodes = set(range(i, j))
+                    ticks = int(model.total[i:j, g].sum())
+                    for t, u in enumerate(model.producer.tolist()):
+                        ends = {u, *model.readers(t)}
+                        ticks += int(model.weight[t, g]) * bool(ends & nodes and ends - nodes)
+                    fits = model.allowed[i:j, g].all()
+                    fits = fits and model.resident[i:j].sum() <= model.capacity[g]
+                    assert table[i, j] == (ticks if fits else 2**62)
+                    fitting += fits
+    assert fitting > 200
+
+
+def test_a_chunk_is_short_on_large_graphs():
+    """A chunk of annealing, which no clock ends, looks at no more ops and edges than in a second."""
+    problem = two_cpus([9, 9])
+    tracker = Tracker("walk", problem, Budget(1.0))
+    next(latency_tactics.starts(tracker))
+    parts = latency_tactics.latency_arrays(problem), latency_tactics._groups(problem)
+    size = problem.num_ops + problem.num_edges
+    assert latency_tactics._Walk(tracker, *parts, work=50 * size).moves == 51
+    assert latency_tactics._Walk(tracker, *parts).moves == 300 * 5 * 2
