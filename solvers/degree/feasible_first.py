@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.solvers.degree.tuning import DegreeSolver, blocked_per_stream, spent, training_streams
+from placeopt.solvers.degree.tuning import (
+    DegreeSolver,
+    blocked_per_stream,
+    episode_seconds,
+    spent,
+    training_streams,
+)
 from placeopt.solving.options import option
 from placeopt.streams.simulator import DegreePolicy
 
@@ -65,11 +71,13 @@ class FeasibleFirst(DegreeSolver):
         streams = training_streams(
             problem, min(self.training, tracker.evaluations_left - 1), tracker.seed
         )
-        if not streams or spent(tracker, len(streams)):
+        timed = tracker.budget.seconds is not None
+        batch = (len(streams) + 1) * episode_seconds(problem, best) if timed else 0.0
+        if not streams or spent(tracker, len(streams), batch):
             return
         found, fewest = [best], int(blocked_per_stream(streams, best, tracker).sum())
         for candidate in self._candidates(problem, tracker, found):
-            if spent(tracker, len(streams)):
+            if spent(tracker, len(streams), batch):
                 return
             blocked = int(blocked_per_stream(streams, candidate, tracker).sum())
             if blocked < fewest:

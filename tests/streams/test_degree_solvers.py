@@ -396,3 +396,15 @@ def test_a_stream_of_one_job_teaches_nothing():
     """Nothing follows the job: the learned policy is its seed."""
     result = po.solve(stream(1), make("policy-degree"))
     assert result.solution.policy.name == "feasible-first"
+
+
+def test_orders_are_tried_while_there_is_time(monkeypatch):
+    """An order is not begun to be tried on streams that take longer than what is left."""
+    for seconds, tried in ((1e3, False), (0.0, True)):
+        monkeypatch.setattr(
+            "placeopt.solvers.degree.feasible_first.episode_seconds",
+            lambda *_, seconds=seconds: seconds,
+        )
+        result = make_solver("feasible-first", "jobs").solve(few_jobs(0), Budget(seconds=30.0))
+        assert (result.evaluations > 1) == tried
+        assert (result.stop_reason == "time") != tried
