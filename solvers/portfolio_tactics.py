@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
-from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.context import Context, packing_seconds
 from placeopt.solvers.policy.tuned_list import passes
-from placeopt.solvers.search.cp_sat_start import analyse
+from placeopt.solvers.search.cp_sat_start import analyse, offer
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
@@ -18,6 +20,8 @@ from placeopt.solving.tactic import VALUE, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.stages import Stages
     from placeopt.solving.tactic import State, Tactic
@@ -39,8 +43,9 @@ def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
     walks : of annealing at the same time, where it has as many cores.
     """
     threads = stages.evaluator.threads
-    cores = num_threads() if threads is None else threads
-    Scheduler(tactics, PortfolioFacts(stages, walks), stages.tracker, threads=cores).run()
+    cores, facts = num_threads() if threads is None else threads, PortfolioFacts(stages, walks)
+    _balance(facts, stages.tracker)
+    Scheduler(tactics, facts, stages.tracker, threads=cores).run()
 
 
 class PortfolioFacts(MakespanFacts):
@@ -73,6 +78,32 @@ def _anneal(state: State, part: Tracker[Placement]) -> bool:
     solver = make_solver("annealing", start="random", walks=walks, threads=threads)
     run_part(part, solver, initial=part.solution)
     return False
+
+
+def _balance(facts: PortfolioFacts, tracker: Tracker[Placement]) -> None:
+    """Offer what the linear program of the load bound makes of devices that differ: how it shares
+    the ops out.
+    """
+    problem, relaxation = tracker.problem, facts.analysis.relaxation
+    if len(relaxation.class_size) > 1 and facts.analysis.load.shares is not None:
+        context = Context(problem, patience=packing_seconds(tracker))
+        home = dealt(relaxation, facts.analysis.load.shares)
+        placement = context.repaired(home[problem.units.unit])
+        if placement is not None:
+            offer(problem, tracker, placement)
+
+
+def dealt(relaxation: Relaxation, shares: Floats) -> Ints:
+    """Return a device of each item, of a class that has a share of it: the one on which it ends
+    first, those of a single class before the others, longer ones before shorter ones.
+    """
+    ticks = relaxation.items[0][:, relaxation.class_of].astype(np.float64)
+    ticks[(shares <= 1e-6)[:, relaxation.class_of]] = np.inf
+    home, load = np.empty(len(shares), np.int64), np.zeros(ticks.shape[1])
+    for item in np.lexsort((-ticks.min(axis=1), (shares > 1e-6).sum(axis=1))).tolist():
+        home[item] = (load + ticks[item]).argmin()
+        load[home[item]] += ticks[item, home[item]]
+    return home
 
 
 def _passes(state: State) -> Iterator[None]:

@@ -15,6 +15,7 @@ from random_problems import random_problem
 
 from placeopt.api import load, solve
 from placeopt.instances.generators import generate
+from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
 from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.errors import InputError
@@ -26,6 +27,7 @@ from placeopt.solvers.heuristics import context
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solvers.policy.tuned_list import TunedList
 from placeopt.solvers.portfolio import Portfolio
+from placeopt.solvers.portfolio_tactics import dealt
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
@@ -385,3 +387,23 @@ def test_targets_from_a_heuristic(data, graph, target):
     """24 000 evaluations from edge-zeroing: annealing reaches the optima, or comes close to it."""
     problem = load(data / "doppler" / f"{graph}.txt", "uniform:4")
     assert mean_value(problem, "annealing", 24_000, 3) <= target
+
+
+def test_ops_without_order_are_shared_out_by_a_program():
+    """Independent ops on devices that differ, some alike: each class of devices has its share of
+    the program's load, but for an op or two, and nobody's ops.
+    """
+    rng = np.random.default_rng(0)
+    compute = np.concatenate(
+        [np.repeat(rng.integers(1, 99, (90, 1)), 2, 1), rng.integers(1, 99, (90, 3))], 1
+    )
+    compute[::7, 2] = -1
+    problem = PlacementProblem.from_edges(compute, [], colocation=[-1] * 80 + [1, 2] * 5)
+    analysis = Analysis(problem, 60.0)
+    bound = analysis.run("load")
+    home = dealt(analysis.relaxation, analysis.load.shares)
+    device = home[problem.units.unit]
+    ticks = problem.compute[np.arange(90), device]
+    assert (ticks >= 0).all()
+    assert np.bincount(device, ticks).max() <= 1.2 * bound
+    assert Analysis(problem, 0.0).load is analysis.load

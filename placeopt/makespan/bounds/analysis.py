@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.makespan.bounds.destructive import (
@@ -74,6 +75,10 @@ class Pace:
     idle_end: float = 5.0
 
 
+_loads: WeakKeyDictionary[PlacementProblem, LoadBound] = WeakKeyDictionary()
+"""Load bounds whose linear program was solved."""
+
+
 class Analysis:
     """Runs bounds on the makespan by name and remembers what they share.
 
@@ -125,8 +130,13 @@ class Analysis:
 
     @cached_property
     def load(self) -> LoadBound:
-        """The load bound and its class weights."""
-        return load_bound(self.relaxation, self.end)
+        """The load bound and its class weights; its linear program is solved once for a problem."""
+        known = _loads.get(self.problem)
+        if known is None or len(known.weights) != len(self.relaxation.class_size):
+            known = load_bound(self.relaxation, self.end)
+            if known.shares is not None:
+                _loads[self.problem] = known
+        return known
 
     @property
     def seconds_left(self) -> float:

@@ -51,10 +51,13 @@ def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
 
 
 class LoadBound(NamedTuple):
-    """The bound, and the class weights that prove its fractional part (for the energy bounds)."""
+    """The bound, the class weights that prove its fractional part (for the energy bounds), and how
+    the linear program shares the items out, None where it was not solved.
+    """
 
     value: int  # ticks
     weights: Ints  # (num_classes,) integers >= 0, not all 0
+    shares: Floats | None = None  # (num_items, num_classes)
 
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
@@ -77,10 +80,13 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     binding = float(resident.sum()) > float(capacity.min())
     if len(size) == 1:
         return LoadBound(value, uniform)
-    table, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
-    best, best_weights = value, uniform
+    table, row, count = np.unique(
+        np.column_stack([compute, resident]), axis=0, return_inverse=True, return_counts=True
+    )
+    best, best_weights, shares = value, uniform, None
     rows = _Rows(table[:, :-1], table[:, -1], count, size, capacity if binding else None)
-    for y, z in _dual_weights(rows, end):
+    for y, z, x in _dual_weights(rows, end):
+        shares = x if x is None or not possible.all() else x[row.ravel()]
         weights = _rounded(y)
         if weights is None:
             continue
@@ -89,7 +95,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
             found = max(found, _weighted_exact(compute, resident, y, z, relaxation))
         if found > best:
             best, best_weights = found, weights
-    return LoadBound(best, best_weights)
+    return LoadBound(best, best_weights, shares)
 
 
 def _pigeonhole(shortest: Ints, num_devices: int) -> int:
@@ -163,15 +169,16 @@ class _Rows(NamedTuple):
 
 def _dual_weights(
     rows: _Rows, end: float, *, most_variables: int = 30_000
-) -> list[tuple[Floats, Floats | None]]:
-    """Return candidate (y, z); z is None where memory plays no part.
+) -> list[tuple[Floats, Floats | None, Floats | None]]:
+    """Return candidate (y, z) and the shares of the rows on the classes, None where no program
+    gives them; z is None where memory plays no part.
 
     Parameters
     ----------
     most_variables : of the linear program; where there are more, all weights come from the
     subgradient ascent.
     """
-    result: list[tuple[Floats, Floats | None]] = [(_ascent(rows, end), None)]
+    result: list[tuple[Floats, Floats | None, Floats | None]] = [(_ascent(rows, end), None, None)]
     if rows.compute.size <= most_variables:
         duals = _linear_program(rows, end)
         if duals is not None:
@@ -206,9 +213,9 @@ def _ascent(rows: _Rows, end: float) -> Floats:
 
 def _linear_program(
     rows: _Rows, end: float, *, most_seconds: float = 20.0
-) -> tuple[Floats, Floats | None] | None:
-    """Solve the LP of the module text over distinct rows; return its duals (y, z), None if it
-    fails or takes more than `most_seconds`.
+) -> tuple[Floats, Floats | None, Floats] | None:
+    """Solve the LP of the module text over distinct rows; return its duals (y, z) and the shares,
+    None if it fails or takes more than `most_seconds`.
     """
     from scipy.sparse import coo_array
 
@@ -250,9 +257,10 @@ def _linear_program(
     if solution.status != 0:
         return None
     dual = -solution.ineqlin.marginals
-    y = dual[:classes]
+    y, shares = dual[:classes], np.zeros(compute.shape)
+    shares[v, d] = solution.x[:last]
     if not len(limited):
-        return y, None
+        return y, None, shares
     z = np.zeros(classes)
     z[limited] = dual[classes:] * unit / weight  # ticks of load per byte
-    return y, z
+    return y, z, shares
