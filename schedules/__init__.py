@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 if TYPE_CHECKING:
     from placeopt.schedules.joint import (
@@ -32,23 +32,16 @@ TESSEL = (
     "schedule search, HPCA 2024"
 )
 
+_spec = listed(__name__, "pipeline", "period", search=False)
 
-def _spec(
-    name: str, target: str, summary: str, paper: str, use: str, search: bool = False
-) -> SolverSpec:
-    return SolverSpec(
-        name, f"placeopt.schedules.{target}", "pipeline", ("period",), summary, search, paper, use
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "repetend",
         "repetend:RepetendSolver",
         "finds and proves the shortest repeating pattern, by modulo scheduling",
         TESSEL,
         "the first choice: any shape, any memory limit",
-        True,
+        search=True,
     ),
     _spec(
         "tessel",
@@ -56,7 +49,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "Tessel's enumeration of index assignments with lazy completion",
         TESSEL,
         "for comparison: the published search",
-        True,
+        search=True,
     ),
     _spec(
         "time-optimal",
@@ -64,7 +57,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "shortest makespan of all n micro-batches, exact",
         TESSEL,
         "few micro-batches",
-        True,
+        search=True,
     ),
     _spec(
         "gpipe",

@@ -86,6 +86,19 @@ class SolverSpec:
         )
 
 
+def listed(room: str, kind: str, *objectives: str, search: bool = True) -> Callable[..., SolverSpec]:
+    """Return what lists a solver of the package `room`; what all of them share is said once, what
+    is given to one alone by name.
+    """
+    shared: dict[str, Any] = {"kind": kind, "objectives": objectives, "search": search}
+
+    def spec(name: str, target: str, summary: str, paper: str, use: str, **own: Any) -> SolverSpec:
+        fields = shared | own
+        return SolverSpec(name, f"{room}.{target}", summary=summary, paper=paper, use=use, **fields)
+
+    return spec
+
+
 SOLVERS = "placeopt.solvers"
 """The room above this one: `all_specs()` lists all solvers, and `first_run(group)` returns what
 calls every kernel of a group."""

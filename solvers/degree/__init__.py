@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 PAC_ML = (
     "Parsonson et al.: Partitioning distributed compute jobs with reinforcement learning and "
     "graph networks, 2023"
 )
 
+_spec = listed(__name__, "jobs", "blocking", search=False)
 
-def _spec(
-    name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False
-) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.degree.{target}",
-        "jobs",
-        ("blocking",),
-        summary,
-        search,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "max-degree",
         "fixed:MaxDegree",

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 TARNAWSKI = (
     "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
     "NeurIPS 2020"
 )
 
+_spec = listed(__name__, "placement", "period")
 
-def _spec(
-    name: str,
-    target: str,
-    objectives: tuple[str, ...],
-    summary: str,
-    paper: str,
-    use: str,
-    *,
-    search: bool = True,
-    kind: str = "placement",
-) -> SolverSpec:
-    return SolverSpec(
-        name, f"placeopt.solvers.exact.{target}", kind, objectives, summary, search, paper, use
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "ideal-dp",
         "ideal_dp:IdealDp",
-        ("period",),
         "finds and proves the best pipeline of ideals, by dynamic programming",
         TARNAWSKI,
         "pipelines of contiguous stages",
@@ -39,7 +23,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "linear-dp",
         "linear_dp:LinearDp",
-        ("period",),
         "best pipeline along topological orders by dynamic programming",
         TARNAWSKI,
         "graphs with too many ideals",
@@ -48,7 +31,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "split-ideals",
         "split_ideals:SplitIdeals",
-        ("period",),
         "best pipeline of ideals with replicas, groups of devices or overlapped transfers",
         TARNAWSKI,
         "stages that share devices, hosts with an uplink, transfers beside computation: the proven "
@@ -59,7 +41,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "milp",
         "milp:Milp",
-        ("period",),
         "mixed-integer linear program solved by HiGHS, with a proven bound",
         TARNAWSKI,
         "a check of cp-sat by another method",
@@ -67,9 +48,10 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "cp-sat",
         "cp_sat:CpSat",
-        ("makespan", "period", "latency"),
+
         "constraint programming, with a proven bound at any time",
         "",
         "up to some hundred ops: proofs and good placements",
+        objectives=("makespan", "period", "latency"),
     ),
 )

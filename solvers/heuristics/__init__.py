@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 TOPCUOGLU = (
     "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, IEEE TPDS "
@@ -14,23 +14,9 @@ DOPPLER = (
     "2025 (a baseline there)"
 )
 
+_spec = listed(__name__, "placement", "makespan", search=False)
 
-def _spec(
-    name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False
-) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.heuristics.{target}",
-        "placement",
-        ("makespan",),
-        summary,
-        search,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "single-device",
         "baselines:SingleDevice",

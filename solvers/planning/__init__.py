@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"
 SAILOR = (
@@ -10,36 +10,24 @@ SAILOR = (
     "clusters, SOSP 2025"
 )
 
+_spec = listed(__name__, "plan")
 
-def _spec(name: str, target: str, objective: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.planning.{target}",
-        "plan",
-        (objective,),
-        summary,
-        True,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "plan-ideals",
         "ideal_planner:IdealPlanner",
-        "sample-time",
         "bisection over exact dynamic programs on ideals, with memory and recomputation",
         PIPER,
         "stages with unequal data and tensor degrees on equal devices; proves its optimum",
+        objectives=("sample-time",),
     ),
     _spec(
         "plan-stages",
         "step_planner:StepPlanner",
-        "step-time",
         "exact dynamic programs over stages, one for each range of the longest period",
         SAILOR,
         "a training step on devices of any kinds, under any cost model of a step; proves its "
         "optimum",
+        objectives=("step-time",),
     ),
 )

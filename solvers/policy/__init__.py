@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
+_spec = listed(__name__, "placement", "makespan")
 
-def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.policy.{target}",
-        "placement",
-        ("makespan",),
-        summary,
-        paper=paper,
-        use=use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "dual-policy",
         "dual_policy:DualPolicy",

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import ANY_OTHER, SolverSpec
+from placeopt.solving.registry import ANY_OTHER, listed
 
 SAMPLED = ("makespan", "period", ANY_OTHER)
 """Of searches that see no more of an objective than the values of placements."""
 
+_spec = listed(__name__, "placement", *SAMPLED)
 
-def _spec(
-    name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str
-) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.search.{target}",
-        "placement",
-        objectives,
-        summary,
-        paper=paper,
-        use=use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "cross-entropy",
         "cross_entropy:CrossEntropy",
-        SAMPLED,
         "cross-entropy method on groups of ops, then refined",
         "Rubinstein: The cross-entropy method for combinatorial and continuous optimization, 1999",
         "objectives that can only be measured, such as your own runs",
@@ -34,7 +20,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "post",
         "cross_entropy:Post",
-        SAMPLED,
         "cross-entropy method with proximal policy optimisation",
         "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy "
         "optimization, NeurIPS 2018",
@@ -43,7 +28,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "annealing",
         "annealing:Annealing",
-        SAMPLED,
         "simulated annealing with cluster and critical-path moves",
         "Kirkpatrick, Gelatt, Vecchi: Optimization by simulated annealing, Science 1983",
         "the strongest single search above a few hundred ops",
@@ -51,7 +35,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "genetic",
         "genetic:Genetic",
-        SAMPLED,
         "memetic: group-wise crossover, local search on every child",
         "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 "
         "(memetic algorithms)",
@@ -60,10 +43,10 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "lns",
         "lns:Lns",
-        ("makespan",),
         "re-optimise windows of the best placement with CP-SAT, for large problems",
         "Shaw: Using constraint programming and local search methods to solve vehicle routing "
         "problems, CP 1998 (the idea)",
         "to improve a good placement of a large graph",
+        objectives=("makespan",),
     ),
 )

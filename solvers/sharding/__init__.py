@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
 CONTEST = (
     "Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism, 2025"
 )
 
+_spec = listed(__name__, "sharding", "cost")
 
-def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.sharding.{target}",
-        "sharding",
-        ("cost",),
-        summary,
-        True,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "tree-descent",
         "tree_search:TreeDescent",

@@ -4,32 +4,11 @@ dynamic programs.
 
 from __future__ import annotations
 
-from placeopt.solving.registry import SolverSpec
+from placeopt.solving.registry import listed
 
+_spec = listed(__name__, "placement", "period", search=False)
 
-def _spec(
-    name: str,
-    target: str,
-    summary: str,
-    paper: str,
-    use: str,
-    *,
-    search: bool = False,
-    objective: str = "period",
-) -> SolverSpec:
-    return SolverSpec(
-        name,
-        f"placeopt.solvers.splits.{target}",
-        "placement",
-        (objective,),
-        summary,
-        search,
-        paper,
-        use,
-    )
-
-
-SPECS: tuple[SolverSpec, ...] = (
+SPECS = (
     _spec(
         "pipedream",
         "pipedream:PipeDream",
@@ -53,7 +32,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
         "NeurIPS 2020",
         "for comparison: how well balanced loads serve a single sample",
-        objective="latency",
+        objectives=("latency",),
     ),
     _spec(
         "min-cut",
@@ -62,7 +41,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
         "graphs, SIAM 1998",
         "the baseline of papers on learned placement",
-        objective="makespan",
+        objectives=("makespan",),
     ),
     _spec(
         "metis",
