@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import InputError
-from placeopt.model.objective import Finished, PlainObjective
+from placeopt.model.objective import Objective
 from placeopt.schedules.bounds import memory_shortage, period_bounds, relaxations, work_between_ends
 from placeopt.schedules.judge import (
     makespan_of,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
 
 
-class PipelinePeriod(PlainObjective):
+class PipelinePeriod(Objective):
     """Ticks per micro-batch of the steady state (initiation interval); a Fraction where several
     share a pattern.
 
@@ -85,15 +85,10 @@ class PipelinePeriod(PlainObjective):
             )
         return found
 
-    def finish(
-        self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None
-    ) -> Finished:
-        """Value and judge a schedule; the period is that of its pattern, which has been judged."""
-        violations = self.judge(problem, solution)
-        if violations:
-            return Finished(None, "", tuple(violations))
+    def measured(self, problem: PipelineProblem, solution: PipelineSchedule) -> int:
+        """Return the period of the pattern of a schedule, both of which were judged."""
         pattern = solution.pattern
-        return Finished(_ticks(Fraction(pattern.period, len(pattern.start))), "", ())
+        return _ticks(Fraction(pattern.period, len(pattern.start)))
 
     def bounds(
         self,

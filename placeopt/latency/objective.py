@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.placement_objective import SteadyObjective
+from placeopt.model.placement_objective import PlacementObjective, check_static
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class Latency(SteadyObjective):
+class Latency(PlacementObjective):
     """The end of one sample where accelerators run convex slots, in ticks."""
 
     __slots__ = ()
@@ -26,7 +26,16 @@ class Latency(SteadyObjective):
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("latency", "ranks")
+    bounded: ClassVar[str] = "the latency"
     bound_methods: ClassVar[tuple[str, ...]] = ("path", "load", "flow")
+    ends_at_upper: ClassVar[bool] = True
+
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, as for others; refuses a limit on the peak, which it has
+        none of.
+        """
+        check_static(problem)
+        return super().impossible(problem)
 
     def evaluate_batch(
         self,
@@ -41,11 +50,13 @@ class Latency(SteadyObjective):
 
         return latency_batch(problem, devices, priorities)
 
-    def ticks(self, problem: PlacementProblem, solution: Placement) -> int:
-        """Latency of a placement."""
+    def value(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> tuple[int, str]:
+        """Return the latency of a placement; there is no choice of execution."""
         from placeopt.latency.evaluate import latency_value
 
-        return latency_value(problem, solution)
+        return latency_value(problem, solution), ""
 
     def judge(
         self, problem: PlacementProblem, solution: Placement, queue: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.errors import (
@@ -44,113 +44,21 @@ class Finished(NamedTuple):
     violations: tuple[str, ...]
 
 
-class Objective(Protocol):
-    """What a problem minimises.
+class Objective(ABC):
+    """What a problem minimises; whatever has these members will do.
 
     Attributes
     ----------
     name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline",
     "jobs", "sharding" or "plan".
     default_solver : solver used when none is named. comparison : solvers that are compared when
-    none is named.
+    none is named: the default solver alone, unless a class says more.
         An objective whose problems differ in the default has a method `default_for`, of a problem,
         too.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
     baseline : solver of the plainest solution, to compare with; "" if there is none.
     drawn : whether a solution is a schedule in time, which a Gantt picture shows.
-    """
-
-    name: str
-    kind: str
-    default_solver: str
-    comparison: tuple[str, ...]
-    ordered: bool
-    prover: str
-    baseline: str
-    drawn: bool
-
-    def default_queue(self, solution: Any) -> str:
-        """Execution of a solution that names none; "" where there is no choice."""
-        ...
-
-    def impossible(self, problem: Any) -> str:
-        """Why no solution can exist, "" unless a simple reason proves it."""
-        ...
-
-    def evaluate_batch(
-        self,
-        problem: Any,
-        devices: ArrayLike,
-        priorities: ArrayLike | None = None,
-        *,
-        threads: int | None = None,
-    ) -> Ints:
-        """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is
-        broken.
-        """
-        ...
-
-    def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[int, str]:
-        """Value of a solution and the execution under which it holds; the fastest one unless
-        `queue` is given.
-
-        Raises
-        ------
-        InfeasiblePlacementError
-            If the solution breaks a constraint; the message is the first violation.
-        """
-        ...
-
-    def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
-        """Every violation of a solution in words, found without the code that evaluates it."""
-        ...
-
-    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
-        """Value and judge a solution, whoever made it."""
-        ...
-
-    def bounds(
-        self,
-        problem: Any,
-        seconds: float,
-        methods: Sequence[str] | None = None,
-        upper: int | None = None,
-    ) -> BoundReport:
-        """Prove lower bounds for about `seconds`; 0 runs only those that take milliseconds.
-
-        `upper` is the value of a known solution: the search for bounds may end once it is reached.
-        """
-        ...
-
-    def text(self, problem: Any, value: Any) -> str:
-        """Return a value with its unit for people."""
-        ...
-
-    def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
-        """What proves `bound`, or as much of it as can be shown, as data; None where there are no
-        witnesses yet.
-        """
-        ...
-
-    def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
-        """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
-        ...
-
-    def proof_parts(
-        self, problem: Any, solution: Any, value: Any, witness: Witness
-    ) -> dict[str, Any]:
-        """Entries of a proof that are not the solution, its value and its bound as they are."""
-        ...
-
-
-class PlainObjective(ABC):
-    """What most objectives have in common: nothing is drawn, no order, no choice of execution,
-    nothing impossible.
-
-    Attributes
-    ----------
-    comparison : the default solver alone, unless a class says more.
     bounded : what the bounds are of, for messages. bound_methods : their names, cheapest first.
     ends_at_upper : whether bounding ends once a bound meets a known value.
 
@@ -161,6 +69,7 @@ class PlainObjective(ABC):
     __slots__ = ()
 
     name: ClassVar[str]
+    kind: ClassVar[str]
     default_solver: ClassVar[str]
     comparison: ClassVar[tuple[str, ...]] = ()
     ordered: ClassVar[bool] = False
@@ -176,11 +85,11 @@ class PlainObjective(ABC):
             cls.comparison = (cls.default_solver,)
 
     def default_queue(self, solution: Any) -> str:
-        """Return "": there is no choice of execution."""
+        """Return the execution of a solution that names none; "" where there is no choice."""
         return ""
 
     def impossible(self, problem: Any) -> str:
-        """Return "": no simple reason proves it."""
+        """Return why no solution can exist, "" unless a simple reason proves it."""
         return ""
 
     def evaluate_batch(
@@ -191,37 +100,67 @@ class PlainObjective(ABC):
         *,
         threads: int | None = None,
     ) -> Ints:
-        """Refuse: a solution that is no placement is no row of devices."""
+        """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is
+        broken. A solution that is no placement is no row of devices, and refused.
+        """
         raise InputError(
             f"problem '{problem.name}': its solutions are no placements and are evaluated one by "
             "one"
         )
 
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
-        """Return None: there are no witnesses of these bounds yet."""
+        """Return what proves `bound`, or as much of it as can be shown, as data; None where there
+        are no witnesses yet.
+        """
         return None
 
     def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
-        """Return {}: the solution says it all."""
+        """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
         return {}
 
     def proof_parts(
         self, problem: Any, solution: Any, value: Any, witness: Witness
     ) -> dict[str, Any]:
-        """Return {}: they are."""
+        """Entries of a proof that are not the solution, its value and its bound as they are."""
         return {}
 
     @abstractmethod
+    def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
+        """Every violation of a solution in words, found without the code that evaluates it."""
+
+    def measured(self, problem: Any, solution: Any, /) -> Any:
+        """Value of a solution without violations; a class gives this or `value`."""
+        return self.value(problem, solution)[0]
+
+    def judged(self, problem: Any, solution: Any, /) -> int | None:
+        """Return the value that the judge finds; None where it finds none of its own, or has
+        compared it already.
+        """
+        return None
+
     def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
-        """Value and judge a solution."""
+        """Judge and value a solution, whoever made it; evaluator and judge must agree."""
+        violations = self.judge(problem, solution)
+        if violations:
+            return Finished(None, "", tuple(violations))
+        try:
+            found, judged = self.measured(problem, solution), self.judged(problem, solution)
+        except InfeasiblePlacementError as error:
+            return Finished(None, "", (str(error),))
+        if judged is not None and found != judged:
+            return Finished(
+                None, "", (f"the evaluator finds a {self.name} of {found}, the judge {judged}",)
+            )
+        return Finished(found, "", ())
 
     def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[Any, str]:
-        """Value of a solution that is judged first.
+        """Value of a solution and the execution under which it holds; the fastest one unless
+        `queue` is given.
 
         Raises
         ------
         InfeasiblePlacementError
-            If it breaks a constraint; the message is the first violation.
+            If the solution breaks a constraint; the message is the first violation.
         """
         finished = self.finish(problem, solution, queue)
         if finished.value is None:
@@ -275,9 +214,8 @@ class PlainObjective(ABC):
         return time_text(None if value is None else float(value) * problem.tick_seconds)
 
 
-class JudgedObjective(PlainObjective):
-    """What objectives of solutions that are no placements share: judged first, then valued by
-    evaluator and judge.
+class JudgedObjective(Objective):
+    """What objectives of solutions that are no placements share: solutions of one class.
 
     Attributes
     ----------
@@ -293,33 +231,11 @@ class JudgedObjective(PlainObjective):
     def violations(self, problem: Any, solution: Any, /) -> list[str]:
         """Return what is wrong with a solution, in words, found without its evaluation."""
 
-    @abstractmethod
-    def measured(self, problem: Any, solution: Any, /) -> int:
-        """Return the value of a solution without violations."""
-
-    def judged(self, problem: Any, solution: Any, /) -> int | None:
-        """Return the value that the judge finds; None where it finds none of its own, or has
-        compared it already.
-        """
-        return None
-
     def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
         """Violations of a solution in words."""
         if not isinstance(solution, self.solution_class):
             return [f"{self.expected}, received {type(solution).__name__}"]
         return self.violations(problem, solution)
-
-    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
-        """Judge and value a solution; evaluator and judge must agree."""
-        violations = self.judge(problem, solution)
-        if violations:
-            return Finished(None, "", tuple(violations))
-        found, judged = self.measured(problem, solution), self.judged(problem, solution)
-        if judged is not None and found != judged:
-            return Finished(
-                None, "", (f"the evaluator finds a {self.name} of {found}, the judge {judged}",)
-            )
-        return Finished(found, "", ())
 
 
 _targets: dict[tuple[str, str], str | Objective] = {

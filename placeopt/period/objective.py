@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.placement_objective import SteadyObjective
+from placeopt.model.placement_objective import PlacementObjective, check_static
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class Period(SteadyObjective):
+class Period(PlacementObjective):
     """The largest device load of a steady-state pipeline, in ticks."""
 
     __slots__ = ()
@@ -28,11 +28,20 @@ class Period(SteadyObjective):
     prover: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("period", "ranks")
     bound_kernels: ClassVar[tuple[str, ...]] = ("period-columns",)
+    bounded: ClassVar[str] = "the period"
     bound_methods: ClassVar[tuple[str, ...]] = ("load", "op", "pigeonhole", "area", "columns")
+    ends_at_upper: ClassVar[bool] = True
 
     def default_for(self, problem: PlacementProblem) -> str:
         """Return what can prove the best placement: a chain is the best of its kind only."""
         return self.default_solver if problem.contiguity == "chain" else self.prover
+
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, as for others; refuses a limit on the peak, which it has
+        none of.
+        """
+        check_static(problem)
+        return super().impossible(problem)
 
     def evaluate_batch(
         self,
@@ -47,11 +56,13 @@ class Period(SteadyObjective):
 
         return period_batch(problem, devices)
 
-    def ticks(self, problem: PlacementProblem, solution: Placement) -> int:
-        """Period of a placement."""
+    def value(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> tuple[int, str]:
+        """Return the period of a placement; there is no choice of execution."""
         from placeopt.period.evaluate import period_value
 
-        return period_value(problem, solution)
+        return period_value(problem, solution), ""
 
     def judge(
         self, problem: PlacementProblem, solution: Placement, queue: str | None = None
