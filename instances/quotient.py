@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from placeopt.model.arrays import by_number
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -53,9 +54,7 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     for value in (UNKNOWN, UNSUPPORTED):
         _mark(measured, label, graph.measured, value)
     kept, tensors = _tensors(graph, label)
-    layers: list[list[str]] = [[] for _ in range(count)]
-    for group, layer in zip(label.tolist(), graph.layer, strict=True):
-        layers[group].append(layer)
+    layers = by_number(count, zip(label.tolist(), graph.layer, strict=True))
     summed = ("flops", "bytes_moved", "resident", "parameters")
     sums: dict[str, Any] = {key: _sum(getattr(graph, key), label, count) for key in summed}
     return OpGraph(

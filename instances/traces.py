@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.readers.torch_ops import base_name
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
@@ -211,10 +212,7 @@ def _read_onnxruntime(data: Any) -> Trace:
         arguments = event.get("args") or {}
         kinds[title] = str(arguments.get("op_name", ""))
         family = "gpu" if "CUDA" in str(arguments.get("provider", "")) else family
-    by_name: dict[str, list[float]] = {}
-    for table in sums:
-        for title, seconds in table.items():
-            by_name.setdefault(title, []).append(seconds)
+    by_name = by_key(item for table in sums for item in table.items())
     nameless = by_name.pop("", None)
     return Trace("ONNX Runtime", by_name, {kinds[""]: nameless} if nameless else {}, family)
 
@@ -293,10 +291,11 @@ def _outermost(
     are looked through.
     """
     found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
-    threads: dict[Any, list[dict[str, Any]]] = {}
-    for event in calls:
-        if event.get("cat") == "cpu_op" or str(event["name"]).startswith(MARK):
-            threads.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+    threads = by_key(
+        ((event.get("pid"), event.get("tid")), event)
+        for event in calls
+        if event.get("cat") == "cpu_op" or str(event["name"]).startswith(MARK)
+    )
     for events in threads.values():
         end = float("-inf")
         for event in sorted(events, key=lambda e: (float(e["ts"]), -float(e["dur"]))):
@@ -321,11 +320,11 @@ def _read_chakra(data: Any) -> Trace:
     """Read a Chakra trace."""
     rows = {int(row["id"]): row for row in _nodes(data)}
     seconds, kernels = _times(rows)
-    by_kind: dict[str, list[float]] = {}
-    for key in sorted(seconds):
-        time = kernels.get(key, seconds[key])
-        if time > 0:
-            by_kind.setdefault(base_name(str(rows[key]["name"])), []).append(time)
+    by_kind = by_key(
+        (base_name(str(rows[key]["name"])), time)
+        for key in sorted(seconds)
+        if (time := kernels.get(key, seconds[key])) > 0
+    )
     return Trace("Chakra", {}, by_kind, "gpu" if kernels else "cpu")
 
 

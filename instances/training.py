@@ -34,7 +34,6 @@ have. Mixed precision has weights, gradients and activations of 2 bytes.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -140,24 +139,15 @@ class _Derivation:
         self.backward, self.update = backward, update
         self.ops: list[_NewOp] = []
         self.taken = set(graph.op_names)
-        n, m = graph.num_ops, graph.num_tensors
         self.weights = _weight_counts(graph).tolist()
         self.producer = graph.producer.tolist()
-        flat = graph.consumer.tolist()
-        self.consumers: list[list[int]] = [
-            flat[first:end] for first, end in itertools.pairwise(graph.consumer_ptr.tolist())
-        ]
+        self.consumers = graph.readers()
         self.bytes = graph.tensor_bytes.tolist()
-        self.shapes: list[tuple[int, ...]] = list(graph.shapes or ((),) * m)
+        self.shapes: list[tuple[int, ...]] = list(graph.shapes or ((),) * graph.num_tensors)
         self.measured_transfer = graph.measured_transfer.tolist()
         # of each forward tensor, the tensors with its gradients
-        self.gradients: list[list[int]] = [[] for _ in range(m)]
-        self.inputs: list[list[int]] = [[] for _ in range(n)]
-        self.outputs: list[list[int]] = [[] for _ in range(n)]
-        for t, consumers in enumerate(self.consumers):
-            self.outputs[self.producer[t]].append(t)
-            for v in consumers:
-                self.inputs[v].append(t)
+        self.gradients: list[list[int]] = [[] for _ in self.producer]
+        self.inputs, self.outputs = graph.reads(), graph.makes()
         self.known = any(self.weights)
         self.differentiable = self._depend_on_weights()
         self.has_flops = bool(graph.flops.any())

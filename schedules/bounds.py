@@ -29,6 +29,7 @@ import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array
 
+from placeopt.model.arrays import by_number
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import linear_program
 
@@ -158,9 +159,7 @@ def longest_ways(order: Sequence[int], edges: Iterable[tuple[int, int, int]]) ->
     ----------
     order : all nodes, each before those that its edges (from, to, length) lead to.
     """
-    into: list[list[tuple[int, int]]] = [[] for _ in order]
-    for u, v, length in edges:
-        into[v].append((u, length))
+    into = by_number(len(order), ((v, (u, length)) for u, v, length in edges))
     ways = np.full((len(order), len(order)), UNREACHED)  # at [to, from]
     np.fill_diagonal(ways, 0)
     for v in order:

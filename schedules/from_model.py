@@ -31,7 +31,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.instances.module_groups import colocated, families
-from placeopt.model.arrays import UNLIMITED, Ints
+from placeopt.model.arrays import UNLIMITED, Ints, by_key
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode
@@ -313,9 +313,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
 
     def pieces() -> list[Piece]:
         """Return one piece per device, part, role and level."""
-        groups: dict[tuple[int, int, int, int], list[int]] = {}
-        for v in order:
-            groups.setdefault((*model.group(v), int(level[v])), []).append(v)
+        groups = by_key(((*model.group(v), int(level[v])), v) for v in order)
         return [Piece(*key[:3], ops) for key, ops in sorted(groups.items())]
 
     whole = pieces()
@@ -345,9 +343,7 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
     source, target = at[model.problem.producer[tensor]], at[model.problem.consumer]
     keep = (source >= 0) & (target >= 0) & (source != target)
     pairs = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
-    groups: dict[tuple[int, int, int], list[int]] = {}
-    for index, piece in enumerate(pieces):
-        groups.setdefault(piece.group, []).append(index)
+    groups = by_key((piece.group, index) for index, piece in enumerate(pieces))
     for (place, part, role), after in groups.items():
         before = groups.get((place, part, INPUTS), [])
         if role == WEIGHTS and len(before) == 1:

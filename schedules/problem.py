@@ -37,6 +37,7 @@ from placeopt.model.arrays import (
     Flags,
     Ints,
     arrays_digest,
+    by_number,
     check_positive,
     csr,
     frozen,
@@ -286,10 +287,7 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """Blocks that wait for each block."""
-        found: list[list[int]] = [[] for _ in range(self.num_blocks)]
-        for u, v, _ in self.edges:
-            found[u].append(v)
-        return tuple(map(tuple, found))
+        return tuple(map(tuple, by_number(self.num_blocks, ((u, v) for u, v, _ in self.edges))))
 
     @cached_property
     def work(self) -> Ints:

@@ -25,7 +25,7 @@ import numpy as np
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.model_ir import Cost, agree
-from placeopt.model.arrays import MAX_SUM
+from placeopt.model.arrays import MAX_SUM, by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, OpGraph
@@ -175,10 +175,11 @@ def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
     read = {name for node in model.nodes for name in node.inputs} | set(model.outputs)
     found = [_cost(model, node, read) for node in model.nodes]
     typical = _typical_bytes(found)
-    alike: dict[str, list[int]] = {}
-    for node, (cost, sure) in zip(model.nodes, found, strict=True):
-        if cost is not None and sure:
-            alike.setdefault(node.type, []).append(cost.bytes_moved)
+    alike = by_key(
+        (node.type, cost.bytes_moved)
+        for node, (cost, sure) in zip(model.nodes, found, strict=True)
+        if cost is not None and sure
+    )
     return [
         cost or Cost(0, _median(alike.get(node.type, []), typical))
         for node, (cost, _) in zip(model.nodes, found, strict=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.cli import common
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, by_key
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
@@ -103,11 +103,11 @@ def tied_notes(graph: OpGraph) -> list[str]:
 
 def _weighted_groups(graph: OpGraph) -> Collection[list[int]]:
     """Return the ops that have weights and share a device, group by group."""
-    groups: dict[int, list[int]] = {}
-    for op, group in enumerate(graph.colocation.tolist()):
-        if group >= 0 and graph.op_types[op].lower() in WEIGHTED and not graph.backward[op]:
-            groups.setdefault(group, []).append(op)
-    return groups.values()
+    return by_key(
+        (group, op)
+        for op, group in enumerate(graph.colocation.tolist())
+        if group >= 0 and graph.op_types[op].lower() in WEIGHTED and not graph.backward[op]
+    ).values()
 
 
 def control_note(graph: OpGraph) -> str:

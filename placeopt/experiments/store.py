@@ -27,6 +27,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json, regular_file
 from placeopt.model.result import STATUSES, gap_of
@@ -75,15 +76,16 @@ def contradiction(rows: Iterable[Row]) -> str:
     Rows of one instance, cluster and objective speak of one problem, too: tables put them under one
     name.
     """
-    problems: dict[tuple[str, ...], list[Row]] = {}
-    named: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if all(key in row for key in CLAIMS):
-            problems.setdefault((row["problem_hash"], row["objective"]), []).append(row)
-            name = row["instance"], row.get("cluster") or "", row["objective"]
-            named.setdefault(name, []).append(row)
-    for groups, look in ((problems, _false_of_one_problem), (named, _other_problem)):
-        for same in groups.values():
+    said = [row for row in rows if all(key in row for key in CLAIMS)]
+    problems = by_key(((row["problem_hash"], row["objective"]), row) for row in said)
+    named = by_key(
+        ((row["instance"], row.get("cluster") or "", row["objective"]), row) for row in said
+    )
+    for groups, look in (
+        (problems.values(), _false_of_one_problem),
+        (named.values(), _other_problem),
+    ):
+        for same in groups:
             if words := look(same):
                 return _contradict(same, words)
     return ""

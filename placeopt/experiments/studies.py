@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.runner import AGAIN, HowToRun, PlainReporter, run_cells, stays
 from placeopt.experiments.store import latest, read_rows
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import csv_text, write_text
 
@@ -226,9 +227,7 @@ def record_grid(
     summed : its other columns, of the rows of its runs.
     beside : rows of the table that are not of the grid.
     """
-    groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(tuple(map(str, named(cell).values())), []).append(cell)
+    groups = by_key((tuple(map(str, named(cell).values())), cell) for cell in cells)
     heads = list(named(cells[0]))
     kept = _by_name(kept_rows(path, given, heads), heads)
     table = {**_by_name(read_csv(path), heads), **kept}

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.export import Exported, text_file
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
@@ -112,13 +113,10 @@ class ModuleDevices:
 
     def __post_init__(self) -> None:
         self.moved = 0
-        self.own: dict[str, list[int]] = {}  # calls by the module that makes them
+        calls = list(enumerate(self.program.calls))
+        self.own = by_key((call.module, i) for i, call in calls)  # by the module that makes them
         self.children: dict[str, set[str]] = {}
-        readers: dict[str, list[int]] = {}
-        for i, call in enumerate(self.program.calls):
-            self.own.setdefault(call.module, []).append(i)
-            for name in call.weights:
-                readers.setdefault(name, []).append(i)
+        readers = by_key((name, i) for i, call in calls for name in call.weights)
         self.stored = self._stored(readers)
         for path in {
             *self.own,

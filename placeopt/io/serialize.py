@@ -189,7 +189,7 @@ def _encode_graph(graph: OpGraph) -> dict[str, Any]:
             del ops[key]
     tensors: dict[str, Any] = {
         "producer": graph.producer.tolist(),
-        "consumers": _split(graph.consumer_ptr, graph.consumer),
+        "consumers": graph.readers(),
         "bytes": graph.tensor_bytes.tolist(),
     }
     if (graph.measured_transfer != -1).any():
@@ -246,11 +246,6 @@ def _shapes(tensors: Body) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in rows)
 
 
-def _split(pointer: Ints, flat: Ints) -> list[list[int]]:
-    bounds, values = pointer.tolist(), flat.tolist()
-    return [values[a:b] for a, b in itertools.pairwise(bounds)]
-
-
 def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
     for i, row in enumerate(rows):
         if not isinstance(row, list):
@@ -294,8 +289,7 @@ _CONSUMERS = ("consumer_ptr", "consumer")
 
 
 def _encode_problem(problem: PlacementProblem) -> dict[str, Any]:
-    consumers = _split(problem.consumer_ptr, problem.consumer)
-    return {**plain(problem, but=_CONSUMERS), "consumers": consumers}
+    return {**plain(problem, but=_CONSUMERS), "consumers": problem.readers()}
 
 
 def _decode_problem(body: Body) -> PlacementProblem:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
-from itertools import chain
+from itertools import chain, pairwise
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ UNLIMITED = 2**62
 NO_VALUE = 2**62
 """Entry of a table of values (ticks) where there is none; a sum of ticks may be added to it."""
 
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 UNSET: Any = None
 """Default of an array field that the constructor replaces by a neutral array of the right shape."""
@@ -283,6 +286,28 @@ def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
     pointer = np.cumsum([0, *map(len, groups)], dtype=np.int64)
     return pointer, np.fromiter(chain.from_iterable(groups), np.int64, count=int(pointer[-1]))
+
+
+def rows_of(pointer: Ints, flat: Ints) -> list[list[int]]:
+    """Return the rows that `csr` made a pointer and one array of."""
+    values = flat.tolist()
+    return [values[first:last] for first, last in pairwise(pointer.tolist())]
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, keys and values in the order in which they come."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def by_number(count: int, pairs: Iterable[tuple[int, V]]) -> list[list[V]]:
+    """Return the values of each of the numbers below `count`, in the order in which they come."""
+    found: list[list[V]] = [[] for _ in range(count)]
+    for number, value in pairs:
+        found[number].append(value)
+    return found
 
 
 def neighbours(count: int, one: Ints, other: Ints) -> tuple[Ints, Ints]:

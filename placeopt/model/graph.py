@@ -18,12 +18,14 @@ from placeopt.model.arrays import (
     ArrayHolder,
     Flags,
     Ints,
+    by_number,
     check_positive,
     csr,
     flags,
     frozen,
     ints,
     names,
+    rows_of,
     settle,
 )
 from placeopt.model.errors import InputError, twice_in
@@ -72,6 +74,19 @@ class SharedTensors(ArrayHolder):
     def edge_source(self) -> Ints:
         """Op that makes the tensor of each entry of `consumer`, shape (num_edges,)."""
         return self.producer[self.edge_tensor]
+
+    def readers(self) -> list[list[int]]:
+        """Return the ops that read each tensor."""
+        return rows_of(self.consumer_ptr, self.consumer)
+
+    def reads(self) -> list[list[int]]:
+        """Return the tensors that each op reads."""
+        edges = zip(self.consumer.tolist(), self.edge_tensor.tolist(), strict=True)
+        return by_number(self.num_ops, edges)
+
+    def makes(self) -> list[list[int]]:
+        """Return the tensors that each op makes."""
+        return by_number(self.num_ops, ((op, t) for t, op in enumerate(self.producer.tolist())))
 
     @cached_property
     def topological_order(self) -> Ints:

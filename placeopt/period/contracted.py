@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, touching_tensors
+from placeopt.model.arrays import Flags, Ints, by_key, by_number, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.evaluate import order_edges
@@ -101,10 +101,8 @@ class ContractedProblem:
     @cached_property
     def successors(self) -> list[list[int]]:
         """Nodes to which order edges lead from each node."""
-        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
-        for u, v in zip(self.order_from.tolist(), self.order_to.tolist(), strict=True):
-            found[u].append(v)
-        return found
+        edges = zip(self.order_from.tolist(), self.order_to.tolist(), strict=True)
+        return by_number(self.num_nodes, edges)
 
     @cached_property
     def order_graph(self) -> nx.DiGraph:
@@ -204,10 +202,10 @@ def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
     free = problem.io_class < 0
     compute, io = (np.ascontiguousarray(table.T) for table in (problem.compute, problem.io_ticks))
-    groups: dict[tuple[bool, int, bytes, bytes], list[int]] = {}
-    for d in range(problem.num_devices):
-        key = bool(free[d]), int(problem.capacity[d]), compute[d].tobytes(), io[d].tobytes()
-        groups.setdefault(key, []).append(d)
+    groups = by_key(
+        ((bool(free[d]), int(problem.capacity[d]), compute[d].tobytes(), io[d].tobytes()), d)
+        for d in range(problem.num_devices)
+    )
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]))
     return tuple(tuple(devices) for _, devices in ordered)
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.clusters.hardware import find_gpu
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
@@ -320,9 +321,7 @@ def _hosts(
     rates = [float(link.bandwidth) for link in cluster.links] or [float("inf")]
     classes = np.where(np.eye(cluster.num_devices, dtype=np.bool_), -1, cluster.link_class)
     used = [rates[c] for c in np.unique(classes).tolist() if c >= 0] or [max(rates)]
-    alike: dict[Device, list[int]] = {}
-    for i, device in enumerate(cluster.devices):
-        alike.setdefault(replace(device, name=""), []).append(i)
+    alike = by_key((replace(device, name=""), i) for i, device in enumerate(cluster.devices))
     pools: list[DevicePool] = []
     devices: dict[str, Device] = {}
     inside: dict[str, float] = {}

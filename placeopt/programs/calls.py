@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import by_key, by_number
 from placeopt.model.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -61,11 +62,8 @@ class Program:
     @cached_property
     def readers(self) -> list[list[int]]:
         """Calls that read the results of each call."""
-        found: list[list[int]] = [[] for _ in self.calls]
-        for i, call in enumerate(self.calls):
-            for j in call.inputs:
-                found[j].append(i)
-        return found
+        reads = ((j, i) for i, call in enumerate(self.calls) for j in call.inputs)
+        return by_number(self.num_calls, reads)
 
 
 def homes(program: Program, placed: Mapping[str, int]) -> Ints:
@@ -134,8 +132,7 @@ def segments(program: Program, label: Sequence[int]) -> list[list[int]]:
     within one label, so the segments have no circle.
     """
     level = [0] * program.num_calls
-    table: dict[tuple[int, int], list[int]] = {}
     for i, call in enumerate(program.calls):
         level[i] = max((level[j] + (label[j] != label[i]) for j in call.inputs), default=0)
-        table.setdefault((level[i], label[i]), []).append(i)
+    table = by_key((key, i) for i, key in enumerate(zip(level, label, strict=True)))
     return [table[key] for key in sorted(table)]

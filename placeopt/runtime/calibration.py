@@ -31,12 +31,13 @@ from placeopt.instances.cost_fit import (
     with_measured_times,
 )
 from placeopt.makespan.evaluate import evaluate
+from placeopt.model.arrays import by_key
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
-from placeopt.runtime.execution_plan import Constant, Step, make_plan, readers_of
+from placeopt.runtime.execution_plan import Constant, Step, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -246,9 +247,8 @@ def fit_overhead(
 def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> Floats:
     """Return seconds per op: the trimmed mean over all executions of all ops that do the same."""
     times = np.concatenate([run.finish - run.start for run in runs])  # (executions, num_ops)
-    groups: dict[Any, list[int]] = {}
-    for op, step in enumerate(make_plan(graph).steps):
-        groups.setdefault(_signature(graph, op, step), []).append(op)
+    steps = enumerate(make_plan(graph).steps)
+    groups = by_key((_signature(graph, op, step), op) for op, step in steps)
     seconds = np.empty(graph.num_ops)
     for ops in groups.values():
         seconds[ops] = trimmed_mean(times[:, ops].ravel())
@@ -334,7 +334,7 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> Floats:
         (int(t), int(d)): end
         for _, t, d, _, end in run.transfers[run.transfers[:, 0] == turn].tolist()
     }
-    for tensor, readers in enumerate(readers_of(graph)):
+    for tensor, readers in enumerate(graph.readers()):
         producer = int(graph.producer[tensor])
         for op in readers:
             there = (

@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.runtime import dask_worker
-from placeopt.runtime.execution_plan import first_ranks, make_plan, readers_of
+from placeopt.runtime.execution_plan import first_ranks, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
 
@@ -408,7 +408,7 @@ class _Tasks:
         def add(key: str, home: int, priority: int, *task: Any) -> None:
             self.tasks[key], self.address[key], self.priority[key] = task, addresses[home], priority
 
-        readers_of_tensor = readers_of(graph)
+        readers_of_tensor = graph.readers()
         for op in graph.topological_order.tolist():
             step, key = plan.steps[op], f"{run}op{op}"
             inputs = [self.key_of[x] for x in step.operands if isinstance(x, int)]

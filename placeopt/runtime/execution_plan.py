@@ -18,7 +18,6 @@ therefore no tensor of the graph.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter
@@ -127,12 +126,6 @@ KINDS = {
 """Names that exporters use for the same kind."""
 
 
-def readers_of(graph: OpGraph) -> list[list[int]]:
-    """Return the ops that read each tensor."""
-    bounds = itertools.pairwise(graph.consumer_ptr.tolist())
-    return [graph.consumer[a:b].tolist() for a, b in bounds]
-
-
 def first_ranks(
     readers: list[int], device: list[int], rank: list[int], home: int
 ) -> list[tuple[int, int]]:
@@ -146,16 +139,9 @@ class OpTable:
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
-        n = graph.num_ops
         self.producer: list[int] = graph.producer.tolist()
-        inputs: list[list[int]] = [[] for _ in range(n)]
-        outputs: list[list[int]] = [[] for _ in range(n)]
-        for tensor, (op, readers) in enumerate(zip(self.producer, readers_of(graph), strict=True)):
-            outputs[op].append(tensor)
-            for reader in readers:
-                inputs[reader].append(tensor)
-        self.inputs = [tuple(x) for x in inputs]
-        self.outputs = [tuple(x) for x in outputs]
+        self.inputs = [tuple(x) for x in graph.reads()]
+        self.outputs = [tuple(x) for x in graph.makes()]
 
     def dtype(self, tensor: int) -> str:
         """Float type of a tensor's elements; "" where its shape is unknown or does not explain its

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.instances.readers.torch_ops import flat
+from placeopt.model.arrays import by_key, by_number
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.threads import torch_threads
@@ -147,9 +148,7 @@ class ModuleTasks:
             )
         self.fixed = self._fixed(index)
         self.op_of = self._ops(index)
-        self.nodes: list[list[Any]] = [[] for _ in graph.op_names]
-        for node, op in self.op_of.items():
-            self.nodes[op].append(node)
+        self.nodes = by_number(graph.num_ops, ((op, node) for node, op in self.op_of.items()))
         output = next(node for node in program.graph_module.graph.nodes if node.op == "output")
         self.results = flat(output.args[0])
         self._connect(graph)
@@ -202,11 +201,12 @@ class ModuleTasks:
         """Return the ops that read each value that another op makes, none of results that only
         the caller reads.
         """
-        readers: dict[Any, list[int]] = {}
-        for node, op in self.op_of.items():
-            for source in node.all_input_nodes:
-                if source in self.op_of and self.op_of[source] != op:
-                    readers.setdefault(source, []).append(op)
+        readers = by_key(
+            (source, op)
+            for node, op in self.op_of.items()
+            for source in node.all_input_nodes
+            if source in self.op_of and self.op_of[source] != op
+        )
         for node in self.results:
             if node in self.op_of:
                 readers.setdefault(node, [])
@@ -303,7 +303,4 @@ def _to(value: Any, where: Any) -> Any:
 
 def _numbers_of(makers: Iterable[int]) -> dict[int, list[int]]:
     """Return the numbers of the tensors of each maker."""
-    found: dict[int, list[int]] = {}
-    for t, maker in enumerate(makers):
-        found.setdefault(maker, []).append(t)
-    return found
+    return by_key((maker, t) for t, maker in enumerate(makers))

@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError
 from placeopt.model.threads import call_together
-from placeopt.runtime.execution_plan import first_ranks, readers_of
+from placeopt.runtime.execution_plan import first_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class Engine:
         self.device: list[int] = placement.device.tolist()
         self.rank: list[int] = placement.priority.tolist()  # type: ignore[union-attr]
         self.torch_devices = [torch.device(name) for name in names]
-        self.readers = readers_of(graph)
+        self.readers = graph.readers()
         self.results = {t: (self.device[int(graph.producer[t])], t) for t in work.results}
         self.values: dict[tuple[int, int], Any] = {}
 

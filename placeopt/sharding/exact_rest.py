@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import by_number
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -132,10 +133,8 @@ def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> list[tu
 
 def _capacities(model: Any, c: Compact, use: dict[int, Any]) -> None:
     """Keep usage within the capacity at every time point."""
-    live: list[list[int]] = [[] for _ in range(len(c.capacity))]
-    for v in range(c.num_nodes):
-        for t in range(int(c.first[v]), int(c.last[v])):
-            live[t].append(v)
+    times = (range(int(c.first[v]), int(c.last[v])) for v in range(c.num_nodes))
+    live = by_number(len(c.capacity), ((t, v) for v, some in enumerate(times) for t in some))
     for nodes, capacity in zip(live, c.capacity.tolist(), strict=True):
         terms = [
             int(c.usage[x]) * use[x]

@@ -176,16 +176,7 @@ class _Builder:
         self.axes = mesh_axes(cluster, mesh)
         self.device = min(cluster.devices, key=lambda d: (d.peak_flops, d.memory_bandwidth))
         self.rates = op_rates(graph, self.device)
-        self.made: list[list[int]] = [[] for _ in range(graph.num_ops)]
-        self.reads: list[list[int]] = [[] for _ in range(graph.num_ops)]
-        self.readers = [
-            graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist()
-            for t in range(graph.num_tensors)
-        ]
-        for tensor, op in enumerate(graph.producer.tolist()):
-            self.made[op].append(tensor)
-            for reader in self.readers[tensor]:
-                self.reads[reader].append(tensor)
+        self.made, self.reads, self.readers = graph.makes(), graph.reads(), graph.readers()
         self.place = np.argsort(graph.topological_order)
         self.free = np.zeros(graph.num_ops, np.bool_)
         if graph.measured.size:

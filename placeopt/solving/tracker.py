@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 
+from placeopt.model.arrays import by_key
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
 from placeopt.model.files import one_line
@@ -343,9 +344,7 @@ class Tracker(Generic[SolutionT]):
 
     def _claimed(self) -> list[str]:
         """Say in words what each solver of another package claims."""
-        said: dict[str, list[str]] = {}
-        for (name, _), words in self.claims.items():
-            said.setdefault(name, []).append(words)
+        said = by_key((name, words) for (name, _), words in self.claims.items())
         return [
             f"solver '{name}' {', '.join(filter(None, words))}"
             for name, words in said.items()

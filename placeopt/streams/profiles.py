@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Floats, Ints, frozen
+from placeopt.model.arrays import ArrayHolder, Floats, Ints, by_number, frozen
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file
 
@@ -112,10 +112,8 @@ class JobProfile(ArrayHolder):
         return self._neighbours(1)
 
     def _neighbours(self, column: int) -> tuple[tuple[int, ...], ...]:
-        lists: list[list[int]] = [[] for _ in range(self.num_ops)]
-        for edge in self.edges.tolist():
-            lists[edge[1 - column]].append(edge[column])
-        return tuple(map(tuple, lists))
+        ends = ((edge[1 - column], edge[column]) for edge in self.edges.tolist())
+        return tuple(map(tuple, by_number(self.num_ops, ends)))
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.solvers.degree.tuning import (
     DegreeSolver,
@@ -145,9 +146,10 @@ def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> Ints:
 def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
     """Return the order of a policy in words, models with the same order together."""
     assert policy.order is not None
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for model, row in zip(problem.jobs.models, policy.order.tolist(), strict=True):
-        groups.setdefault(tuple(problem.jobs.degrees[d] for d in row if d >= 0), []).append(model)
+    rows = zip(problem.jobs.models, policy.order.tolist(), strict=True)
+    groups = by_key(
+        (tuple(problem.jobs.degrees[d] for d in row if d >= 0), model) for model, row in rows
+    )
     return "; ".join(
         f"{', '.join(models)}: {'-'.join(map(str, row))}" for row, models in groups.items()
     )

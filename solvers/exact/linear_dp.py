@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import by_number
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.placement import Placement
@@ -237,11 +238,8 @@ def orders_near(
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:
     """Return the nodes that share an order edge with every node."""
-    beside: list[list[int]] = [[] for _ in range(model.num_nodes)]
-    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
-        beside[u].append(v)
-        beside[v].append(u)
-    return beside
+    edges = zip(model.order_from.tolist(), model.order_to.tolist(), strict=True)
+    return by_number(model.num_nodes, (end for u, v in edges for end in ((u, v), (v, u))))
 
 
 def _connected(beside: list[list[int]], count: int, generator: np.random.Generator) -> Ints:

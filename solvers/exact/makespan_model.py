@@ -26,7 +26,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import UNLIMITED, Ints
+from placeopt.model.arrays import UNLIMITED, Ints, by_key
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
@@ -203,9 +203,8 @@ class MakespanModel:
     def _precedences(self) -> None:
         """Start a consumer after its producer, and after the transfer if the devices differ."""
         m, p = self.model, self.problem
-        pairs: dict[tuple[int, int], list[int]] = {}
-        for v, t in zip(p.consumer.tolist(), p.edge_tensor.tolist(), strict=True):
-            pairs.setdefault((int(p.producer[t]), v), []).append(t)
+        edges = zip(p.consumer.tolist(), p.edge_tensor.tolist(), strict=True)
+        pairs = by_key(((int(p.producer[t]), v), t) for v, t in edges)
         transfer = p.transfer // self.scale
         for (u, v), tensors in pairs.items():
             i, j = int(self.item[u]), int(self.item[v])

@@ -17,12 +17,12 @@ enumerative baseline.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import by_key
 from placeopt.solvers.heuristics.heuristic import Heuristic
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
     else:
         _, label = np.unique(np.array(problem.op_types, np.object_), return_inverse=True)
         level = depths(context, np.zeros(problem.num_ops, np.int64))
-    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for op in problem.topological_order.tolist():
-        members[int(label[op]), int(level[op])].append(op)
+    members = by_key(
+        ((int(label[op]), int(level[op])), op) for op in problem.topological_order.tolist()
+    )
     # Cells of the largest table of ops and places: on every device as many places as ops, and some
     most_cells = 10_000_000
     most = max(1, math.isqrt(most_cells // (problem.num_devices + 1)))

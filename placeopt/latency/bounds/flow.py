@@ -62,7 +62,7 @@ from placeopt.latency.bounds.slot_program import (
     fill_rows,
     ideal_sums,
 )
-from placeopt.model.arrays import NO_VALUE, Floats, Ints, fastest, touching_tensors
+from placeopt.model.arrays import NO_VALUE, Floats, Ints, by_key, fastest, touching_tensors
 from placeopt.model.linear_program import linear_program
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
@@ -879,11 +879,11 @@ class Reduction:
         order = p.topological_order.tolist()
         first = _nearest(order, before, predecessor, node)
         last = _nearest(order[::-1], behind, successor, node)
-        found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-        for v in order:
-            if v not in kept and first[v] and last[v] and not first[v] & last[v]:
-                ends = tuple(sorted(first[v])), tuple(sorted(last[v]))
-                found.setdefault(ends, []).append(v)
+        found = by_key(
+            ((tuple(sorted(first[v])), tuple(sorted(last[v]))), v)
+            for v in order
+            if v not in kept and first[v] and last[v] and not first[v] & last[v]
+        )
         return [
             Between(
                 *ends,

@@ -22,7 +22,6 @@ resource-constrained project scheduling", European Journal of Operational Resear
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,7 @@ from placeopt.makespan.bounds.communication import (
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes, search_horizon
 from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks
+from placeopt.model.arrays import by_key
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ class Clusters:
         together &= self.cluster[r.source] != self.cluster[r.target]
         for u, v in zip(r.source[together], r.target[together], strict=True):
             self.cluster[self.cluster == self.cluster[v]] = self.cluster[u]
-        members: defaultdict[int, list[int]] = defaultdict(list)
-        for v, label in enumerate(self.cluster.tolist()):
-            members[label].append(v)
+        members = by_key((label, v) for v, label in enumerate(self.cluster.tolist()))
         several = [ops for ops in members.values() if len(ops) > 1]
         if any(self._one_machine(ops, head, tail) > self.horizon for ops in several):
             self.contradiction = True

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.makespan.bounds.energy import class_energy
 from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, weight_choices
+from placeopt.model.arrays import by_key
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -442,20 +442,18 @@ class FrontModel:
         kind.
         """
         compute, head = self.front.relaxation.compute, self.front.head
-        before: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        after: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for u, v, pay, free in self._edges():
-            before[v].append((u, pay, free))
-            after[u].append((v, pay, free))
+        edges = self._edges()
+        before = by_key((v, (u, pay, free)) for u, v, pay, free in edges)
+        after = by_key((u, (v, pay, free)) for u, v, pay, free in edges)
         pairs: list[tuple[int, int]] = []
         last: dict[tuple[Any, ...], int] = {}
         for v in self.candidates:
             key = (
                 *compute[v].tolist(),
                 *head[v].tolist(),
-                *sorted(before[v]),
+                *sorted(before.get(v, ())),
                 None,
-                *sorted(after[v]),
+                *sorted(after.get(v, ())),
             )
             if key in last:
                 pairs.append((last[key], v))

@@ -5,7 +5,6 @@ With them, what is known of a problem when a stronger bound begins.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import by_number, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -258,11 +257,8 @@ class SegmentGraph:
     ) -> tuple[list[int], list[int]]:
         """Return heads and tails where segments take what they may need."""
         head, tail = (list(map(int, row)) for row in heads.minima())
-        into: defaultdict[int, list[Segment]] = defaultdict(list)
-        out: defaultdict[int, list[Segment]] = defaultdict(list)
-        for s in needed:
-            into[s.last].append(s)
-            out[s.first].append(s)
+        into = by_number(len(head), ((s.last, s) for s in needed))
+        out = by_number(len(head), ((s.first, s) for s in needed))
         for v in self.order:
             for u, free, _ in self.before[v]:
                 head[v] = max(head[v], head[u] + self.fastest[u] + free)
