@@ -7,9 +7,10 @@ time; `placeopt.solving.scheduler` decides who goes on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.result import Budget
 from placeopt.solving.tracker import Tracker
@@ -29,46 +30,6 @@ tactic gives up its turns in this round."""
 FIRST_SECONDS, FIRST_EVALUATIONS = 0.05, 32
 """Length of the first piece of work. The scheduler's argument holds for any; it has to be short
 beside the shortest useful limit (a second) and long beside the start of a piece (milliseconds)."""
-
-
-class Tactic(Protocol):
-    """What the scheduler asks of a tactic.
-
-    Attributes
-    ----------
-    name : what people read. side : "value", "bound" or "both".
-    """
-
-    @property
-    def name(self) -> str:
-        """What people read."""
-
-    @property
-    def side(self) -> str:
-        """The side that it serves: "value", "bound" or "both"."""
-
-    def applies(self, facts: Any) -> bool:
-        """Whether it can do anything for the problem; asked when its first turn comes.
-
-        Parameters
-        ----------
-        facts : what is computed once about the problem and shared by its tactics.
-        """
-        ...
-
-    def least(self, facts: Any) -> float:
-        """Seconds before which it offers nothing, about: it waits for a turn of that length. Asked
-        where seconds are the limit.
-        """
-        ...
-
-    def steps(self, state: State) -> Iterator[str | None]:
-        """Work; a piece between two yields is at most as long as `state.piece` (or a second).
-
-        Yields WAITING or None. Ending means that nothing is left to do. `Refused` is taken as that;
-        any other exception ends the solve.
-        """
-        ...
 
 
 class State:
@@ -193,30 +154,46 @@ def at_once(facts: Any) -> float:
     return 0.0
 
 
-class _MadeOfFunctions:
-    """A tactic that asks functions when it applies, and what it needs."""
-
-    when: Callable[[Any], bool]
-    needs: Callable[[Any], float]
-
-    def applies(self, facts: Any) -> bool:
-        """See `Tactic`."""
-        return self.when(facts)
-
-    def least(self, facts: Any) -> float:
-        """See `Tactic`."""
-        return self.needs(facts)
-
-
 @dataclass(frozen=True)
-class Steps(_MadeOfFunctions):
-    """A tactic made of functions: `work` is the generator."""
+class Tactic(ABC):
+    """What the scheduler gives turns to, made of functions.
+
+    Attributes
+    ----------
+    name : what people read. side : "value", "bound" or "both".
+    work : what it does, as its class says.
+    when : whether it can do anything for the problem. needs : seconds before which it offers
+    nothing. Both are asked of the facts: what is computed once about the problem and shared by its
+    tactics.
+    """
 
     name: str
     side: str
-    work: Callable[[State], Iterator[str | None]]
+    work: Callable[..., Any]
     when: Callable[[Any], bool] = always
     needs: Callable[[Any], float] = at_once
+
+    def applies(self, facts: Any) -> bool:
+        """Whether it can do anything for the problem; asked when its first turn comes."""
+        return self.when(facts)
+
+    def least(self, facts: Any) -> float:
+        """Seconds before which it offers nothing, about: it waits for a turn of that length. Asked
+        where seconds are the limit.
+        """
+        return self.needs(facts)
+
+    @abstractmethod
+    def steps(self, state: State) -> Iterator[str | None]:
+        """Work; a piece between two yields is at most as long as `state.piece` (or a second).
+
+        Yields WAITING or None. Ending means that nothing is left to do. `Refused` is taken as that;
+        any other exception ends the solve.
+        """
+
+
+class Steps(Tactic):
+    """A tactic whose `work(state)` is the generator."""
 
     def steps(self, state: State) -> Iterator[str | None]:
         """See `Tactic`."""
@@ -224,21 +201,16 @@ class Steps(_MadeOfFunctions):
 
 
 @dataclass(frozen=True)
-class Runs(_MadeOfFunctions):
+class Runs(Tactic):
     """A tactic that cannot be gone on with: runs of doubling length, each from the incumbent and
     the bound of the last.
 
-    `call(state, part)` works until the tracker `part` stops, and returns whether nothing is left to
+    `work(state, part)` works until the tracker `part` stops, and returns whether nothing is left to
     do. `prior` is the length of the first run in seconds, for what mostly ends within it and makes
     all that follows easier. With `slow`, a run is as long as the whole solve so far: what cools
     finds more in one long run than in several short ones.
     """
 
-    name: str
-    side: str
-    call: Callable[[State, Tracker[Any]], bool]
-    when: Callable[[Any], bool] = always
-    needs: Callable[[Any], float] = at_once
     prior: float = 0.0
     slow: bool = False
 
@@ -251,5 +223,5 @@ class Runs(_MadeOfFunctions):
             if self.slow and not state.by_evaluations:
                 state.first = max(state.first, state.tracker.elapsed)
             with state.part() as part:
-                over = self.call(state, part)
+                over = self.work(state, part)
             yield
