@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from placeopt.io.body import Body
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
 from placeopt.plans.plan import FORMS, SEQUENCE
+from placeopt.plans.step_costs import StepCosts
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats
@@ -306,16 +307,11 @@ def _seconds(rows: Body, key: str) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class TabledStepCosts:
-    """Costs from a table of layers and a network; what `StepCosts` may tell apart is not, unless a
-    subclass does.
-    """
+class TabledStepCosts(StepCosts):
+    """Costs from a table of layers and a network."""
 
     table: LayerTable
     network: Network
-    closing_apart: ClassVar[bool] = False
-    splits_backward: ClassVar[bool] = False
-    shards_states: ClassVar[bool] = False
 
     @property
     def num_layers(self) -> int:
@@ -343,7 +339,7 @@ class TabledStepCosts:
 
     @property
     def spans(self) -> Self:
-        """Costs of all spans at once; see `SpanCosts`."""
+        """See `StepCosts`."""
         return self
 
     def _known(self, group: ReplicaGroup, micro_batch: int) -> Floats:
@@ -358,10 +354,6 @@ class TabledStepCosts:
         """Micro-batch sizes with times on any of the kinds."""
         known = {device_kind(kind) for kind in kinds}
         return tuple(sorted({size for kind, size, _ in self.table.times if kind in known}))
-
-    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
-        """Ways to split layers with times."""
-        return self.table.forms_of(kind, tensor)
 
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times."""

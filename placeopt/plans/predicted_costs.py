@@ -106,6 +106,10 @@ class PredictedStepCosts(TabledStepCosts):
             ),
         )
 
+    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """Ways to split layers with times."""
+        return self.table.forms_of(kind, tensor)
+
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
     ) -> Ints | None:
@@ -197,11 +201,11 @@ class PredictedStepCosts(TabledStepCosts):
         return self.network.bandwidth((group.kind, 1), (group.kind, 1), part)
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         return np.asarray(self._update(load, group, span_sums(self._parameters(group))))
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         count = sum(group.count for group in groups)
         sums = [span_sums(self._own(g)) * g.tensor for g in groups]
         size = np.maximum.reduce(sums) * self.table.float_bytes
@@ -244,7 +248,7 @@ class PredictedStepCosts(TabledStepCosts):
         return self.table.outputs / group.tensor if group.form else self.table.outputs
 
     def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         kept = each = self.table.form(group.form).activations[group.tensor]
         fixed = np.zeros((len(kept) + 1,) * 2)
         if load.recompute:

@@ -68,10 +68,6 @@ class PublishedStepCosts(TabledStepCosts):
             "published formula: 24 bytes per parameter, 2 or 3 GB beside the model",
         )
 
-    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
-        """The formula knows tensor parallelism alone."""
-        return ("",)
-
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
     ) -> Ints | None:
@@ -81,10 +77,6 @@ class PublishedStepCosts(TabledStepCosts):
             return None
         seconds = times[:, FORWARD] + times[:, BACKWARD]
         return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
-
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
-        """The formula does not tell them apart."""
-        return None
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
@@ -125,12 +117,12 @@ class PublishedStepCosts(TabledStepCosts):
         return max(ticks(self._ring(size, count, a, b)) for a, b in _neighbours(groups))
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         seconds = np.append(self._known(group, load.micro_batch)[:, OPTIMIZER], 0.0)
         return np.tile(seconds[:, None], len(seconds))
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         count = sum(group.count for group in groups)
         share = min(LARGEST_SHARE, *(group.tensor for group in groups))
         left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
@@ -166,7 +158,7 @@ class PublishedStepCosts(TabledStepCosts):
         return load.chunks * int(state + kept * load.flight) + beside
 
     def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
-        """See `SpanCosts`."""
+        """See `StepCosts.spans`."""
         state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
         kept = (
             span_sums(self.table.activations[group.tensor])

@@ -14,10 +14,11 @@ source of every number (`sources`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
+    from placeopt.model.arrays import Ints
     from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
@@ -51,97 +52,76 @@ class Load(NamedTuple):
     shards: int = 1
 
 
-class SpanCosts(Protocol):
-    """Costs of all spans of layers at once, as floats up to rounding; entry (first, last) of shape
-    (L + 1, L + 1).
+class StepCosts(ABC):
+    """A cost model; ticks and bytes are whole numbers.
 
-    Searches round them, and ask `StepCosts` where rounding decides.
+    Attributes
+    ----------
+    name : for people.
+    closing_apart : whether the largest all-reduce and the largest optimizer step add up.
+    splits_backward : whether the model tells the gradients of weights apart (`weight_ticks`).
+    shards_states : whether the model knows sharded optimizer states (`Load.shards`).
     """
 
-    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
-        """Seconds of `optimizer_ticks`, whatever the layers of `load`."""
-        ...
-
-    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
-        """Seconds of `sync_ticks`, whatever the layers of `load`."""
-        ...
-
-    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
-        """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight
-        adds.
-        """
-        ...
-
-
-class StepCosts(Protocol):
-    """A cost model; ticks and bytes are whole numbers."""
+    name: str
+    closing_apart: ClassVar[bool] = False
+    splits_backward: ClassVar[bool] = False
+    shards_states: ClassVar[bool] = False
 
     @property
-    def name(self) -> str:
-        """For people."""
-        ...
-
-    @property
+    @abstractmethod
     def num_layers(self) -> int:
         """Layers of the model."""
-        ...
 
     @property
+    @abstractmethod
     def layer_types(self) -> tuple[int, ...]:
         """Number of each layer, equal for those that are priced alike."""
-        ...
 
     @property
-    def closing_apart(self) -> bool:
-        """Whether the largest all-reduce and the largest optimizer step add up."""
-        ...
-
-    @property
-    def shards_states(self) -> bool:
-        """Whether the model knows sharded optimizer states (`Load.shards`)."""
-        ...
-
-    @property
+    @abstractmethod
     def sources(self) -> tuple[tuple[str, str], ...]:
         """What comes from where."""
-        ...
 
     @property
-    def spans(self) -> SpanCosts | None:
-        """The same for all spans at once, None where the model has no such form."""
-        ...
+    def spans(self) -> Any:
+        """The same for all spans of layers at once, as floats up to rounding; entry (first, last)
+        of shape (L + 1, L + 1). None where the model has no such form.
 
+        `optimizer_spans` and `sync_spans`: the seconds of `optimizer_ticks` and `sync_ticks`,
+        whatever the layers of `load`; `memory_spans`: the bytes of `memory_bytes` with nothing in
+        flight, and those that each micro-batch in flight adds. Searches round them, and ask the
+        model where rounding decides.
+        """
+        return None
+
+    @abstractmethod
     def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Micro-batch sizes with times on any of the kinds."""
-        ...
 
+    @abstractmethod
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times on a kind."""
-        ...
 
     def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways in which so many devices of a kind may split layers, "" among them; see
         `ReplicaGroup`.
         """
-        ...
+        return ("",)
 
+    @abstractmethod
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
     ) -> Ints | None:
         """Forward and backward of each layer for one micro-batch, None where nothing is known."""
-        ...
-
-    @property
-    def splits_backward(self) -> bool:
-        """Whether the model tells the gradients of weights apart (`weight_ticks`)."""
-        ...
 
     def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """Part of `layer_ticks` that only the gradients of weights take, None where nothing is
         known.
         """
-        ...
+        return None
 
+    @abstractmethod
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
     ) -> tuple[int, int]:
@@ -150,8 +130,8 @@ class StepCosts(Protocol):
         `sender` and `receiver` are the (kind, tensor degree) of two replicas of neighbouring
         stages.
         """
-        ...
 
+    @abstractmethod
     def link_shares(
         self, forward: int, backward: int, first: bool, last: bool, stages: int
     ) -> LinkShares:
@@ -161,18 +141,17 @@ class StepCosts(Protocol):
         The share of the stage before may depend on `first`, and then on whether there are more than
         three stages, that of the stage behind on `last`.
         """
-        ...
 
+    @abstractmethod
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """One optimizer step, on a share of the parameters where states are sharded."""
-        ...
 
+    @abstractmethod
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """All-reduce of the gradients of a stage; with sharded states reduce-scatter, and
         all-gather of the parameters.
         """
-        ...
 
+    @abstractmethod
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """Bytes on a device."""
-        ...
