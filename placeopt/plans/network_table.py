@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,31 +26,6 @@ if TYPE_CHECKING:
 
 Fits = dict[tuple[str, int, str, int], tuple[float, float, float, float]]
 DEFAULT_ZONE = "us-central1-a"
-
-
-class Network(Protocol):
-    """Bandwidth between two groups of devices."""
-
-    @property
-    def source(self) -> str:
-        """Where the numbers come from."""
-        ...
-
-    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
-        """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
-        bytes.
-        """
-        ...
-
-    def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
-    ) -> Floats:
-        """The same for messages of many sizes, up to rounding."""
-        ...
-
-    def inside(self, kind: str) -> float:
-        """Bytes per second of a device to another one of its host; at least those between hosts."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +48,8 @@ class FittedNetwork:
         _check_rates({f"{ends}": fit[3] for ends, fit in self.fits.items()})
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
-        """Bytes per second; see the module.
+        """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
+        bytes; see the module.
 
         Raises
         ------
@@ -88,14 +64,15 @@ class FittedNetwork:
     def bandwidths(
         self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
     ) -> Floats:
-        """Bytes per second for many sizes, as `bandwidth`."""
+        """The same for messages of many sizes, up to rounding."""
         c0, c1, c2, largest = self._fit(sender, receiver)
         level = np.log2(np.maximum(sizes, 1.0) / 1e6)
         rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else np.clip(rate, _slowest(largest), largest)
 
     def inside(self, kind: str) -> float:
-        """Nothing inside hosts was fitted: the largest rate measured between single devices of two
+        """Bytes per second of a device to another one of its host. Nothing inside hosts was fitted:
+        the largest rate measured between single devices of two
         hosts.
         """
         return self._fit((kind, 1), (kind, 1))[3]
@@ -137,19 +114,20 @@ class FlatNetwork:
         _check_rates(self.rates)
         _check_rates(self.near)
 
-    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
-        """Bytes per second of the slower end, times the devices that send together."""
+    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: Any) -> float:
+        """Bytes per second of the slower end, times the devices that send together, whatever the
+        size.
+        """
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
 
-    def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
-    ) -> Floats:
-        """The same whatever the size."""
-        return np.full(sizes.shape, self.bandwidth(sender, receiver, 0.0))
+    bandwidths = bandwidth
 
     def inside(self, kind: str) -> float:
         """Bytes per second inside a host."""
         return self.near.get(kind, self.rates[kind])
+
+
+Network = FittedNetwork | FlatNetwork
 
 
 def _check_rates(rates: dict[str, float]) -> None:
