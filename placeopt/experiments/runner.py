@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.cell import failure, prepare, run_cell, same_package
 from placeopt.experiments.store import RunStore, contradiction, latest, wrong_column
@@ -72,18 +72,6 @@ class StudySummary:
         self.errors.append(
             f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}"
         )
-
-
-class Reporter(Protocol):
-    """Told when a study begins and about every finished cell."""
-
-    def begin(self, summary: StudySummary, known: list[Row]) -> None:
-        """Learn how many cells there are, and the rows that are known already."""
-        ...
-
-    def finished(self, summary: StudySummary, row: Row) -> None:
-        """Learn about one more row."""
-        ...
 
 
 class PlainReporter:
@@ -205,7 +193,7 @@ class HowToRun:
     again: str = ""
     minutes: float = math.inf
     allow_oversubscription: bool = False
-    reporter: Reporter | None = None
+    reporter: PlainReporter | LiveReporter | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is not understood."""

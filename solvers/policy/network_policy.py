@@ -13,7 +13,7 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,32 +22,12 @@ from placeopt.solvers.policy.advantages import square_root_rewards
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
-
-
-class Network(Protocol):
-    """A network of `placement_networks`."""
-
-    def sample(self, count: int, temperature: float, generator: torch.Generator) -> torch.Tensor:
-        """Draw `count` rows of choices."""
-        ...
-
-    def log_probability(self, choices: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Return the log-probability of every choice, the shape of `choices`."""
-        ...
-
-    def devices(self, choices: torch.Tensor) -> torch.Tensor:
-        """Return the device of every op, (rows, n)."""
-        ...
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Return what learns."""
-        ...
 
 
 class NetworkSamples(NamedTuple):
@@ -61,6 +41,10 @@ class NetworkSamples(NamedTuple):
 class NetworkPolicy:
     """A placement network that learns from the values of its samples; `config` has the options of a
     `NetworkPlacer`.
+
+    `make` makes a network of `placement_networks`: `sample` draws rows of choices,
+    `log_probability` returns the logarithm of the probability of each choice, `devices` the device
+    of every op (rows, n).
     """
 
     def __init__(
@@ -69,7 +53,7 @@ class NetworkPolicy:
         config: Any,
         scale: float,
         rng: np.random.Generator,
-        make: Callable[[], Network],
+        make: Callable[[], Any],
     ) -> None:
         self.config, self.scale = config, scale
         self.ranks = b_level_ranks(problem)
@@ -112,7 +96,7 @@ class NetworkPolicy:
         return (rewards - self.baseline) / max(1e-9, float(rewards.std()))
 
 
-def seeded(make: Callable[[], Network], seed: int) -> Network:
+def seeded(make: Callable[[], Any], seed: int) -> Any:
     """Return a network with weights drawn from a seed; the state of torch's own generator stays as
     it is.
     """
