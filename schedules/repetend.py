@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
@@ -45,8 +45,6 @@ class RepetendSolver(SearchSolver):
     """Shortest repetend by modulo scheduling, proved for its size; then least latency; then
     completion.
     """
-
-    name: ClassVar[str] = "repetend"
 
     size: int = option(
         1,

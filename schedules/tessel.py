@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -50,8 +50,6 @@ class TesselSolver(SearchSolver):
     """Enumerate index assignments, solve each, complete the best; an evaluation is one assignment
     that was solved.
     """
-
-    name: ClassVar[str] = "tessel"
 
     max_micro_batches: int = option(
         0, low=0, meaning="most micro-batches that a repetend may touch; 0 for as many as blocks"

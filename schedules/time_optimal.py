@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -55,7 +55,6 @@ EXACT_FLOAT = 2.0**53
 class TimeOptimalSolver(SearchSolver):
     """Least makespan of n micro-batches; its period is that of repeating the whole schedule."""
 
-    name: ClassVar[str] = "time-optimal"
 
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
 

@@ -43,7 +43,6 @@ class Portfolio(MeasuringSearch):
     others.
     """
 
-    name: ClassVar[str] = "portfolio"
     proves: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "learned-lists", "bounds")
     sampling: ClassVar[float] = 0.1

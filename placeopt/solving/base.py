@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.solving.deadline import LARGE
 from placeopt.solving.options import check_options
+from placeopt.solving.registry import own_names
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class SearchSolver(ABC):
 
     Attributes
     ----------
-    name : registered name.
+    name : registered name; of our own solvers as the list of their package says.
     endless : whether it never stops by itself, so that a budget of seconds or evaluations is
     needed.
     watched_from : ops times devices from which a single step may outlast a limit: see
@@ -37,6 +38,11 @@ class SearchSolver(ABC):
     watched_from: ClassVar[int] = LARGE
     proves: ClassVar[bool] = False
     kernels: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        name = own_names().get(f"{cls.__module__}:{cls.__qualname__}")
+        if name is not None:
+            cls.name = name
 
     def __post_init__(self) -> None:
         check_options(self, self.name)

@@ -86,7 +86,9 @@ class SolverSpec:
         )
 
 
-def listed(room: str, kind: str, *objectives: str, search: bool = True) -> Callable[..., SolverSpec]:
+def listed(
+    room: str, kind: str, *objectives: str, search: bool = True
+) -> Callable[..., SolverSpec]:
     """Return what lists a solver of the package `room`; what all of them share is said once, what
     is given to one alone by name.
     """
@@ -137,11 +139,11 @@ def register(
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
         known = known_specs().get(name)
-        if known is not None and (known.target != target or target in _own_targets()):
+        if known is not None and (known.target != target or target in own_names()):
             raise InputError(
                 f"solver name '{name}' is taken by {known.target}; choose another name"
             )
-        if target in _own_targets():  # what they take decides where they are believed
+        if target in own_names():  # what they take decides where they are believed
             raise InputError(
                 f"solver '{name}': {target} is a class of placeopt; derive one from it"
             )
@@ -208,14 +210,13 @@ def known_specs() -> dict[str, SolverSpec]:
 @functools.cache
 def _own_specs() -> tuple[SolverSpec, ...]:
     """Return the solvers that this package brings."""
-    specs: tuple[SolverSpec, ...] = importlib.import_module(SOLVERS).all_specs()
-    return specs
+    return importlib.import_module(SOLVERS).all_specs()
 
 
 @functools.cache
-def _own_targets() -> frozenset[str]:
-    """Return the targets of the solvers that this package brings."""
-    return frozenset(spec.target for spec in _own_specs())
+def own_names() -> dict[str, str]:
+    """Return the name of every solver of this package, by its target."""
+    return {spec.target: spec.name for spec in _own_specs()}
 
 
 def is_ours(solver: Any) -> bool:
@@ -227,7 +228,7 @@ def is_ours(solver: Any) -> bool:
     """
     cls = type(solver)
     target = f"{cls.__module__}:{cls.__qualname__}"
-    if target not in _own_targets() or _attribute(target) is not cls:
+    if target not in own_names() or _attribute(target) is not cls:
         return False
     return vars(solver).keys() <= {field.name for field in fields(cls)}
 

@@ -53,8 +53,6 @@ class Chimera(_TwoDirections):
     other.
     """
 
-    name: ClassVar[str] = "chimera"
-
     def unit(self, problem: PipelineProblem) -> int:
         """D/2 micro-batches of each direction."""
         return sum(map(bool, problem.on_device)) // 2
@@ -80,8 +78,6 @@ class Chimera(_TwoDirections):
 @dataclass(frozen=True)
 class DualPipe(_TwoDirections):
     """DualPipe: both directions at once, backward passes split where it helps (DeepSeek-V3)."""
-
-    name: ClassVar[str] = "dualpipe"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Two directions with split backward passes."""

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 class GPipe(OneStagePerDevice):
     """All forward passes, then all backward passes (Huang et al., NeurIPS 2019)."""
 
-    name: ClassVar[str] = "gpipe"
-
     def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
         """All of them."""
         return micro_batches
@@ -66,8 +64,6 @@ class GPipe(OneStagePerDevice):
 class OneForwardOneBackward(OneStagePerDevice):
     """1F1B with a flush: S - s forward passes on stage s, then one backward, one forward."""
 
-    name: ClassVar[str] = "1f1b"
-
 
 @dataclass(frozen=True)
 class InterleavedOneForwardOneBackward(KnownSchedule):
@@ -75,7 +71,6 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     2021).
     """
 
-    name: ClassVar[str] = "interleaved-1f1b"
     shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
 
     def unit(self, problem: PipelineProblem) -> int:
@@ -126,7 +121,6 @@ class Hanayo(KnownSchedule):
     iteration: the cool-down is packed, and what has to wait does so in the warm-up.
     """
 
-    name: ClassVar[str] = "hanayo"
     shape: ClassVar[str] = "one chain in waves over the devices (shape wave)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
@@ -168,8 +162,6 @@ class ZeroBubbleH1(_Handcrafted):
     cool-down.
     """
 
-    name: ClassVar[str] = "zb-h1"
-
     def delay(self, stage: int) -> int:
         """One W later per stage, so that every stage holds S micro-batches."""
         return stage
@@ -178,8 +170,6 @@ class ZeroBubbleH1(_Handcrafted):
 @dataclass(frozen=True)
 class ZeroBubbleH2(_Handcrafted):
     """ZB-H2: twice the micro-batches in flight fill the warm-up; W fills the whole cool-down."""
-
-    name: ClassVar[str] = "zb-h2"
 
     def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
         """Enough forward passes to last until the first backward pass arrives."""

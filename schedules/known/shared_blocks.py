@@ -47,7 +47,6 @@ Waits = dict[int, int]
 class OneForwardOneBackwardPlus(KnownSchedule):
     """1F1B of the blocks on single devices, shared blocks where the micro-batch passes them."""
 
-    name: ClassVar[str] = "1f1b-plus"
     shape: ClassVar[str] = (
         "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
     )

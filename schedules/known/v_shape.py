@@ -55,8 +55,6 @@ class _VShape(KnownSchedule):
 class ZeroBubbleV(_VShape):
     """ZB-V: no bubble at equal times, with the memory of 1F1B."""
 
-    name: ClassVar[str] = "zb-v"
-
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Fill, turn around, alternate between the two stages, drain with the W's that are left."""
         chain = chains[0]
@@ -172,8 +170,6 @@ def _chain_of_offsets(
 class VMin(_BuildingBlock):
     """V-Min: passes follow each other at once, a third of the memory of 1F1B."""
 
-    name: ClassVar[str] = "v-min"
-
     def offsets(self, count: int) -> Offsets:
         """One unit per device in every pass; a multiple of three devices needs a pause for the six
         to fit.
@@ -184,8 +180,6 @@ class VMin(_BuildingBlock):
 @dataclass(frozen=True)
 class VHalf(_BuildingBlock):
     """V-Half: half the memory of 1F1B, room for uneven times."""
-
-    name: ClassVar[str] = "v-half"
 
     def offsets(self, count: int) -> Offsets:
         """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid

@@ -10,7 +10,7 @@ streams.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 class FeasibleFirst(DegreeSolver):
     """First degree of a tuned order that meets the deadline and fits."""
 
-    name: ClassVar[str] = "feasible-first"
     order: tuple[int, ...] | None = option(
         None, meaning="degrees, best first, for every model; None searches for an order per model"
     )

@@ -9,7 +9,7 @@ neural networks" (2023): the baselines that PAC-ML is compared with.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.solvers.degree.tuning import DegreeSolver, constant_rates, spent, training_streams
 from placeopt.solving.options import option
@@ -38,8 +38,6 @@ class _PublishedRule(DegreeSolver):
 class MaxDegree(_PublishedRule):
     """Maximum parallelisation: the largest degree that does not exceed the free servers."""
 
-    name: ClassVar[str] = "max-degree"
-
 
 @dataclass(frozen=True)
 class MinDegree(_PublishedRule):
@@ -47,21 +45,16 @@ class MinDegree(_PublishedRule):
     servers.
     """
 
-    name: ClassVar[str] = "min-degree"
-
 
 @dataclass(frozen=True)
 class RandomDegree(_PublishedRule):
     """A random one of the degrees that do not exceed the free servers."""
-
-    name: ClassVar[str] = "random-degree"
 
 
 @dataclass(frozen=True)
 class ConstantDegree(DegreeSolver):
     """The same degree for every job."""
 
-    name: ClassVar[str] = "constant-degree"
     degree: int | None = option(
         None, low=1, meaning="the degree; None sweeps all on other streams and takes the best"
     )

@@ -147,7 +147,6 @@ class Lessons:
 class PolicyDegree(DegreeSolver):
     """Greedy in a learned value of the cluster, never worse than its seed on validation streams."""
 
-    name: ClassVar[str] = "policy-degree"
     lessons: ClassVar[Lessons] = Lessons()
     iterations: int = option(
         12,

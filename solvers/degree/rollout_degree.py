@@ -15,7 +15,7 @@ Heuristics 3 (1997).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, describe, same_order
 from placeopt.solvers.degree.tuning import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 class RolloutDegree(DegreeSolver):
     """Simulates the near future for each degree and takes the best."""
 
-    name: ClassVar[str] = "rollout"
     samples: int = option(32, low=1, meaning="futures per decision")
     depth: int = option(10, low=1, meaning="arrivals per future")
     terminal: float | None = option(

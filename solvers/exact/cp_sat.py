@@ -56,7 +56,6 @@ class CpSat(CpSatSettings):
     L. Perron, F. Didier, S. Gay, "The CP-SAT-LP solver", CP 2023.
     """
 
-    name: ClassVar[str] = "cp-sat"
     watched_from: ClassVar[int] = 4000  # building the model takes its time
     kernels: ClassVar[tuple[str, ...]] = (
         "ranks",

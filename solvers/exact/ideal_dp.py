@@ -9,7 +9,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.ideals import lattice_in_time
 from placeopt.solvers.exact.cp_sat import CpSat
@@ -32,7 +32,6 @@ class IdealDp(ChainSearch):
     half of the time, CP-SAT goes on: each of the two is at most twice as late as alone.
     """
 
-    name: ClassVar[str] = "ideal-dp"
     max_ideals: int = option(
         2_000_000,
         low=1,

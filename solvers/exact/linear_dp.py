@@ -76,7 +76,6 @@ class ChainSearch(SearchSolver):
 class LinearDp(ChainSearch):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
-    name: ClassVar[str] = "linear-dp"
     orders: int = option(
         4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed"
     )

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 class Milp(SearchSolver):
     """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices."""
 
-    name: ClassVar[str] = "milp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp", "period-search")
     watched_from: ClassVar[int] = (
         4000  # building the program takes its time, and HiGHS looks at the clock seldom

@@ -45,7 +45,6 @@ class MTopo(Heuristic):
     tensors. On problems without bytes the mean compute times take their place.
     """
 
-    name: ClassVar[str] = "m-topo"
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
@@ -87,7 +86,6 @@ def _fill(context: Context) -> Ints:
 class MEtf(Heuristic):
     """Earliest task first over the devices with space, ties in topological order."""
 
-    name: ClassVar[str] = "m-etf"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
@@ -105,7 +103,6 @@ class MSct(Heuristic):
     at most one favourite.
     """
 
-    name: ClassVar[str] = "m-sct"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 

@@ -27,8 +27,6 @@ class SingleDevice(Heuristic):
     Where no device can, each device is filled first and the rest spills over to the others.
     """
 
-    name: ClassVar[str] = "single-device"
-
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Return the fastest single device; the message says where ops had to spill over."""
         problem = context.problem
@@ -53,7 +51,6 @@ class SingleDevice(Heuristic):
 class RoundRobin(Heuristic):
     """Contiguous chunks of a topological order, dealt to the devices in turn."""
 
-    name: ClassVar[str] = "round-robin"
 
     chunks: int | None = option(
         None, low=1, meaning="chunks of about equal work; None for one per device"
@@ -84,7 +81,6 @@ class RandomPlacement(Heuristic):
     make it faster.
     """
 
-    name: ClassVar[str] = "random"
     batch: ClassVar[int] = 256
 
     samples: int = option(

@@ -177,7 +177,6 @@ class EdgeZeroing(Heuristic):
     where it is quick.
     """
 
-    name: ClassVar[str] = "edge-zeroing"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
     caps: tuple[float, ...] = option(
@@ -242,7 +241,6 @@ class Dsc(Heuristic):
     device that is fastest for it.
     """
 
-    name: ClassVar[str] = "dsc"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
     slack: tuple[float, ...] = option(

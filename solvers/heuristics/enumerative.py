@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,8 +41,6 @@ class Enumerative(Heuristic):
     On problems without meta-op labels the ops of equal depth and type form the groups; the message
     says so.
     """
-
-    name: ClassVar[str] = "enumerative"
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Place group after group; what does not fit into memory is repaired."""

@@ -149,7 +149,6 @@ class Heft(_InsertionScheduler):
     gaps.
     """
 
-    name: ClassVar[str] = "heft"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(heft_plan)
 
 
@@ -159,7 +158,6 @@ class Cpop(_InsertionScheduler):
     finish.
     """
 
-    name: ClassVar[str] = "cpop"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(cpop_plan)
 
 
@@ -167,7 +165,6 @@ class Cpop(_InsertionScheduler):
 class Peft(_InsertionScheduler):
     """Predict earliest finish time: earliest finish plus the optimistic cost of what follows."""
 
-    name: ClassVar[str] = "peft"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(peft_plan)
 
 
@@ -175,7 +172,6 @@ class Peft(_InsertionScheduler):
 class Etf(Heuristic):
     """Earliest task first: of all ready ops and devices, start the pair that can start earliest."""
 
-    name: ClassVar[str] = "etf"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
@@ -190,7 +186,6 @@ class CriticalPath(Heuristic):
     The first tie-breaking is by index, the others are drawn from the seed.
     """
 
-    name: ClassVar[str] = "critical-path"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
 
     runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")

@@ -92,7 +92,6 @@ class _Range:
 class StepPlanner(SearchSolver):
     """Exact dynamic programs over stages, cut by period; see the module."""
 
-    name: ClassVar[str] = "plan-stages"
     kernels: ClassVar[tuple[str, ...]] = ("plan-stages",)
     tolerance: float = option(
         0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end"

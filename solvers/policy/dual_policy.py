@@ -127,7 +127,6 @@ class DualPolicy(LearnedPlacer):
     their residual scores.
     """
 
-    name: ClassVar[str] = "dual-policy"
     milestones: ClassVar[Milestones] = Milestones()
 
     start: str = option(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,7 +70,6 @@ EDGE_FEATURES = (
 class GraphParsing(LearnedPlacer):
     """Keep each op's best edge by learned scores, place the connected components (HSDAG)."""
 
-    name: ClassVar[str] = "graph-parsing"
 
     final_temperature: float = option(
         0.3, above=0, meaning="temperature of the softmaxes at the end of the budget"
@@ -174,8 +173,6 @@ class NeuralParsing(GraphParsing):
     """Keep each op's best edge by a graph network's scores, place the connected components
     (HSDAG).
     """
-
-    name: ClassVar[str] = "neural-parsing"
 
     residual: bool = option(False, meaning="learn a score per edge besides the network")
     without: str = option(

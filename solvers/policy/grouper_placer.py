@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,8 +54,6 @@ class GrouperPlacer(LearnedPlacer):
     A placement that breaks a constraint is rewarded with minus `penalty`; the first incumbent's
     reward is -1.
     """
-
-    name: ClassVar[str] = "grouper-placer"
 
     groups: int = option(32, low=1, meaning="groups that ops may draw")
     batch: int = option(32, low=2, meaning="samples per step of the policy gradient")

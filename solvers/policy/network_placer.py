@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,7 +106,6 @@ class NetworkPlacer(TorchPlacer):
 class RecurrentPlacer(NetworkPlacer):
     """Sequence-to-sequence LSTM with attention over groups of ops (Mirhoseini et al. 2017)."""
 
-    name: ClassVar[str] = "recurrent-placer"
 
     length: int = option(
         128, low=1, meaning="groups at most; ops are grouped in topological order by equal work"
@@ -127,7 +126,6 @@ class RecurrentPlacer(NetworkPlacer):
 class GraphPlacer(NetworkPlacer):
     """Message passing, attention, and a device for every op at once (GDP)."""
 
-    name: ClassVar[str] = "graph-placer"
 
     rounds: int = option(3, low=0, meaning="rounds of message passing")
 
@@ -143,8 +141,6 @@ class SoftGrouper(NetworkPlacer):
     """Grouper and recurrent placer, learned jointly through softly assigned groups (Liu et al.
     2019).
     """
-
-    name: ClassVar[str] = "soft-grouper"
 
     learning: str = option(
         "ppo", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 class TunedList(SearchSolver):
     """A climb in the scores of a learned list scheduler, then a walk."""
 
-    name: ClassVar[str] = "tuned-list"
     endless: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists", "walks", "populations")
 
@@ -88,7 +87,6 @@ class TunedList(SearchSolver):
 class LearnedList(Heuristic):
     """A list scheduler with learned scores, from both ends: the best ones first, then a climb."""
 
-    name: ClassVar[str] = "learned-list"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists")
 
     passes: int = option(

@@ -16,7 +16,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,6 @@ class Moved(NamedTuple):
 class VisitingPlacer(TorchPlacer):
     """One visit per op and episode, a reward per visit (Placeto); `batch` episodes side by side."""
 
-    name: ClassVar[str] = "visiting-placer"
 
     batch: int = option(
         8, low=2, meaning="episodes side by side; each visit costs an evaluation of each"

@@ -40,7 +40,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -159,7 +159,6 @@ def limits(
 class Annealing(BatchSearch):
     """Simulated annealing on devices and order; incremental where transfers do not contend."""
 
-    name: ClassVar[str] = "annealing"
 
     walks: int = option(
         2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -106,8 +106,6 @@ class CrossEntropy(_SamplingSolver):
     end.
     """
 
-    name: ClassVar[str] = "cross-entropy"
-
     samples: int = option(
         0, low=0, meaning="placements per refit; 0: a fortieth of the evaluations, in 32 to 1024"
     )
@@ -148,8 +146,6 @@ class Post(_SamplingSolver):
 
     With `cross_entropy` or `policy_gradient` off, the other runs alone on the same samples.
     """
-
-    name: ClassVar[str] = "post"
 
     cross_entropy: bool = option(True, meaning="refit the distribution to the best samples")
     policy_gradient: bool = option(True, meaning="take gradient steps between the refits")

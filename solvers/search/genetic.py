@@ -123,7 +123,6 @@ class Genetic(BatchSearch):
     child.
     """
 
-    name: ClassVar[str] = "genetic"
     effort: ClassVar[Effort] = Effort()
 
     population: int = option(

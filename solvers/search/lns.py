@@ -83,7 +83,6 @@ class Lns(SearchSolver):
         True, meaning="prefer the windows that pay; otherwise they are drawn alike"
     )
 
-    name: ClassVar[str] = "lns"
     kernels: ClassVar[tuple[str, ...]] = (
         "ranks",
         "lists",

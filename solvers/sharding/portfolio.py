@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 class ShardingPortfolio(SearchSolver):
     """Tactics that share what they find."""
 
-    name: ClassVar[str] = "sharding-portfolio"
     endless: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = ("sharding",)
 

@@ -493,7 +493,6 @@ class Windows:
 class TreeDescent(SearchSolver):
     """Attempts of the search by tree moves, without prices, until they bring nothing."""
 
-    name: ClassVar[str] = "tree-descent"
     kernels: ClassVar[tuple[str, ...]] = ("sharding",)
     patience: int = option(2, low=1, meaning="attempts without an improvement after which it ends")
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 class GraphPartition(SearchSolver):
     """Parts of equal work with a small cut, one for each accelerator."""
 
-    name: ClassVar[str] = "metis"
 
     starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
 
@@ -165,8 +164,6 @@ class MinCut(Heuristic):
     """Balanced parts with a small cut, one for each device; what does not fit goes to a device with
     space.
     """
-
-    name: ClassVar[str] = "min-cut"
 
     starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 class MaxLoadDp(SearchSolver):
     """The best pipeline of ideals for the period, valued by its latency."""
 
-    name: ClassVar[str] = "max-load-dp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     watched_from: ClassVar[int] = 4000  # ideals are enumerated in few goes
 

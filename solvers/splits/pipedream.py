@@ -48,7 +48,6 @@ class PipeDream(SearchSolver):
     most_nodes : of a graph: a table has a number for every pair, a gigabyte with so many.
     """
 
-    name: ClassVar[str] = "pipedream"
     most_nodes: ClassVar[int] = 12_000
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -41,7 +41,6 @@ class SplitLocalSearch(SearchSolver):
     tries : random splits drawn for one that fits.
     """
 
-    name: ClassVar[str] = "split-local-search"
     tries: ClassVar[int] = 50
 
     restarts: int = option(10, low=1, meaning="random splits to start from")
