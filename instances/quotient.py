@@ -87,8 +87,7 @@ def _mark(total: Ints, label: Ints, values: Ints, mark: int) -> None:
 
 def _any(flags: Flags, label: Ints, count: int) -> Flags:
     """Return whether a member of each group is set."""
-    found: Flags = np.bincount(label[flags], minlength=count) > 0
-    return found
+    return np.bincount(label[flags], minlength=count) > 0
 
 
 def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict[str, Any]]:

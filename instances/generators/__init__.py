@@ -183,8 +183,7 @@ def _entry(name: str) -> Entry:
 
 
 def _load(entry: Entry) -> Callable[..., OpGraph]:
-    loaded: Callable[..., OpGraph] = pkgutil.resolve_name(f"{__package__}.{entry.target}")
-    return loaded
+    return pkgutil.resolve_name(f"{__package__}.{entry.target}")
 
 
 def _options(entry: Entry) -> dict[str, Any]:

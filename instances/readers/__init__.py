@@ -7,8 +7,8 @@ when needed.
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,8 +241,7 @@ def symbolic_dims(source: str | Path) -> dict[str, int]:
     path, entry = locate(source)
     if entry.name != "onnx":
         return {}
-    found: dict[str, int] = _function("onnx_reader:symbolic_dims")(path)
-    return found
+    return _function("onnx_reader:symbolic_dims")(path)
 
 
 def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> Path:
@@ -281,9 +280,7 @@ __getattr__ = on_first_use(
 
 
 def _function(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(_HERE + module), name)
-    return function
+    return pkgutil.resolve_name(_HERE + target)
 
 
 def options_of(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:

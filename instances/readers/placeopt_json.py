@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 def read(path: Path, *, max_bytes: int) -> OpGraph:
     """Read a graph written by `write` or `placeopt.io.serialize.save`."""
-    graph: OpGraph = load(path, "opgraph", max_bytes=max_bytes)
-    return graph
+    return load(path, "opgraph", max_bytes=max_bytes)
 
 
 def write(graph: OpGraph) -> str:

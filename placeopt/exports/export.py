@@ -6,8 +6,8 @@ To add a target: a function of a job that returns what is exported, and a line i
 
 from __future__ import annotations
 
-import importlib
 import itertools
+import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -338,11 +338,7 @@ class Target:
                 f"export to {self.name} needs the model itself; give it (--model FILE, or "
                 "model=...)"
             )
-        module, _, function = self.maker.partition(":")
-        make: Callable[[Job], Exported] = getattr(
-            importlib.import_module(f".{module}", __package__), function
-        )
-        return make(job)
+        return pkgutil.resolve_name(f"{__package__}.{self.maker}")(job)
 
 
 TARGETS: dict[str, Target] = {

@@ -95,8 +95,7 @@ class _Transfers(NamedTuple):
 
 def _rows(broken: Flags) -> list[int]:
     """Return the first rows that break a rule."""
-    rows: list[int] = np.flatnonzero(broken)[:MOST_WORDS].tolist()
-    return rows
+    return np.flatnonzero(broken)[:MOST_WORDS].tolist()
 
 
 def _other_length(start: Ints, finish: Ints, expected: Ints) -> Flags:

@@ -7,7 +7,7 @@ objective is a class with the members of `Objective` and one call of `register_o
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -332,8 +332,7 @@ def named_objective(kind: str, name: str) -> Objective:
     check_choice("objective", name, objective_names(kind))
     target = _targets[kind, name]
     if isinstance(target, str):
-        module, _, attribute = target.partition(":")
-        target = _targets[kind, name] = getattr(importlib.import_module(module), attribute)
+        target = _targets[kind, name] = pkgutil.resolve_name(target)
     return target  # type: ignore[return-value]
 
 

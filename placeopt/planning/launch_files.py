@@ -287,8 +287,7 @@ def rank_groups(conf: Configuration) -> dict[str, Any]:
 
     def groups(axis: int) -> list[list[int]]:
         """Return the ranks along an axis, for each choice of the others."""
-        found: list[list[int]] = np.moveaxis(ranks, axis, -1).reshape(-1, shape[axis]).tolist()
-        return found
+        return np.moveaxis(ranks, axis, -1).reshape(-1, shape[axis]).tolist()
 
     return {
         "world_size": conf.devices,

@@ -95,8 +95,7 @@ class StepParts:
 
 def longer(*times: float) -> float:
     """Return the largest time, rounded off: the norm of times with the exponent 4."""
-    total: float = sum(time**4.0 for time in times) ** 0.25
-    return total
+    return sum(time**4.0 for time in times) ** 0.25
 
 
 def _greater(one: float, other: float) -> float:

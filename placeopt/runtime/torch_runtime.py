@@ -131,5 +131,4 @@ class KernelWork:
         given = [
             operands[x] if isinstance(x, int) else self.constants[device, x] for x in step.operands
         ]
-        found: Sequence[Any] = run_kernel(step.kernel, step.options, given, self.devices[device])
-        return found
+        return run_kernel(step.kernel, step.options, given, self.devices[device])

@@ -309,8 +309,7 @@ def run_first(group: KernelGroup) -> None:
 
 def first_run_of(group: KernelGroup) -> Callable[[], None]:
     """Return what calls each kernel of a group once, on something small."""
-    run: Callable[[], None] = importlib.import_module(SOLVERS).first_run(group.name)
-    return run
+    return importlib.import_module(SOLVERS).first_run(group.name)
 
 
 def cached(group: KernelGroup) -> bool:

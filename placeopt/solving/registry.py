@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import os
+import pkgutil
 import sys
 import warnings
 from dataclasses import dataclass, fields
@@ -228,7 +229,7 @@ def is_ours(solver: Any) -> bool:
     """
     cls = type(solver)
     target = f"{cls.__module__}:{cls.__qualname__}"
-    if target not in own_names() or _attribute(target) is not cls:
+    if target not in own_names() or pkgutil.resolve_name(target) is not cls:
         return False
     return vars(solver).keys() <= {field.name for field in fields(cls)}
 
@@ -296,16 +297,7 @@ def solver_class(name: str, kind: str = "placement") -> type:
         raise InputError(f"solver '{name}' is not known for {kind} problems; {hint}")
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
-    return _classes.get(name) or _attribute(spec.target)
-
-
-def _attribute(target: str) -> Any:
-    """Import "module:Class.inner"."""
-    module, _, path = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
+    return _classes.get(name) or pkgutil.resolve_name(spec.target)
 
 
 def solver_version(name: str, kind: str = "placement") -> str:
