@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ import typer
 
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import MissingExtraError, SolverError
-from placeopt.model.files import write_text
+from placeopt.model.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,8 +217,8 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
         if result.solution is None:
             continue
         stem = name.replace(":", "-").replace("/", "-")
-        trace = json_module.dumps(chrome_trace(result.solution)) + "\n"
-        written.append(write_text(folder / f"trace-{stem}.json", trace))
+        trace = folder / f"trace-{stem}.json"
+        written.append(write_json(trace, chrome_trace(result.solution), None))
         if interrupt.received():  # pictures take longer than a signal leaves
             continue
         with suppress(MissingExtraError):
@@ -227,7 +226,7 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
                 write_figure(plot_occupancy(result.solution), folder / f"occupancy-{stem}.png")
             )
     data["files"] = [str(path) for path in (*written, folder / "jobs.json")]
-    write_text(folder / "jobs.json", json_module.dumps(data, indent=2) + "\n")
+    write_json(folder / "jobs.json", data, 2)
     return list(data["files"])
 
 

@@ -15,7 +15,7 @@ from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.files import write_text
+from placeopt.model.files import write_json
 from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
@@ -175,9 +175,7 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
     else:
         _print_certificate(problem, certificate)
     if out is not None:
-        import json as json_module
-
-        write_text(out, json_module.dumps(data, indent=1) + "\n")
+        write_json(out, data)
         if not json:
             common.say(f"certificate: {out}")
 
@@ -333,11 +331,9 @@ def plot_command(
         )
     run = evaluate(problem, given, queue or named or None, check=False)
     if out.suffix.lower() == ".json":
-        import json as json_module
-
         from placeopt.plotting.gantt import chrome_trace
 
-        write_text(out, json_module.dumps(chrome_trace(run)) + "\n")
+        write_json(out, chrome_trace(run), None)
     else:
         from placeopt.plotting.gantt import gantt_figure
         from placeopt.plotting.style import write_figure

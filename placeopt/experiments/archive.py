@@ -18,7 +18,7 @@ from placeopt.experiments.store import check_consistent
 from placeopt.experiments.study import load_cell_problem
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_text
+from placeopt.model.files import read_json, write_json
 from placeopt.model.result import gap_of
 
 if TYPE_CHECKING:
@@ -144,10 +144,7 @@ def write_archive(path: str | Path, records: dict[str, Record]) -> None:
     entries = [
         {**asdict(record), "gap": round(record.gap, 6)} for _, record in sorted(records.items())
     ]
-    write_text(
-        path,
-        json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n",
-    )
+    write_json(path, {"format": FORMAT, "version": VERSION, "records": entries})
 
 
 def _archived(record: Record) -> Row:

@@ -234,6 +234,11 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     return path
 
 
+def write_json(path: str | Path, data: Any, indent: int | None = 1) -> Path:
+    """Write a JSON file at once; see `write_text`."""
+    return write_text(path, json.dumps(data, indent=indent) + "\n")
+
+
 def digest(data: Mapping[str, Any]) -> str:
     """SHA-256 of plain JSON values in canonical form."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -26,7 +26,7 @@ import numpy as np
 
 from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
-from placeopt.model.files import write_text
+from placeopt.model.files import write_json, write_text
 from placeopt.planning.launch_search import uneven
 from placeopt.plans.model_shapes import stage_layers
 from placeopt.plans.plan import EXPERT, SEQUENCE
@@ -258,8 +258,8 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
     torch = torch_configuration(planned)
     rows = "".join(",".join(row) + "\n" for row in torch["schedule"])
     written = [
-        _write_json(folder / "plan.json", planned.to_json()),
-        _write_json(folder / "torch.json", torch),
+        write_json(folder / "plan.json", planned.to_json()),
+        write_json(folder / "torch.json", torch),
         write_text(folder / "schedule.csv", rows),
         save(plan_of(planned), folder / "solution.json"),
     ]
@@ -269,12 +269,8 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
         text = "\n".join(megatron_arguments(planned)) + "\n"
         written.append(write_text(folder / "megatron.txt", text))
     with suppress(Refused):
-        written.append(_write_json(folder / "deepspeed.json", deepspeed_configuration(planned)))
+        written.append(write_json(folder / "deepspeed.json", deepspeed_configuration(planned)))
     return written
-
-
-def _write_json(path: Path, body: dict[str, Any]) -> Path:
-    return write_text(path, json.dumps(body, indent=1) + "\n")
 
 
 def rank_groups(conf: Configuration) -> dict[str, Any]:
@@ -547,7 +543,7 @@ def launch_files(problem: LaunchProblem, conf: Configuration) -> dict[str, dict[
 
 def write_launchers(problem: LaunchProblem, conf: Configuration, folder: Path) -> None:
     """Write what launchers can express, and ranks.json with all groups."""
-    write_text(folder / "ranks.json", json.dumps(rank_groups(conf)) + "\n")
+    write_json(folder / "ranks.json", rank_groups(conf), None)
     for item in launch_files(problem, conf).values():
         if "text" in item:
             write_text(folder / item["file"], item["text"])

@@ -7,7 +7,6 @@ and generation of devices. They are shrunk to 0, which is what an unknown kind o
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_text
+from placeopt.model.files import read_json, write_json
 
 if TYPE_CHECKING:
     from placeopt.instances.clusters.hardware import Gpu
@@ -189,7 +188,7 @@ class Calibration:
 
     def save(self, path: Path) -> None:
         """Write it to a file that `--costs` takes."""
-        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+        write_json(path, self.to_json())
 
 
 def is_calibration(path: str | Path) -> bool:

@@ -4,7 +4,6 @@ trace JSON, which Perfetto and chrome://tracing open, and the files of both.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError
-from placeopt.model.files import write_text
+from placeopt.model.files import write_json
 from placeopt.plotting.style import (
     ATTENTION,
     COLOURS,
@@ -150,7 +149,7 @@ def write_pictures(
     from placeopt.makespan.evaluate import evaluate
 
     run = evaluate(problem, placement, queue, check=False)
-    written = [write_text(folder / "trace.json", json.dumps(chrome_trace(run)) + "\n")]
+    written = [write_json(folder / "trace.json", chrome_trace(run), None)]
     with suppress(MissingExtraError):
         written.insert(
             0, write_figure(gantt_figure(run, lower_bound=lower_bound), folder / "gantt.png")

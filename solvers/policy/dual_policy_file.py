@@ -7,7 +7,6 @@ trained on.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_text
+from placeopt.model.files import read_json, write_json
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS
 from placeopt.version import __version__
@@ -51,7 +50,7 @@ class PolicyFile(ABC):
     def save(self, path: str | Path) -> Path:
         """Write the policy as JSON, what is learned in six digits."""
         head = {"format": self.format, "version": self.version, "placeopt": __version__}
-        return write_text(path, json.dumps(head | self.content(), indent=1) + "\n")
+        return write_json(path, head | self.content())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
