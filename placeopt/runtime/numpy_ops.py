@@ -49,10 +49,6 @@ def constant(name: str, shape: Sequence[int], dtype: str, scale: float) -> Array
 # ------------------------------------------------------------------------------------
 
 
-def _matmul(o: Options, x: Array, y: Array) -> Array:
-    return np.matmul(x, y.swapaxes(-1, -2) if o.get("transpose") else y)
-
-
 def _linear(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
     out = np.matmul(x, weights)
     if bias:
@@ -126,10 +122,6 @@ def _pool(o: Options, x: Array) -> Array:
     return windows.max(axis=(4, 5)) if maximum else windows.mean(axis=(4, 5), dtype=x.dtype)
 
 
-def _global_pool(o: Options, x: Array) -> Array:
-    return x.mean(axis=(2, 3), dtype=x.dtype).reshape(o["shape"])
-
-
 # --- element-wise
 # ---------------------------------------------------------------------------------------
 
@@ -169,30 +161,6 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "scale": np.multiply,
     "bias_add": np.add,
 }
-
-
-def _unary(o: Options, x: Array) -> Array:
-    return UNARY[o["function"]](x)
-
-
-def _binary(o: Options, x: Array, y: Array) -> Array:
-    return BINARY[o["function"]](x, y)
-
-
-def _rearrange(o: Options, x: Array) -> Array:
-    return x.reshape(o["shape"]).copy()
-
-
-def _variable(o: Options, x: Array) -> Array:
-    return x
-
-
-def _batch_norm(o: Options, x: Array, scale: Array, shift: Array) -> Array:
-    return x * scale + shift
-
-
-def _exp_shifted(o: Options, x: Array, top: Array) -> Array:
-    return np.exp(x - top)
 
 
 def _mask(o: Options, x: Array) -> Array:
@@ -266,14 +234,6 @@ def _layer_norm(o: Options, x: Array) -> Array:
     return centred / np.sqrt(_over_rows({"function": "square"}, centred) + x.dtype.type(EPSILON))
 
 
-def _concat(o: Options, *parts: Array) -> Array:
-    return np.concatenate(parts, axis=o["axis"])
-
-
-def _split(o: Options, x: Array) -> list[Array]:
-    return [part.copy() for part in np.split(x, o["cuts"], axis=o["axis"])]
-
-
 def _regrid(o: Options, *parts: Array) -> Array:
     """Cut one block out of the old blocks that it overlaps, `down` x `across` of them."""
     across = o["across"]
@@ -345,19 +305,19 @@ def _buffers() -> tuple[Array, Array, Array, Array, Array]:
 
 
 KERNELS: dict[str, Callable[..., Array | list[Array]]] = {
-    "matmul": _matmul,
+    "matmul": lambda o, x, y: np.matmul(x, y.swapaxes(-1, -2) if o.get("transpose") else y),
     "linear": _linear,
     "scores": _scores,
     "mix": _mix,
     "conv": _conv,
     "pool": _pool,
-    "global_pool": _global_pool,
-    "unary": _unary,
-    "binary": _binary,
-    "rearrange": _rearrange,
-    "variable": _variable,
-    "batch_norm": _batch_norm,
-    "exp_shifted": _exp_shifted,
+    "global_pool": lambda o, x: x.mean(axis=(2, 3), dtype=x.dtype).reshape(o["shape"]),
+    "unary": lambda o, x: UNARY[o["function"]](x),
+    "binary": lambda o, x, y: BINARY[o["function"]](x, y),
+    "rearrange": lambda o, x: x.reshape(o["shape"]).copy(),
+    "variable": lambda o, x: x,
+    "batch_norm": lambda o, x, scale, shift: x * scale + shift,
+    "exp_shifted": lambda o, x, top: np.exp(x - top),
     "mask": _mask,
     "rotate": _rotate,
     "sum": _sum,
@@ -366,8 +326,8 @@ KERNELS: dict[str, Callable[..., Array | list[Array]]] = {
     "softmax": _softmax,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
-    "concat": _concat,
-    "split": _split,
+    "concat": lambda o, *parts: np.concatenate(parts, axis=o["axis"]),
+    "split": lambda o, x: [part.copy() for part in np.split(x, o["cuts"], axis=o["axis"])],
     "regrid": _regrid,
     "embedding": _embedding,
     "calibrated": _calibrated,
