@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import InputError
@@ -40,10 +40,10 @@ class PipelinePeriod(Objective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "period"
-    kind: ClassVar[str] = "pipeline"
-    default_solver: ClassVar[str] = "repetend"
-    kernels: ClassVar[tuple[str, ...]] = ("pipelines",)
+    name = "period"
+    kind = "pipeline"
+    default_solver = "repetend"
+    kernels = ("pipelines",)
 
     def judge(
         self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None

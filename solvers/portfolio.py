@@ -43,8 +43,8 @@ class Portfolio(MeasuringSearch):
     others.
     """
 
-    proves: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "learned-lists", "bounds")
+    proves = True
+    kernels = (*MeasuringSearch.kernels, "learned-lists", "bounds")
     sampling: ClassVar[float] = 0.1
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.placement_objective import PlacementObjective, check_static
 
@@ -21,14 +21,14 @@ class Latency(PlacementObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "latency"
-    default_solver: ClassVar[str] = "cp-sat"
-    ordered: ClassVar[bool] = True
-    prover: ClassVar[str] = "cp-sat"
-    kernels: ClassVar[tuple[str, ...]] = ("latency", "ranks")
-    bounded: ClassVar[str] = "the latency"
-    bound_methods: ClassVar[tuple[str, ...]] = ("path", "load", "flow")
-    ends_at_upper: ClassVar[bool] = True
+    name = "latency"
+    default_solver = "cp-sat"
+    ordered = True
+    prover = "cp-sat"
+    kernels = ("latency", "ranks")
+    bounded = "the latency"
+    bound_methods = ("path", "load", "flow")
+    ends_at_upper = True
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid, as for others; refuses a limit on the peak, which it has

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import INFEASIBLE, Finished
@@ -24,9 +24,9 @@ class Makespan(PlacementObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "makespan"
-    default_solver: ClassVar[str] = "portfolio"
-    comparison: ClassVar[tuple[str, ...]] = (
+    name = "makespan"
+    default_solver = "portfolio"
+    comparison = (
         "single-device",
         "round-robin",
         "m-etf",
@@ -36,12 +36,12 @@ class Makespan(PlacementObjective):
         "edge-zeroing",
         "portfolio",
     )
-    ordered: ClassVar[bool] = True
-    prover: ClassVar[str] = "cp-sat"
-    baseline: ClassVar[str] = "single-device"
-    drawn: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("evaluator", "ranks")
-    bound_kernels: ClassVar[tuple[str, ...]] = ("bounds",)
+    ordered = True
+    prover = "cp-sat"
+    baseline = "single-device"
+    drawn = True
+    kernels = ("evaluator", "ranks")
+    bound_kernels = ("bounds",)
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no schedule can be valid, "" unless a simple reason proves it."""

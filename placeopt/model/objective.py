@@ -61,6 +61,8 @@ class Objective(ABC):
     drawn : whether a solution is a schedule in time, which a Gantt picture shows.
     bounded : what the bounds are of, for messages. bound_methods : their names, cheapest first.
     ends_at_upper : whether bounding ends once a bound meets a known value.
+    kernels : groups of kernels that its values need. bound_kernels : those that its bounds need
+    besides.
 
     Objectives are shared by all problems, and foreign searches can reach them: slots leave nothing
     on an instance that could be set.
@@ -79,6 +81,8 @@ class Objective(ABC):
     bounded: ClassVar[str] = ""
     bound_methods: ClassVar[tuple[str, ...]] = ()
     ends_at_upper: ClassVar[bool] = False
+    kernels: ClassVar[tuple[str, ...]] = ()
+    bound_kernels: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if "default_solver" in cls.__dict__ and not cls.comparison:

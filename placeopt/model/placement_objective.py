@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
 from placeopt.model.feasibility import infeasible_reason
@@ -17,7 +17,7 @@ class PlacementObjective(Objective):
 
     __slots__ = ()
 
-    kind: ClassVar[str] = "placement"
+    kind = "placement"
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid, "" unless a simple reason proves it."""

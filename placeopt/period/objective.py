@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.placement_objective import PlacementObjective, check_static
 
@@ -22,15 +22,15 @@ class Period(PlacementObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "period"
-    default_solver: ClassVar[str] = "ideal-dp"
-    comparison: ClassVar[tuple[str, ...]] = ("linear-dp", "ideal-dp")
-    prover: ClassVar[str] = "cp-sat"
-    kernels: ClassVar[tuple[str, ...]] = ("period", "ranks")
-    bound_kernels: ClassVar[tuple[str, ...]] = ("period-columns",)
-    bounded: ClassVar[str] = "the period"
-    bound_methods: ClassVar[tuple[str, ...]] = ("load", "op", "pigeonhole", "area", "columns")
-    ends_at_upper: ClassVar[bool] = True
+    name = "period"
+    default_solver = "ideal-dp"
+    comparison = ("linear-dp", "ideal-dp")
+    prover = "cp-sat"
+    kernels = ("period", "ranks")
+    bound_kernels = ("period-columns",)
+    bounded = "the period"
+    bound_methods = ("load", "op", "pigeonhole", "area", "columns")
+    ends_at_upper = True
 
     def default_for(self, problem: PlacementProblem) -> str:
         """Return what can prove the best placement: a chain is the best of its kind only."""

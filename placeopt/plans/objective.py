@@ -4,7 +4,7 @@ time of a training step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,10 +29,10 @@ class PlanObjective(JudgedObjective):
 
     __slots__ = ()
 
-    kind: ClassVar[str] = "plan"
-    bounded: ClassVar[str] = "a plan"
-    solution_class: ClassVar[type] = TrainingPlan
-    expected: ClassVar[str] = "expected a TrainingPlan"
+    kind = "plan"
+    bounded = "a plan"
+    solution_class = TrainingPlan
+    expected = "expected a TrainingPlan"
 
 
 class SampleTime(PlanObjective):
@@ -40,10 +40,10 @@ class SampleTime(PlanObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "sample-time"
-    default_solver: ClassVar[str] = "plan-ideals"
-    prover: ClassVar[str] = "plan-ideals"
-    bound_methods: ClassVar[tuple[str, ...]] = ("area", "layer")
+    name = "sample-time"
+    default_solver = "plan-ideals"
+    prover = "plan-ideals"
+    bound_methods = ("area", "layer")
     violations = staticmethod(judge_sample_plan)
 
     def measured(self, problem: SamplePlanProblem, plan: TrainingPlan) -> int:
@@ -84,10 +84,10 @@ class StepTime(PlanObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "step-time"
-    default_solver: ClassVar[str] = "plan-stages"
-    prover: ClassVar[str] = "plan-stages"
-    bound_methods: ClassVar[tuple[str, ...]] = ("area",)
+    name = "step-time"
+    default_solver = "plan-stages"
+    prover = "plan-stages"
+    bound_methods = ("area",)
 
     def measured(self, problem: StepPlanProblem, plan: TrainingPlan) -> int:
         """Ticks of a step."""

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,8 +87,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
-    splits_backward: ClassVar[bool] = True
-    shards_states: ClassVar[bool] = True
+    splits_backward = True
+    shards_states = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:

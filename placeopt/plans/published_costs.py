@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class PublishedStepCosts(TabledStepCosts):
     """See the module."""
 
     name: str = "published step time"
-    closing_apart: ClassVar[bool] = True
+    closing_apart = True
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ModuleRuntime(NamedDevices):
     devices: tuple[str, ...] = ("cpu", "cpu")
     alias: Mapping[str, str] = field(default_factory=dict)
 
-    link: ClassVar[tuple[float, float]] = (2e-5, 5e9)
+    link = (2e-5, 5e9)
 
     def __post_init__(self) -> None:
         check_devices(self.devices)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class OnnxSessions(NamedDevices):
     feeds: Mapping[str, Any]
     devices: tuple[str, ...] = ("cpu", "cpu")
 
-    link: ClassVar[tuple[float, float]] = (5e-5, 1e11)  # tensors are handed over, not copied
+    link = (5e-5, 1e11)  # tensors are handed over, not copied
 
     def parts(self, graph: OpGraph, placement: Placement) -> Parts:
         """Cut the model."""

@@ -7,7 +7,7 @@ is how it is tested; ops then share the interpreter, and times mean little.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.runtime.execution_plan import make_plan
@@ -53,7 +53,7 @@ class TorchRuntime(NamedDevices):
 
     devices: tuple[str, ...] = ()
 
-    link: ClassVar[tuple[float, float]] = (2e-5, 2e10)
+    link = (2e-5, 2e10)
 
     def __post_init__(self) -> None:
         try:

@@ -5,7 +5,7 @@ feasible choice: cheapest first, until the time is over or one reaches a value.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,14 +39,14 @@ class TotalCost(JudgedObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "cost"
-    kind: ClassVar[str] = "sharding"
-    default_solver: ClassVar[str] = "sharding-portfolio"
-    prover: ClassVar[str] = "sharding-portfolio"
-    bounded: ClassVar[str] = "a sharding problem"
-    bound_methods: ClassVar[tuple[str, ...]] = METHODS
-    solution_class: ClassVar[type] = ShardingSolution
-    expected: ClassVar[str] = "a solution of a sharding problem is a ShardingSolution"
+    name = "cost"
+    kind = "sharding"
+    default_solver = "sharding-portfolio"
+    prover = "sharding-portfolio"
+    bounded = "a sharding problem"
+    bound_methods = METHODS
+    solution_class = ShardingSolution
+    expected = "a solution of a sharding problem is a ShardingSolution"
     violations = staticmethod(sharding_violations)
     measured = staticmethod(evaluate)
     judged = staticmethod(judged_cost)

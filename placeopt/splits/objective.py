@@ -12,7 +12,7 @@ op   : the stage of an op has at most as many devices as replicas are allowed, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -111,14 +111,14 @@ class SplitPeriod(JudgedObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "period"
-    kind: ClassVar[str] = "split"
-    default_solver: ClassVar[str] = "split-ideals"
-    prover: ClassVar[str] = "split-ideals"
-    bounded: ClassVar[str] = "a split"
-    bound_methods: ClassVar[tuple[str, ...]] = tuple(BOUNDS)
-    solution_class: ClassVar[type] = Split
-    expected: ClassVar[str] = "a solution of a split problem is a Split"
+    name = "period"
+    kind = "split"
+    default_solver = "split-ideals"
+    prover = "split-ideals"
+    bounded = "a split"
+    bound_methods = tuple(BOUNDS)
+    solution_class = Split
+    expected = "a solution of a split problem is a Split"
     violations = staticmethod(split_violations)
     measured = staticmethod(split_period)
     judged = staticmethod(judged_period)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.objective import JudgedObjective
 from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
@@ -21,14 +21,14 @@ class Blocking(JudgedObjective):
 
     __slots__ = ()
 
-    name: ClassVar[str] = "blocking"
-    kind: ClassVar[str] = "jobs"
-    default_solver: ClassVar[str] = "feasible-first"
-    comparison: ClassVar[tuple[str, ...]] = ("max-degree", "min-degree", "feasible-first")
-    bounded: ClassVar[str] = "a job stream"
-    bound_methods: ClassVar[tuple[str, ...]] = ("deadline", *METHODS)
-    solution_class: ClassVar[type] = Episode
-    expected: ClassVar[str] = "a solution of a job stream is an Episode"
+    name = "blocking"
+    kind = "jobs"
+    default_solver = "feasible-first"
+    comparison = ("max-degree", "min-degree", "feasible-first")
+    bounded = "a job stream"
+    bound_methods = ("deadline", *METHODS)
+    solution_class = Episode
+    expected = "a solution of a job stream is an Episode"
     violations = staticmethod(judge_episode)
     measured = staticmethod(blocked_jobs)
 

@@ -140,7 +140,7 @@ class OneStagePerDevice(KnownSchedule):
     forward passes, then alternates between backward and forward passes.
     """
 
-    shape: ClassVar[str] = "one chain with one stage per device (shape V)"
+    shape = "one chain with one stage per device (shape V)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse other chains."""

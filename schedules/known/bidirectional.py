@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.schedules.known import KnownSchedule
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TwoDirections(KnownSchedule):
-    shape: ClassVar[str] = "two chains over the same devices in opposite directions (shape X)"
+    shape = "two chains over the same devices in opposite directions (shape X)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         if len(chains) != 2:

@@ -36,7 +36,7 @@ Training Efficiency",
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     2021).
     """
 
-    shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
+    shape = "one chain with stage s on device s mod D (shape interleaved)"
 
     def unit(self, problem: PipelineProblem) -> int:
         """Micro-batches run in groups of D."""
@@ -121,7 +121,7 @@ class Hanayo(KnownSchedule):
     iteration: the cool-down is packed, and what has to wait does so in the warm-up.
     """
 
-    shape: ClassVar[str] = "one chain in waves over the devices (shape wave)"
+    shape = "one chain in waves over the devices (shape wave)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse anything but down and up again."""
@@ -146,7 +146,7 @@ class Hanayo(KnownSchedule):
 
 @dataclass(frozen=True)
 class _Handcrafted(OneStagePerDevice):
-    shape: ClassVar[str] = (
+    shape = (
         "one chain with one stage per device and split backward (shape V with split=1)"
     )
 

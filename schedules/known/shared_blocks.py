@@ -26,7 +26,7 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,7 +47,7 @@ Waits = dict[int, int]
 class OneForwardOneBackwardPlus(KnownSchedule):
     """1F1B of the blocks on single devices, shared blocks where the micro-batch passes them."""
 
-    shape: ClassVar[str] = (
+    shape = (
         "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
     )
 

@@ -22,7 +22,7 @@ building blocks).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import peak_memory
@@ -39,7 +39,7 @@ Offsets = tuple[list[int], list[int], list[int], list[int]]
 
 @dataclass(frozen=True)
 class _VShape(KnownSchedule):
-    shape: ClassVar[str] = (
+    shape = (
         "one chain down and up the devices with split backward (shape wave with split=1)"
     )
 

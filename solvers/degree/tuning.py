@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class DegreeSolver(SearchSolver):
     itself.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("streams",)
+    kernels = ("streams",)
 
     @abstractmethod
     def policies(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.errors import Refused
 from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -56,8 +56,8 @@ class CpSat(CpSatSettings):
     L. Perron, F. Didier, S. Gay, "The CP-SAT-LP solver", CP 2023.
     """
 
-    watched_from: ClassVar[int] = 4000  # building the model takes its time
-    kernels: ClassVar[tuple[str, ...]] = (
+    watched_from = 4000  # building the model takes its time
+    kernels = (
         "ranks",
         "lists",
         "lists-by-time",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class ChainSearch(SearchSolver):
     orders : topological orders that are tried, an option of every subclass.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
+    kernels = ("period-dp",)
     orders: int
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 class Milp(SearchSolver):
     """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp", "period-search")
-    watched_from: ClassVar[int] = (
+    kernels = ("period-dp", "period-search")
+    watched_from = (
         4000  # building the program takes its time, and HiGHS looks at the clock seldom
     )
     warm_start: bool = option(

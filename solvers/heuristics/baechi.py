@@ -15,7 +15,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class MTopo(Heuristic):
     tensors. On problems without bytes the mean compute times take their place.
     """
 
-    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
+    inflations = CAUTIOUS
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Place once; what breaks a capacity is repaired."""
@@ -86,8 +86,8 @@ def _fill(context: Context) -> Ints:
 class MEtf(Heuristic):
     """Earliest task first over the devices with space, ties in topological order."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
-    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
+    kernels = ("ranks", "lists", "lists-by-time")
+    inflations = CAUTIOUS
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan once, counting tensors as resident where the limit is on the dynamic peak."""
@@ -103,8 +103,8 @@ class MSct(Heuristic):
     at most one favourite.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
-    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
+    kernels = ("ranks", "lists", "lists-by-time")
+    inflations = CAUTIOUS
 
     threshold: float = option(
         0.5,

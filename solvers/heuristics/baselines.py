@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class RandomPlacement(Heuristic):
     make it faster.
     """
 
-    batch: ClassVar[int] = 256
+    batch = 256
 
     samples: int = option(
         2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations"

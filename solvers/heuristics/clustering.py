@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -177,7 +177,7 @@ class EdgeZeroing(Heuristic):
     where it is quick.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
+    kernels = ("ranks", "lists", "clusterings")
 
     caps: tuple[float, ...] = option(
         (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625),
@@ -241,7 +241,7 @@ class Dsc(Heuristic):
     device that is fastest for it.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
+    kernels = ("ranks", "lists", "clusterings")
 
     slack: tuple[float, ...] = option(
         EdgeZeroing.slack,

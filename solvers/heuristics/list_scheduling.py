@@ -172,7 +172,7 @@ class Peft(_InsertionScheduler):
 class Etf(Heuristic):
     """Earliest task first: of all ready ops and devices, start the pair that can start earliest."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
+    kernels = ("ranks", "lists", "lists-by-time")
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan once; ties by static level, then by op, then by device."""
@@ -186,7 +186,7 @@ class CriticalPath(Heuristic):
     The first tie-breaking is by index, the others are drawn from the seed.
     """
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
+    kernels = ("ranks", "lists", "lists-by-time")
 
     runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
 from placeopt.model.threads import call_interruptibly
@@ -92,7 +92,7 @@ class _Range:
 class StepPlanner(SearchSolver):
     """Exact dynamic programs over stages, cut by period; see the module."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("plan-stages",)
+    kernels = ("plan-stages",)
     tolerance: float = option(
         0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end"
     )

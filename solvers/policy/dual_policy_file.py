@@ -91,8 +91,8 @@ class DualPolicyModel(PolicyFile):
     provenance : the graphs and the number of episodes the policy was trained on.
     """
 
-    format: ClassVar[str] = "placeopt/dual-policy"
-    version: ClassVar[int] = 2
+    format = "placeopt/dual-policy"
+    version = 2
 
     sel: Floats  # (SEL features,)
     plc: Floats  # (PLC features,)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -88,8 +88,8 @@ class LearnedPlacer(SearchSolver):
     is the answer, so what comes back is never worse than the teacher's.
     """
 
-    endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = (
+    endless = True
+    kernels = (
         "ranks",
         "lists",
         "lists-by-time",

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -175,8 +175,8 @@ class ListPolicy(PolicyFile):
     provenance : what it was trained on.
     """
 
-    format: ClassVar[str] = "placeopt/list-policy"
-    version: ClassVar[int] = 2
+    format = "placeopt/list-policy"
+    version = 2
 
     weights: ListWeights
     heats: tuple[float, float] = (0.1, 0.1)

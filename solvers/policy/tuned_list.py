@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 class TunedList(SearchSolver):
     """A climb in the scores of a learned list scheduler, then a walk."""
 
-    endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists", "walks", "populations")
+    endless = True
+    kernels = ("ranks", "lists", "learned-lists", "walks", "populations")
 
     policy: str = option(
         "", meaning="policy file; empty for the package's, heft for the one before any training"
@@ -87,7 +87,7 @@ class TunedList(SearchSolver):
 class LearnedList(Heuristic):
     """A list scheduler with learned scores, from both ends: the best ones first, then a climb."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists")
+    kernels = ("ranks", "lists", "learned-lists")
 
     passes: int = option(
         64,

@@ -41,7 +41,7 @@ RESERVING = "etf"
 class MeasuringSearch(SearchSolver):
     """A search that can minimise a measurement of the caller instead of the problem's objective."""
 
-    endless: ClassVar[bool] = True
+    endless = True
     kernels: ClassVar[tuple[str, ...]] = (
         "ranks",
         "lists",

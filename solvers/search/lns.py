@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -83,14 +83,14 @@ class Lns(SearchSolver):
         True, meaning="prefer the windows that pay; otherwise they are drawn alike"
     )
 
-    kernels: ClassVar[tuple[str, ...]] = (
+    kernels = (
         "ranks",
         "lists",
         "lists-by-time",
         "clusterings",
         "bounds",
     )
-    endless: ClassVar[bool] = True
+    endless = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

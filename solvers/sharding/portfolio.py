@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 class ShardingPortfolio(SearchSolver):
     """Tactics that share what they find."""
 
-    endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("sharding",)
+    endless = True
+    kernels = ("sharding",)
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve choice and bound until the budget is spent or they meet."""

@@ -493,7 +493,7 @@ class Windows:
 class TreeDescent(SearchSolver):
     """Attempts of the search by tree moves, without prices, until they bring nothing."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("sharding",)
+    kernels = ("sharding",)
     patience: int = option(2, low=1, meaning="attempts without an improvement after which it ends")
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:

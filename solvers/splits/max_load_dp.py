@@ -15,7 +15,7 @@ DP).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.errors import InfeasibleProblemError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class MaxLoadDp(SearchSolver):
     """The best pipeline of ideals for the period, valued by its latency."""
 
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
-    watched_from: ClassVar[int] = 4000  # ideals are enumerated in few goes
+    kernels = ("period-dp",)
+    watched_from = 4000  # ideals are enumerated in few goes
 
     max_ideals: int = option(
         2_000_000,
