@@ -149,7 +149,7 @@ class Heft(_InsertionScheduler):
     gaps.
     """
 
-    plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(heft_plan)
+    plan = staticmethod(heft_plan)
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,14 @@ class Cpop(_InsertionScheduler):
     finish.
     """
 
-    plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(cpop_plan)
+    plan = staticmethod(cpop_plan)
 
 
 @dataclass(frozen=True)
 class Peft(_InsertionScheduler):
     """Predict earliest finish time: earliest finish plus the optimistic cost of what follows."""
 
-    plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(peft_plan)
+    plan = staticmethod(peft_plan)
 
 
 @dataclass(frozen=True)
