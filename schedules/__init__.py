@@ -4,8 +4,6 @@
 >>> best = schedule(load_pipeline("shape:V?devices=4&memory=3"), micro_batches=16)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use

@@ -5,8 +5,6 @@ matters. Cells run on joblib's back ends; every finished one is a line of result
 before the next is handed out, so a killed study loses at most the cells in flight.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use

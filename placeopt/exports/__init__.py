@@ -1,7 +1,5 @@
 """Exports: a placement in the form that a framework loads. `TARGETS` lists the targets."""
 
-from __future__ import annotations
-
 from placeopt.exports.export import TARGETS, Exported, Job, Target, export
 
 __all__ = ["TARGETS", "Exported", "Job", "Target", "export"]

@@ -2,8 +2,6 @@
 exports.
 """
 
-from __future__ import annotations
-
 from placeopt.planning.plan_model import Planned, RunnerUp, plan, plan_problem
 
 __all__ = ["Planned", "RunnerUp", "plan", "plan_problem"]

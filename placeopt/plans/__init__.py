@@ -4,8 +4,6 @@ each number comes from.
 Everything is imported on first use.
 """
 
-from __future__ import annotations
-
 from placeopt.model.lazy import on_first_use
 
 _EXPORTS = {

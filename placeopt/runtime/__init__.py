@@ -5,8 +5,6 @@ A `Runtime` executes a graph under a placement and returns a `Measurement`. Noth
 imported here.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use

@@ -7,8 +7,6 @@
 Everything is imported on first use.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use

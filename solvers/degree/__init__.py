@@ -1,7 +1,5 @@
 """Degree policies: how far to split each job of a stream."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 PAC_ML = (

@@ -1,7 +1,5 @@
 """Exact methods: proven optima and bounds."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 TARNAWSKI = (

@@ -1,7 +1,5 @@
 """List heuristics and clusterings: placements from one pass (or a small sweep) over the graph."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 TOPCUOGLU = (

@@ -1,7 +1,5 @@
 """Planners: how to train a model on a set of devices."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"

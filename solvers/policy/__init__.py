@@ -1,7 +1,5 @@
 """Policies: placers that learn by policy gradient, seeded by heuristics."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 _spec = listed(__name__, "placement", "makespan")

@@ -1,7 +1,5 @@
 """Search: population and local search on the batch evaluator."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import ANY_OTHER, listed
 
 SAMPLED = ("makespan", "period", ANY_OTHER)

@@ -1,7 +1,5 @@
 """Solvers of sharding problems: a strategy for every node under a limit on usage."""
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 CONTEST = (

@@ -2,8 +2,6 @@
 dynamic programs.
 """
 
-from __future__ import annotations
-
 from placeopt.solving.registry import listed
 
 _spec = listed(__name__, "placement", "period", search=False)
