@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
+from placeopt.model.trace_events import named, slice_of
 from placeopt.schedules.known.chains import chains_of
 
 if TYPE_CHECKING:
@@ -44,31 +45,15 @@ def trace_events(schedule: PipelineSchedule) -> dict[str, Any]:
     # Traces of problems without a real unit would be crushed to nanoseconds: show one tick as one
     # microsecond.
     scale = 1.0 if schedule.makespan * scale < 1.0 else scale
-    events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": problem.name}}
-    ]
+    events = [named("process_name", problem.name, pid=0)]
     for device, name in enumerate(problem.device_names):
-        events.append(
-            {"name": "thread_name", "ph": "M", "pid": 0, "tid": device, "args": {"name": name}}
-        )
+        events.append(named("thread_name", name, pid=0, tid=device))
         for micro_batch, block in schedule.device_order(device):
-            start = int(schedule.start[micro_batch, block])
-            events.append(
-                {
-                    "name": f"{problem.block_names[block]} {micro_batch}",
-                    "cat": problem.kind[block],
-                    "ph": "X",
-                    "pid": 0,
-                    "tid": device,
-                    "ts": start * scale,
-                    "dur": int(problem.span[block]) * scale,
-                    "args": {
-                        "micro_batch": micro_batch,
-                        "block": problem.block_names[block],
-                        "start_tick": start,
-                    },
-                }
-            )
+            start, block_name = int(schedule.start[micro_batch, block]), problem.block_names[block]
+            told = {"micro_batch": micro_batch, "block": block_name, "start_tick": start}
+            title, ticks = f"{block_name} {micro_batch}", int(problem.span[block])
+            kind = problem.kind[block]
+            events.append(slice_of(title, (0, device), start, ticks, scale, told, cat=kind))
         for time, held in schedule.memory_profile(device).tolist():
             events.append(
                 {

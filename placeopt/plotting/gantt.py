@@ -12,6 +12,7 @@ import numpy as np
 
 from placeopt.model.errors import MissingExtraError
 from placeopt.model.files import write_json
+from placeopt.model.trace_events import named, slice_of
 from placeopt.plotting.style import (
     ATTENTION,
     COLOURS,
@@ -100,15 +101,17 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
     scale = problem.tick_seconds * 1e6
     devices, transfers = 1, 2  # the processes of the trace
     events: list[dict[str, Any]] = [
-        _name("process_name", devices, 0, "devices"),
-        _name("process_name", transfers, 0, "transfers"),
+        named("process_name", "devices", pid=devices, tid=0),
+        named("process_name", "transfers", pid=transfers, tid=0),
     ]
     for d, name in enumerate(problem.device_names):
-        events.append(_name("thread_name", devices, d + 1, name))
+        events.append(named("thread_name", name, pid=devices, tid=d + 1))
     start, finish = evaluation.start.tolist(), evaluation.finish.tolist()
     for v, d in enumerate(evaluation.placement.device.tolist()):
-        what = problem.op_names[v], problem.op_types[v] or "op"
-        events.append(_slice(what, (devices, d + 1), start[v], finish[v], scale, op=v))
+        told = {"start_ticks": start[v], "end_ticks": finish[v], "op": v}
+        track, ticks = (devices, d + 1), finish[v] - start[v]
+        kind = problem.op_types[v] or "op"
+        events.append(slice_of(problem.op_names[v], track, start[v], ticks, scale, told, cat=kind))
 
     rows = evaluation.transfers
     source = evaluation.placement.device[problem.producer[rows[:, 0]]]
@@ -120,13 +123,14 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
             tracks[a, b, lane] = len(tracks) + 1
             label = f"{problem.device_names[a]} -> {problem.device_names[b]}"
             label += f" ({lane + 1})" if lane else ""
-            events.append(_name("thread_name", transfers, tracks[a, b, lane], label))
+            events.append(named("thread_name", label, pid=transfers, tid=tracks[a, b, lane]))
         for i, lane in zip(here.tolist(), lanes.tolist(), strict=True):
             tensor, _, begin, end = rows[i].tolist()
-            what = problem.op_names[int(problem.producer[tensor])], "transfer"
-            told = {"tensor": tensor, "bytes": int(problem.tensor_bytes[tensor])}
+            name = problem.op_names[int(problem.producer[tensor])]
+            told = {"start_ticks": begin, "end_ticks": end, "tensor": tensor}
+            told |= {"bytes": int(problem.tensor_bytes[tensor])}
             track = transfers, tracks[a, b, lane]
-            events.append(_slice(what, track, begin, end, scale, **told))
+            events.append(slice_of(name, track, begin, end - begin, scale, told, cat="transfer"))
     other = {
         "problem": problem.name,
         "makespan_ticks": evaluation.makespan,
@@ -273,23 +277,3 @@ def _add_legend(
         fontsize=8,
         frameon=False,
     )
-
-
-def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
-
-
-def _slice(
-    what: tuple[str, str], track: tuple[int, int], begin: int, end: int, scale: float, **told: int
-) -> dict[str, Any]:
-    """Return a slice of a name and category, on the track (process, thread)."""
-    return {
-        "ph": "X",
-        "name": what[0],
-        "cat": what[1],
-        "pid": track[0],
-        "tid": track[1],
-        "ts": begin * scale,
-        "dur": (end - begin) * scale,
-        "args": {"start_ticks": begin, "end_ticks": end, **told},
-    }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.trace_events import named, slice_of
 from placeopt.streams.episode_loop import CAUSES, COMPLETED
 
 if TYPE_CHECKING:
@@ -82,17 +83,15 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
     scale = problem.tick_seconds * 1e6
     models = problem.jobs.models
     events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "servers"}},
-        {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "blocked jobs"}},
+        named("process_name", "servers", pid=1),
+        named("process_name", "blocked jobs", pid=2),
     ]
     for server, (group, rack, position) in enumerate(problem.jobs.topology.coordinates.tolist()):
         name = f"group {group} rack {rack} server {position}"
-        events.append(
-            {"name": "thread_name", "ph": "M", "pid": 1, "tid": server, "args": {"name": name}}
-        )
+        events.append(named("thread_name", name, pid=1, tid=server))
     for job in range(problem.num_jobs):
         name = models[problem.model[job]]
-        start = int(problem.arrival[job]) * scale
+        start = int(problem.arrival[job])
         arguments = {
             "job": job,
             "degree": int(episode.degree[job]),
@@ -100,17 +99,8 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
         }
         if episode.jct[job] > 0:
             for server in np.flatnonzero(episode.servers[job]).tolist():
-                events.append(
-                    {
-                        "name": name,
-                        "ph": "X",
-                        "pid": 1,
-                        "tid": server,
-                        "ts": start,
-                        "dur": int(episode.jct[job]) * scale,
-                        "args": arguments,
-                    }
-                )
+                ticks = int(episode.jct[job])
+                events.append(slice_of(name, (1, server), start, ticks, scale, arguments))
         if episode.cause[job] != COMPLETED:
             events.append(
                 {
@@ -119,7 +109,7 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
                     "s": "p",
                     "pid": 2,
                     "tid": 0,
-                    "ts": start,
+                    "ts": start * scale,
                     "args": arguments,
                 }
             )
