@@ -33,7 +33,8 @@ beside the shortest useful limit (a second) and long beside the start of a piece
 
 
 class State:
-    """What a tactic sees of the solve that it is a part of.
+    """What a tactic sees of the solve that it is a part of: all of the tracker of its lane (`problem`,
+    `value`, `solution`, `lower_bound`, `stop`, `offer`, `raise_bound`), and what is its own.
 
     Attributes
     ----------
@@ -57,25 +58,8 @@ class State:
             float(FIRST_EVALUATIONS if self.by_evaluations else FIRST_SECONDS),
         )
 
-    @property
-    def problem(self) -> Any:
-        """The problem that is solved."""
-        return self.tracker.problem
-
-    @property
-    def value(self) -> Any:
-        """Value of the incumbent, None without one."""
-        return self.tracker.value
-
-    @property
-    def solution(self) -> Any:
-        """The incumbent, None without one."""
-        return self.tracker.solution
-
-    @property
-    def lower_bound(self) -> Any:
-        """The best bound so far."""
-        return self.tracker.lower_bound
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tracker, name)
 
     @property
     def threads(self) -> int:
@@ -94,18 +78,6 @@ class State:
         """
         left = self.tracker.evaluations_left if self.by_evaluations else self.tracker.seconds_left
         return min(max(self.first, self.used), left)
-
-    def stop(self) -> bool:
-        """Whether the solve has to end now."""
-        return self.tracker.stop()
-
-    def offer(self, value: Any, solution: Any) -> bool:
-        """Make `solution` the incumbent if it is better; return whether it was."""
-        return self.tracker.offer(value, solution)
-
-    def raise_bound(self, value: Any, method: str) -> bool:
-        """Record a proven lower bound if it is better; return whether it was."""
-        return self.tracker.raise_bound(value, method)
 
     @contextmanager
     def part(self) -> Iterator[Tracker[Any]]:
