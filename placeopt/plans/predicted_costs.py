@@ -146,8 +146,7 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """The measured step of a small model, by parameters."""
-        sizes = self._parameters(group)
-        return ticks(self._update(load, group, float(sizes[load.first : load.last].sum())))
+        return ticks(self._update(load, group, load.total(self._parameters(group))))
 
     def _parameters(self, group: ReplicaGroup) -> Floats:
         return self.table.form(group.form).parameters[group.tensor]
@@ -167,8 +166,7 @@ class PredictedStepCosts(TabledStepCosts):
         count = sum(group.count for group in groups)
         if count == 1:
             return ticks(self._shared_seconds(load, groups[0]))
-        inside = slice(load.first, load.last)
-        size = max(float(self._own(g)[inside].sum()) * g.tensor for g in groups)
+        size = max(load.total(self._own(g)) * g.tensor for g in groups)
         size *= self.table.float_bytes
         rate = min(
             self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
@@ -189,7 +187,7 @@ class PredictedStepCosts(TabledStepCosts):
         table, members = self.table.form(group.form), group.count * group.tensor
         if group.tensor not in table.shared or members == 1:
             return 0.0
-        size = float(table.shared[group.tensor][load.first : load.last].sum()) * table.float_bytes
+        size = load.total(table.shared[group.tensor]) * table.float_bytes
         return 2 * (members - 1) / members * size / self._ring_rate(group, size / members)
 
     def _ring_rate(self, group: ReplicaGroup, part: float) -> float:
@@ -270,7 +268,7 @@ class PredictedStepCosts(TabledStepCosts):
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        parameters = float(self._parameters(group)[load.first : load.last].sum())
+        parameters = load.total(self._parameters(group))
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
     def _bytes_per_parameter(self, load: Load) -> float:

@@ -110,7 +110,7 @@ class PublishedStepCosts(TabledStepCosts):
             return 0
         share = min(LARGEST_SHARE, *(group.tensor for group in groups))
         size = (
-            float(self.table.parameters[1][load.first : load.last].sum())
+            load.total(self.table.parameters[1])
             * self.table.float_bytes
             / share
         )
@@ -147,10 +147,9 @@ class PublishedStepCosts(TabledStepCosts):
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """See the module."""
-        inside = slice(load.first, load.last)
-        state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
+        state = load.total(self.table.parameters[group.tensor]) * STATE_BYTES
         kept = (
-            float(self.table.activations[group.tensor][inside].sum())
+            load.total(self.table.activations[group.tensor])
             * load.micro_batch
             * self.table.float_bytes
         )

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
@@ -50,6 +50,10 @@ class Load(NamedTuple):
     recompute: bool
     chunks: int = 1
     shards: int = 1
+
+    def total(self, values: Floats) -> float:
+        """Return the sum over the layers."""
+        return float(values[self.first : self.last].sum())
 
 
 class StepCosts(ABC):

@@ -24,7 +24,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -178,14 +178,6 @@ class JobTable:
         )
 
 
-class StreamDistribution(Protocol):
-    """Where streams are drawn from."""
-
-    def draw(self, table: JobTable, seed: int) -> JobStreamProblem:
-        """Draw a stream of jobs of these types."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class JobStreamProblem(ArrayHolder):
     """One stream of J jobs on a cluster.
@@ -195,7 +187,7 @@ class JobStreamProblem(ArrayHolder):
     jobs : job types, topology and lookahead.
     arrival, model, deadline : of each job; the deadline counts from the arrival.
     horizon : end of the stream in ticks.
-    spec : how the stream was drawn, so that others can be drawn from the same distribution; None
+    spec : how the stream was drawn (`draw(jobs, seed)` draws one), so that others can be drawn from the same distribution; None
     for a bare trace.
     seed : seed of the draw.
     """
@@ -206,7 +198,7 @@ class JobStreamProblem(ArrayHolder):
     model: Ints  # (J,) index of the job type
     deadline: Ints  # (J,) ticks
     horizon: int  # ticks
-    spec: StreamDistribution | None = None
+    spec: Any = None
     seed: int = 0
     objective: str = "blocking"
 
