@@ -187,7 +187,8 @@ class JobStreamProblem(ArrayHolder):
     jobs : job types, topology and lookahead.
     arrival, model, deadline : of each job; the deadline counts from the arrival.
     horizon : end of the stream in ticks.
-    spec : how the stream was drawn (`draw(jobs, seed)` draws one), so that others can be drawn from the same distribution; None
+    spec : how the stream was drawn (`draw(jobs, seed)` draws one), so that others can be drawn from
+    the same distribution; None
     for a bare trace.
     seed : seed of the draw.
     """
