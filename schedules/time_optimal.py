@@ -55,7 +55,6 @@ EXACT_FLOAT = 2.0**53
 class TimeOptimalSolver(SearchSolver):
     """Least makespan of n micro-batches; its period is that of repeating the whole schedule."""
 
-
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:

@@ -213,7 +213,7 @@ class Objective(ABC):
             reason = str(error)
         return BoundReport.of(found, started, reason)
 
-    def text(self, problem: Any, value: float | None) -> str:
+    def text(self, problem: Any, value: Any) -> str:
         """Return a value in ticks as a time."""
         return time_text(None if value is None else float(value) * problem.tick_seconds)
 

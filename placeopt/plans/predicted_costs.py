@@ -209,7 +209,7 @@ class PredictedStepCosts(TabledStepCosts):
         size = np.maximum.reduce(sums) * self.table.float_bytes
         total = np.zeros(size.shape)
         if count > 1:
-            rates = [
+            rates: list[Any] = [
                 self.network.bandwidths(
                     (a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count
                 )

@@ -109,11 +109,7 @@ class PublishedStepCosts(TabledStepCosts):
         if count == 1:
             return 0
         share = min(LARGEST_SHARE, *(group.tensor for group in groups))
-        size = (
-            load.total(self.table.parameters[1])
-            * self.table.float_bytes
-            / share
-        )
+        size = load.total(self.table.parameters[1]) * self.table.float_bytes / share
         return max(ticks(self._ring(size, count, a, b)) for a, b in _neighbours(groups))
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:

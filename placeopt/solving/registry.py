@@ -93,11 +93,11 @@ def listed(
     """Return what lists a solver of the package `room`; what all of them share is said once, what
     is given to one alone by name.
     """
-    shared: dict[str, Any] = {"kind": kind, "objectives": objectives, "search": search}
+    shared = {"kind": kind, "objectives": objectives, "search": search}
 
     def spec(name: str, target: str, summary: str, paper: str, use: str, **own: Any) -> SolverSpec:
-        fields = shared | own
-        return SolverSpec(name, f"{room}.{target}", summary=summary, paper=paper, use=use, **fields)
+        told: dict[str, Any] = shared | own
+        return SolverSpec(name, f"{room}.{target}", summary=summary, paper=paper, use=use, **told)
 
     return spec
 

@@ -33,8 +33,8 @@ beside the shortest useful limit (a second) and long beside the start of a piece
 
 
 class State:
-    """What a tactic sees of the solve that it is a part of: all of the tracker of its lane (`problem`,
-    `value`, `solution`, `lower_bound`, `stop`, `offer`, `raise_bound`), and what is its own.
+    """What a tactic sees of the solve that it is a part of: all of the tracker of its lane, such as
+    `problem`, `value`, `solution`, `lower_bound`, `stop`, `offer`, `raise_bound`, and its own.
 
     Attributes
     ----------

@@ -146,9 +146,7 @@ class Hanayo(KnownSchedule):
 
 @dataclass(frozen=True)
 class _Handcrafted(OneStagePerDevice):
-    shape = (
-        "one chain with one stage per device and split backward (shape V with split=1)"
-    )
+    shape = "one chain with one stage per device and split backward (shape V with split=1)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         super().check(problem, chains)

@@ -47,9 +47,7 @@ Waits = dict[int, int]
 class OneForwardOneBackwardPlus(KnownSchedule):
     """1F1B of the blocks on single devices, shared blocks where the micro-batch passes them."""
 
-    shape = (
-        "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
-    )
+    shape = "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Nothing: chains are not asked for."""

@@ -39,9 +39,7 @@ Offsets = tuple[list[int], list[int], list[int], list[int]]
 
 @dataclass(frozen=True)
 class _VShape(KnownSchedule):
-    shape = (
-        "one chain down and up the devices with split backward (shape wave with split=1)"
-    )
+    shape = "one chain down and up the devices with split backward (shape wave with split=1)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         chain = one_chain(self, problem, chains)

@@ -46,7 +46,6 @@ SPECS = (
     _spec(
         "cp-sat",
         "cp_sat:CpSat",
-
         "constraint programming, with a proven bound at any time",
         "",
         "up to some hundred ops: proofs and good placements",

@@ -51,9 +51,7 @@ class Milp(SearchSolver):
     """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices."""
 
     kernels = ("period-dp", "period-search")
-    watched_from = (
-        4000  # building the program takes its time, and HiGHS looks at the clock seldom
-    )
+    watched_from = 4000  # building the program takes its time, and HiGHS looks at the clock seldom
     warm_start: bool = option(
         True, meaning="find an incumbent by dynamic programming and annealing first"
     )

@@ -51,7 +51,6 @@ class SingleDevice(Heuristic):
 class RoundRobin(Heuristic):
     """Contiguous chunks of a topological order, dealt to the devices in turn."""
 
-
     chunks: int | None = option(
         None, low=1, meaning="chunks of about equal work; None for one per device"
     )

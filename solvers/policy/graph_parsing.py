@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,7 +69,6 @@ EDGE_FEATURES = (
 @dataclass(frozen=True)
 class GraphParsing(LearnedPlacer):
     """Keep each op's best edge by learned scores, place the connected components (HSDAG)."""
-
 
     final_temperature: float = option(
         0.3, above=0, meaning="temperature of the softmaxes at the end of the budget"

@@ -106,7 +106,6 @@ class NetworkPlacer(TorchPlacer):
 class RecurrentPlacer(NetworkPlacer):
     """Sequence-to-sequence LSTM with attention over groups of ops (Mirhoseini et al. 2017)."""
 
-
     length: int = option(
         128, low=1, meaning="groups at most; ops are grouped in topological order by equal work"
     )
@@ -125,7 +124,6 @@ class RecurrentPlacer(NetworkPlacer):
 @dataclass(frozen=True)
 class GraphPlacer(NetworkPlacer):
     """Message passing, attention, and a device for every op at once (GDP)."""
-
 
     rounds: int = option(3, low=0, meaning="rounds of message passing")
 

@@ -47,7 +47,6 @@ class Moved(NamedTuple):
 class VisitingPlacer(TorchPlacer):
     """One visit per op and episode, a reward per visit (Placeto); `batch` episodes side by side."""
 
-
     batch: int = option(
         8, low=2, meaning="episodes side by side; each visit costs an evaluation of each"
     )

@@ -159,7 +159,6 @@ def limits(
 class Annealing(BatchSearch):
     """Simulated annealing on devices and order; incremental where transfers do not contend."""
 
-
     walks: int = option(
         2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"
     )

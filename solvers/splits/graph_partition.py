@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 class GraphPartition(SearchSolver):
     """Parts of equal work with a small cut, one for each accelerator."""
 
-
     starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
