@@ -18,27 +18,25 @@ K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition",
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from placeopt.instances.generators import generator
-from placeopt.instances.generators.builder import GraphBuilder, Size, Tensor, height_and_width
+from placeopt.instances.generators.builder import (
+    GraphBuilder,
+    Size,
+    Tensor,
+    built,
+    height_and_width,
+)
 from placeopt.model.errors import InputError
 
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
 
-
-@generator()
+@built()
 def alexnet(
+    b: GraphBuilder,
     *,
     batch: int = 1,
     image: int = 224,
     classes: int = 1000,
-    dtype_bytes: int = 4,
-    name: str = "alexnet",
-) -> OpGraph:
+) -> None:
     """Build AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick")."""
-    b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
     plan = [
         (64, 11, 4, 2, True),
@@ -52,20 +50,18 @@ def alexnet(
             x = b.relu(b.conv(x, out, kernel, stride, padding, bias=True))
             if pooled:
                 x = b.pool(x, 3, 2)
-    return _classifier(b, x, classes)
+    _classifier(b, x, classes)
 
 
-@generator()
+@built()
 def vgg16(
+    b: GraphBuilder,
     *,
     batch: int = 1,
     image: int = 224,
     classes: int = 1000,
-    dtype_bytes: int = 4,
-    name: str = "vgg16",
-) -> OpGraph:
+) -> None:
     """Build VGG-16, configuration D of Simonyan and Zisserman (2015)."""
-    b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
     for block, (out, repeats) in enumerate(
         [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1
@@ -74,10 +70,10 @@ def vgg16(
             for _ in range(repeats):
                 x = b.relu(b.conv(x, out, 3, 1, 1, bias=True))
             x = b.pool(x, 2, 2)
-    return _classifier(b, x, classes)
+    _classifier(b, x, classes)
 
 
-def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> OpGraph:
+def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> None:
     """Append the three fully connected layers that AlexNet and VGG share."""
     side = 7 if x.shape[2] >= 7 else 6
     with b.layer("classifier"):
@@ -87,20 +83,17 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> OpGraph:
         for position in (1, 2):
             x = b.relu(b.linear(x, 4096, name=f"fc{position}"))
         b.linear(x, classes, name="fc3")
-    return b.build()
 
 
-@generator()
+@built()
 def squeezenet(
+    b: GraphBuilder,
     *,
     batch: int = 1,
     image: int = 224,
     classes: int = 1000,
-    dtype_bytes: int = 4,
-    name: str = "squeezenet",
-) -> OpGraph:
+) -> None:
     """Build SqueezeNet 1.0 (Iandola et al. 2016, table 1)."""
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.relu(b.conv(b.input(batch, 3, image, image), 96, 7, 2, bias=True))
         x = b.pool(x, 3, 2, ceil=True)
@@ -115,21 +108,18 @@ def squeezenet(
                 x = b.pool(x, 3, 2, ceil=True)
     with b.layer("head"):
         b.global_pool(b.relu(b.conv(x, classes, 1, bias=True)))
-    return b.build()
 
 
-@generator()
+@built()
 def densenet121(
+    b: GraphBuilder,
     *,
     batch: int = 1,
     image: int = 224,
     classes: int = 1000,
     growth: int = 32,
-    dtype_bytes: int = 4,
-    name: str = "densenet121",
-) -> OpGraph:
+) -> None:
     """Build DenseNet-121 (Huang et al. 2017, table 1): bottleneck layers, compression 0.5."""
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 2 * growth, 7, 2, 3)
         x = b.pool(x, 3, 2, 1)
@@ -148,20 +138,18 @@ def densenet121(
                 x = b.pool(b.conv(x, x.shape[1] // 2, 1), 2, 2, kind="avg_pool")
             else:
                 b.linear(b.global_pool(x), classes)
-    return b.build()
 
 
-@generator()
+@built()
 def nasnet(
+    b: GraphBuilder,
     *,
     cells: int = 6,
     filters: int = 32,
     batch: int = 32,
     image: int = 32,
     classes: int = 10,
-    dtype_bytes: int = 4,
-    name: str = "nasnet-cell",
-) -> OpGraph:
+) -> None:
     """Build a stack of NASNet-A cells (Zoph et al. 2018, figure 4).
 
     Parameters
@@ -170,7 +158,6 @@ def nasnet(
     filters.
     filters : filters per op of the first cells.
     """
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.batch_norm(b.conv(b.input(batch, 3, image, image), 3 * filters, 3, 1, 1))
     previous = x
@@ -185,7 +172,6 @@ def nasnet(
             previous, x = x, build(b, h0, h1, filters)
     with b.layer("head"):
         b.linear(b.global_pool(b.relu(x)), classes)
-    return b.build()
 
 
 def _squeeze(b: GraphBuilder, x: Tensor, filters: int, side: int, name: str) -> Tensor:
@@ -229,19 +215,17 @@ def _reduction_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
     return b.concat([second, third, fourth, fifth])
 
 
-@generator()
+@built()
 def inception_v3(
+    b: GraphBuilder,
     *,
     batch: int = 1,
     image: int = 299,
     classes: int = 1000,
-    dtype_bytes: int = 4,
-    name: str = "inception-v3",
-) -> OpGraph:
+) -> None:
     """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
     reductions.
     """
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 32, 3, 2, name="conv1")
         x = b.conv_bn_relu(x, 32, 3, name="conv2")
@@ -265,7 +249,6 @@ def inception_v3(
             x = _module_c(b, x)
     with b.layer("head"):
         b.linear(b.global_pool(x), classes)
-    return b.build()
 
 
 def _pooled(b: GraphBuilder, x: Tensor, out: int) -> Tensor:
@@ -334,22 +317,20 @@ def _expanded(b: GraphBuilder, x: Tensor, name: str) -> list[Tensor]:
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-@generator()
+@built()
 def resnet(
+    b: GraphBuilder,
     *,
     depth: int = 50,
     batch: int = 1,
     image: int = 224,
     classes: int = 1000,
-    dtype_bytes: int = 4,
-    name: str = "resnet",
-) -> OpGraph:
+) -> None:
     """Build a bottleneck ResNet of 50, 101 or 152 layers on square images."""
     if depth not in _BLOCKS:
         raise InputError(
-            f"generator '{name}': option 'depth' expects 50, 101 or 152, received {depth}"
+            f"generator '{b.name}': option 'depth' expects 50, 101 or 152, received {depth}"
         )
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 64, 7, 2, 3)
         x = b.pool(x, 3, 2, 1)
@@ -360,7 +341,6 @@ def resnet(
                 x = _bottleneck(b, x, width, stride=2 if stage and not block else 1)
     with b.layer("head"):
         b.linear(b.global_pool(x), classes)
-    return b.build()
 
 
 def _bottleneck(b: GraphBuilder, x: Tensor, width: int, stride: int) -> Tensor:

@@ -18,13 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.instances.generators import MAX_REPEATS, generator
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators import MAX_REPEATS
+from placeopt.instances.generators.builder import GraphBuilder, Tensor, built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from placeopt.model.graph import OpGraph
 
 
 class Lstm:
@@ -116,8 +114,9 @@ class Attention:
             return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
 
 
-@generator()
+@built()
 def rnn_lm(
+    b: GraphBuilder,
     *,
     layers: int = 2,
     hidden: int = 1024,
@@ -125,24 +124,21 @@ def rnn_lm(
     steps: int = 20,
     batch: int = 64,
     detail: str = "fine",
-    dtype_bytes: int = 4,
-    name: str = "rnn-lm",
-) -> OpGraph:
+) -> None:
     """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps
     unrolled.
     """
-    b = GraphBuilder(name, dtype_bytes)
     xs = _embed(b, vocab, hidden, batch, steps)
     for layer in range(layers):
         xs = Lstm(b, hidden, hidden, detail == "fine", f"lstm{layer}").run(xs)
     softmax = Softmax(b, hidden, vocab)
     for time, x in enumerate(xs):
         softmax.step(x, time)
-    return b.build()
 
 
-@generator()
+@built()
 def nmt(
+    b: GraphBuilder,
     *,
     layers: int = 2,
     hidden: int = 512,
@@ -151,9 +147,7 @@ def nmt(
     target: int = 20,
     batch: int = 64,
     detail: str = "fine",
-    dtype_bytes: int = 4,
-    name: str = "nmt",
-) -> OpGraph:
+) -> None:
     """Build a sequence-to-sequence model with global attention and input feeding (Luong et al.
     2015).
 
@@ -163,7 +157,6 @@ def nmt(
     source, target : steps of the encoder and of the decoder.
     """
     fine = detail == "fine"
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
         xs = _embed(b, vocab, hidden, batch, source)
         for layer in range(layers):
@@ -189,11 +182,11 @@ def nmt(
                 )
                 feed = b.unary("tanh", mixed, cost=4)
             softmax.step(feed, time)
-    return b.build()
 
 
-@generator(layers=(2, MAX_REPEATS))
+@built(limits={"layers": (2, MAX_REPEATS)})
 def gnmt(
+    b: GraphBuilder,
     *,
     layers: int = 8,
     hidden: int = 1024,
@@ -202,9 +195,7 @@ def gnmt(
     target: int = 20,
     batch: int = 64,
     detail: str = "coarse",
-    dtype_bytes: int = 4,
-    name: str = "gnmt",
-) -> OpGraph:
+) -> None:
     """Build GNMT (Wu et al. 2016).
 
     The first encoder layer is bidirectional, residual connections start at the third layer, and the
@@ -214,7 +205,6 @@ def gnmt(
     ----------
     layers : layers of the encoder, and as many of the decoder; at least 2.
     """
-    b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
         xs = _embed(b, vocab, hidden, batch, source)
         xs = _encoded(b, xs, layers, hidden, detail == "fine")
@@ -225,7 +215,6 @@ def gnmt(
             Lstm(b, 2 * hidden, hidden, detail == "fine", f"lstm{layer}") for layer in range(layers)
         ]
         _decode(b, cells, attention, Softmax(b, hidden, vocab), words)
-    return b.build()
 
 
 def _encoded(

@@ -18,14 +18,11 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.instances.generators import generator
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.builder import GraphBuilder, Tensor, built
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from placeopt.model.graph import OpGraph
 
 
 class Blocks(NamedTuple):
@@ -43,11 +40,14 @@ class Blocks(NamedTuple):
 class Sharder:
     """Adds sharded operations to a builder; each call is one meta-op."""
 
-    def __init__(self, name: str, dtype_bytes: int, count: int, training: bool = False) -> None:
+    def __init__(
+        self, name: str, shards: int = 4, dtype_bytes: int = 4, training: bool = False
+    ) -> None:
         self.b = GraphBuilder(name, dtype_bytes)
+        self.build = self.b.build
         self.training = training
-        self.rows, self.columns = _grid(count)
-        self.count = count
+        self.rows, self.columns = _grid(shards)
+        self.count = shards
         self.metas = itertools.count()  # the next is a fresh meta label
 
     def input(self, height: int, width: int, rows: int, columns: int) -> Blocks:
@@ -204,10 +204,12 @@ def _overlap(index: int, pieces: int, others: int) -> range:
     return range(index * others // pieces, -(-(index + 1) * others // pieces))
 
 
-@generator()
+@built(Sharder)
 def chain_mm(
-    *, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: str = "chain-mm"
-) -> OpGraph:
+    s: Sharder,
+    *,
+    size: int = 10000,
+) -> None:
     """Build (A B) + (C (D E)) on square matrices.
 
     Parameters
@@ -216,35 +218,29 @@ def chain_mm(
     shards : blocks of every result; products have as many terms as a row of blocks has columns,
     doubled.
     """
-    s = Sharder(name, dtype_bytes, shards)
     rows, columns, inner = s.rows, s.columns, 2 * s.columns
     left = s.matmul(s.input(size, size, rows, inner), s.input(size, size, inner, columns), "ab")
     right = s.matmul(s.input(size, size, inner, inner), s.input(size, size, inner, columns), "de")
     right = s.matmul(s.input(size, size, rows, inner), right, "cde")
     s.map("add", [left, right], "sum")
-    return s.b.build()
 
 
-@generator()
+@built(Sharder)
 def ffnn(
+    s: Sharder,
     *,
     layers: int = 2,
     batch: int = 32768,
     inputs: int = 32768,
     hidden: int = 65536,
     outputs: int = 32768,
-    shards: int = 4,
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "ffnn",
-) -> OpGraph:
+) -> None:
     """Build a feed-forward network: `layers` hidden layers with rectifiers, then a softmax.
 
     Parameters
     ----------
     shards : blocks of every activation; inner dimensions are cut into twice as many pieces.
     """
-    s = Sharder(name, dtype_bytes, shards, training)
     x = s.input(batch, inputs, s.rows, 2 * s.count)
     for layer in range(layers):
         x = s.linear(x, hidden, f"linear{layer}")
@@ -253,46 +249,39 @@ def ffnn(
         x = s.regrid(x, 2 * s.count, f"regrid{layer}")
     x = s.linear(x, outputs, "output")
     s.normalise(s.map("bias_add", [x], "output_bias"), "softmax", "softmax")
-    return s.b.build()
 
 
-@generator()
+@built(Sharder)
 def llama_block(
+    s: Sharder,
     *,
     layers: int = 1,
     hidden: int = 4096,
     heads: int = 32,
     seq: int = 4096,
-    shards: int = 4,
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "llama-block",
-) -> OpGraph:
+) -> None:
     """Build the attention half of a Llama layer: norm, rotary attention and residual; sharded."""
-    return _llama(Sharder(name, dtype_bytes, shards, training), layers, hidden, heads, seq)
+    _llama(s, layers, hidden, heads, seq)
 
 
-@generator()
+@built(Sharder)
 def llama_layer(
+    s: Sharder,
     *,
     layers: int = 1,
     hidden: int = 4096,
     heads: int = 32,
     ffn: int = 11008,
     seq: int = 4096,
-    shards: int = 4,
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "llama-layer",
-) -> OpGraph:
+) -> None:
     """Build whole Llama layers: attention and gated feed-forward parts with their norms;
     sharded.
     """
-    return _llama(Sharder(name, dtype_bytes, shards, training), layers, hidden, heads, seq, ffn)
+    _llama(s, layers, hidden, heads, seq, ffn)
 
 
-def _llama(s: Sharder, layers: int, hidden: int, heads: int, seq: int, ffn: int = 0) -> OpGraph:
-    """Return a graph of Llama layers, without their feed-forward parts where `ffn` is 0."""
+def _llama(s: Sharder, layers: int, hidden: int, heads: int, seq: int, ffn: int = 0) -> None:
+    """Add Llama layers, without their feed-forward parts where `ffn` is 0."""
     if heads % s.columns or hidden % heads:
         raise InputError(
             f"generator '{s.b.name}': heads must divide hidden and be a multiple of the "
@@ -304,7 +293,6 @@ def _llama(s: Sharder, layers: int, hidden: int, heads: int, seq: int, ffn: int 
         with s.b.layer(f"layer{layer}"):
             x = _attention(s, x, hidden, heads)
             x = _gated_feed_forward(s, x, ffn) if ffn else x
-    return s.b.build()
 
 
 def _gated_feed_forward(s: Sharder, x: Blocks, ffn: int) -> Blocks:

@@ -29,374 +29,10 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from placeopt.instances.generators import check_count, generator
-from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
+from placeopt.instances.generators import check_count
+from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor, built
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
-
-
-def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
-    """Refuse heads that do not divide the hidden size or the query heads."""
-    if hidden % heads:
-        raise InputError(
-            f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}"
-        )
-    if heads % kv_heads:
-        raise InputError(
-            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and "
-            f"{kv_heads}"
-        )
-
-
-@generator()
-def bert(
-    *,
-    layers: int = 12,
-    hidden: int = 768,
-    heads: int = 12,
-    ffn: int = 0,
-    vocab: int = 30522,
-    seq: int = 128,
-    batch: int = 1,
-    detail: str = "fine",
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "bert",
-) -> OpGraph:
-    """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
-    check_heads(name, hidden, heads)
-    b = TransformerBuilder(name, detail, dtype_bytes, training)
-    x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
-    with b.layer("pooler"):
-        b.pooler(x)
-    return b.build()
-
-
-def bert_stack(
-    b: TransformerBuilder,
-    tokens: Tensor,
-    layers: int,
-    hidden: int,
-    heads: int,
-    ffn: int,
-    vocab: int,
-) -> Tensor:
-    """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
-    seq = tokens.shape[1]
-    with b.layer("embeddings"):
-        words = b.embedding(tokens, vocab, hidden, name="word")
-        positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")
-        types = b.embedding(tokens, 2, hidden, name="token_type")
-        x = b.add(b.add(words, types), positions)
-        x = b.dropout(b.layer_norm(x))
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            y = b.attention(x, heads=heads)
-            x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
-            y = b.feed_forward(x, ffn)
-            x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
-    return x
-
-
-@generator()
-def gpt(
-    *,
-    layers: int = 12,
-    hidden: int = 768,
-    heads: int = 12,
-    ffn: int = 0,
-    vocab: int = 50257,
-    seq: int = 1024,
-    batch: int = 1,
-    tied: bool = True,
-    detail: str = "fine",
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "gpt2",
-) -> OpGraph:
-    """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020).
-
-    Parameters
-    ----------
-    tied : whether input and output embedding share one table; if not, the head has its own.
-    """
-    check_heads(name, hidden, heads)
-    b = TransformerBuilder(name, detail, dtype_bytes, training)
-    with b.layer("embeddings"):
-        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied, name="wte")
-        x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            y = b.layer_norm(x, "ln1")
-            y = b.attention(y, heads=heads, fused_qkv=True)
-            x = b.add(x, b.dropout(y))
-            y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
-            x = b.add(x, b.dropout(y))
-    with b.layer("final"):
-        x = b.layer_norm(x)
-        if table is None:
-            b.linear(x, vocab, bias=False, name="head")
-        else:
-            # where the head is on another device, the table is sent there
-            shape = (*x.shape[:-1], table.shape[0])
-            b.matmul(x, table, shape, x.shape[-1], name="head")
-    return b.build()
-
-
-@generator()
-def llama(
-    *,
-    layers: int = 32,
-    hidden: int = 4096,
-    heads: int = 32,
-    kv_heads: int = 0,
-    ffn: int = 11008,
-    vocab: int = 32000,
-    seq: int = 2048,
-    batch: int = 1,
-    detail: str = "fine",
-    dtype_bytes: int = 2,
-    name: str = "llama",
-) -> OpGraph:
-    """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
-    check_heads(name, hidden, heads, kv_heads or heads)
-    b = TransformerBuilder(name, detail, dtype_bytes)
-    with b.layer("embeddings"):
-        x = b.embedding(b.input(batch, seq), vocab, hidden)
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, heads, kv_heads)
-            x = b.add(x, b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn), name="residual2")
-    with b.layer("final"):
-        b.linear(b.rms_norm(x), vocab, bias=False, name="head")
-    return b.build()
-
-
-def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
-    y = b.attention(
-        b.rms_norm(x, "norm1"),
-        heads=heads,
-        kv_heads=kv_heads,
-        bias=False,
-        rotary=True,
-    )
-    return b.add(x, y, name="residual1")
-
-
-@generator()
-def moe(
-    *,
-    layers: int = 1,
-    hidden: int = 4096,
-    heads: int = 32,
-    kv_heads: int = 8,
-    ffn: int = 14336,
-    experts: int = 8,
-    top_k: int = 2,
-    vocab: int = 0,
-    seq: int = 2048,
-    batch: int = 1,
-    detail: str = "fine",
-    dtype_bytes: int = 2,
-    name: str = "moe",
-) -> OpGraph:
-    """Build decoder layers whose feed-forward part is a mixture of experts (Jiang et al. 2024).
-
-    Tokens are assumed to spread evenly: every expert receives batch * seq * top_k / experts of
-    them, rounded up.
-
-    Parameters
-    ----------
-    vocab : 0 leaves the embedding and the output layer out.
-    """
-    check_heads(name, hidden, heads, kv_heads)
-    check_count(name, layers * experts * 5, MAX_BUILT)
-    if top_k > experts:
-        raise InputError(
-            f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}"
-        )
-    b = TransformerBuilder(name, detail, dtype_bytes)
-    x = b.input(batch, seq, hidden)
-    if vocab:
-        with b.layer("embeddings"):
-            x = b.embedding(b.input(batch, seq), vocab, hidden)
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, heads, kv_heads)
-            y = _expert_mixture(b, b.rms_norm(x, "norm2"), ffn, experts, top_k)
-            x = b.add(x, y, name="residual2")
-    if vocab:
-        with b.layer("final"):
-            b.linear(b.rms_norm(x), vocab, bias=False, name="head")
-    return b.build()
-
-
-def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, top_k: int) -> Tensor:
-    """Router, dispatch, gated experts and weighted combination."""
-    tokens, hidden = x.size // x.shape[-1], x.shape[-1]
-    share = -(-tokens * top_k // experts)
-    with b.layer("router"):
-        scores = b.unary("softmax", b.linear(x, experts, bias=False, name="gate"), cost=5)
-        weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
-        parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
-    outputs = [
-        b.gated_feed_forward(part, ffn, name=f"expert{expert}") for expert, part in enumerate(parts)
-    ]
-    return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
-
-
-@generator()
-def mt5(
-    *,
-    layers: int = 8,
-    decoder_layers: int = 0,
-    hidden: int = 512,
-    heads: int = 6,
-    head_dim: int = 64,
-    ffn: int = 1024,
-    vocab: int = 250112,
-    seq: int = 512,
-    target: int = 128,
-    batch: int = 1,
-    tied: bool = True,
-    detail: str = "fine",
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "mt5",
-) -> OpGraph:
-    """Build an mT5 encoder-decoder (Xue et al. 2021), mT5-small by default.
-
-    The output layer has its own weights.
-
-    Parameters
-    ----------
-    tied : whether one table embeds source and target; if not, the decoder has its own.
-    decoder_layers : 0 means as many as `layers`.
-    seq, target : tokens of the source and of the target.
-    """
-    b = TransformerBuilder(name, detail, dtype_bytes, training)
-    with b.layer("shared"):
-        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
-    with b.layer("encoder"):
-        x = _t5_stack(b, b.dropout(x), None, layers, heads, head_dim, ffn)
-    with b.layer("decoder"):
-        tokens = b.input(batch, target)
-        if table is None:
-            y = b.embedding(tokens, vocab, hidden)
-        else:
-            y = b.op(
-                "embedding",
-                (table, tokens),
-                (batch, target, hidden),
-                moved=2 * batch * target * hidden * dtype_bytes,
-            )
-        y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, heads, head_dim, ffn)
-    with b.layer("final"):
-        b.linear(y, vocab, bias=False, name="head")
-    return b.build()
-
-
-def _t5_stack(
-    b: TransformerBuilder,
-    x: Tensor,
-    memory: Tensor | None,
-    layers: int,
-    heads: int,
-    head_dim: int,
-    ffn: int,
-) -> Tensor:
-    """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder
-    too.
-    """
-    seq = x.shape[1]
-    buckets = b.input(seq, seq)
-    position = b.op(
-        "embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads
-    )
-    attend = partial(b.attention, heads=heads, head_dim=head_dim, bias=False, scaled=False)
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            y = attend(b.rms_norm(x, "norm1"), position_bias=position)
-            x = b.add(x, b.dropout(y), name="residual1")
-            if memory is not None:
-                y = b.rms_norm(x, "norm_cross")
-                y = attend(y, context=memory, masked=False, name="cross")
-                x = b.add(x, b.dropout(y), name="residual_cross")
-            y = b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn, activation="gelu")
-            x = b.add(x, b.dropout(y), name="residual2")
-    return b.rms_norm(x, "final_norm")
-
-
-@generator()
-def flava(
-    *,
-    image_layers: int = 12,
-    text_layers: int = 12,
-    layers: int = 6,
-    hidden: int = 768,
-    heads: int = 12,
-    vocab: int = 30522,
-    image: int = 224,
-    patch: int = 16,
-    seq: int = 77,
-    batch: int = 8,
-    detail: str = "fine",
-    dtype_bytes: int = 4,
-    training: bool = False,
-    name: str = "flava",
-) -> OpGraph:
-    """Build a vision-language model (after FLAVA, Singh et al. 2022).
-
-    A vision transformer on patches and a BERT-like text encoder run side by side; their hidden
-    states are projected, joined and read by a multimodal encoder.
-
-    Parameters
-    ----------
-    image_layers, text_layers, layers : layers of the image, text and multimodal encoder.
-    """
-    check_heads(name, hidden, heads)
-    if image % patch:
-        raise InputError(
-            f"generator '{name}': image must be a multiple of patch, received {image} and {patch}"
-        )
-    b = TransformerBuilder(name, detail, dtype_bytes, training)
-    patches = (image // patch) ** 2
-    with b.layer("image"):
-        x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
-        x = b.reshape(x, (batch, patches, hidden), name="sequence")
-        x = b.class_token(x)
-        x = b.op(
-            "bias_add",
-            (x,),
-            x.shape,
-            name="position",
-            flops=x.size,
-            parameters=(patches + 1) * hidden,
-        )
-        x = _encoder(b, b.dropout(x), image_layers, heads)
-    with b.layer("text"):
-        y = bert_stack(b, b.input(batch, seq), text_layers, hidden, heads, 4 * hidden, vocab)
-    with b.layer("multimodal"):
-        x = b.linear(x, hidden, name="image_projection")
-        y = b.linear(y, hidden, name="text_projection")
-        joint = b.class_token(b.concat((x, y)))
-        b.pooler(_encoder(b, joint, layers, heads), name="pooler")
-    return b.build()
-
-
-def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
-    """Pre-norm encoder layers and a final norm, as in the vision transformer."""
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, masked=False)
-            x = b.add(x, b.dropout(y), name="residual1")
-            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * x.shape[-1])
-            x = b.add(x, b.dropout(y), name="residual2")
-    return b.layer_norm(x, "final_norm")
 
 
 class TransformerBuilder(GraphBuilder):
@@ -409,7 +45,7 @@ class TransformerBuilder(GraphBuilder):
     """
 
     def __init__(
-        self, name: str, detail: str, dtype_bytes: int = 4, training: bool = False
+        self, name: str, detail: str = "fine", dtype_bytes: int = 4, training: bool = False
     ) -> None:
         super().__init__(name, dtype_bytes)
         self.fine, self.drops = detail == "fine", training
@@ -596,3 +232,335 @@ class TransformerBuilder(GraphBuilder):
         moved = 2 * batch * hidden * self.dtype_bytes
         first = self.op("slice", (x,), (batch, hidden), name="first_token", moved=moved)
         return self.unary("tanh", self.linear(first, hidden, name=name))
+
+
+def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
+    """Refuse heads that do not divide the hidden size or the query heads."""
+    if hidden % heads:
+        raise InputError(
+            f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}"
+        )
+    if heads % kv_heads:
+        raise InputError(
+            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and "
+            f"{kv_heads}"
+        )
+
+
+@built(TransformerBuilder)
+def bert(
+    b: TransformerBuilder,
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    ffn: int = 0,
+    vocab: int = 30522,
+    seq: int = 128,
+    batch: int = 1,
+) -> None:
+    """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
+    check_heads(b.name, hidden, heads)
+    x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
+    with b.layer("pooler"):
+        b.pooler(x)
+
+
+def bert_stack(
+    b: TransformerBuilder,
+    tokens: Tensor,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int,
+) -> Tensor:
+    """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
+    seq = tokens.shape[1]
+    with b.layer("embeddings"):
+        words = b.embedding(tokens, vocab, hidden, name="word")
+        positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")
+        types = b.embedding(tokens, 2, hidden, name="token_type")
+        x = b.add(b.add(words, types), positions)
+        x = b.dropout(b.layer_norm(x))
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = b.attention(x, heads=heads)
+            x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
+            y = b.feed_forward(x, ffn)
+            x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
+    return x
+
+
+@built(TransformerBuilder)
+def gpt(
+    b: TransformerBuilder,
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    ffn: int = 0,
+    vocab: int = 50257,
+    seq: int = 1024,
+    batch: int = 1,
+    tied: bool = True,
+) -> None:
+    """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020).
+
+    Parameters
+    ----------
+    tied : whether input and output embedding share one table; if not, the head has its own.
+    """
+    check_heads(b.name, hidden, heads)
+    with b.layer("embeddings"):
+        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied, name="wte")
+        x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = b.layer_norm(x, "ln1")
+            y = b.attention(y, heads=heads, fused_qkv=True)
+            x = b.add(x, b.dropout(y))
+            y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
+            x = b.add(x, b.dropout(y))
+    with b.layer("final"):
+        x = b.layer_norm(x)
+        if table is None:
+            b.linear(x, vocab, bias=False, name="head")
+        else:
+            # where the head is on another device, the table is sent there
+            shape = (*x.shape[:-1], table.shape[0])
+            b.matmul(x, table, shape, x.shape[-1], name="head")
+
+
+@built(TransformerBuilder, dtype_bytes=2, training=None)
+def llama(
+    b: TransformerBuilder,
+    *,
+    layers: int = 32,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 0,
+    ffn: int = 11008,
+    vocab: int = 32000,
+    seq: int = 2048,
+    batch: int = 1,
+) -> None:
+    """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
+    check_heads(b.name, hidden, heads, kv_heads or heads)
+    with b.layer("embeddings"):
+        x = b.embedding(b.input(batch, seq), vocab, hidden)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            x = _llama_attention(b, x, heads, kv_heads)
+            x = b.add(x, b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn), name="residual2")
+    with b.layer("final"):
+        b.linear(b.rms_norm(x), vocab, bias=False, name="head")
+
+
+def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
+    y = b.attention(
+        b.rms_norm(x, "norm1"),
+        heads=heads,
+        kv_heads=kv_heads,
+        bias=False,
+        rotary=True,
+    )
+    return b.add(x, y, name="residual1")
+
+
+@built(TransformerBuilder, dtype_bytes=2, training=None)
+def moe(
+    b: TransformerBuilder,
+    *,
+    layers: int = 1,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    ffn: int = 14336,
+    experts: int = 8,
+    top_k: int = 2,
+    vocab: int = 0,
+    seq: int = 2048,
+    batch: int = 1,
+) -> None:
+    """Build decoder layers whose feed-forward part is a mixture of experts (Jiang et al. 2024).
+
+    Tokens are assumed to spread evenly: every expert receives batch * seq * top_k / experts of
+    them, rounded up.
+
+    Parameters
+    ----------
+    vocab : 0 leaves the embedding and the output layer out.
+    """
+    check_heads(b.name, hidden, heads, kv_heads)
+    check_count(b.name, layers * experts * 5, MAX_BUILT)
+    if top_k > experts:
+        raise InputError(
+            f"generator '{b.name}': top_k must be at most experts = {experts}, received {top_k}"
+        )
+    x = b.input(batch, seq, hidden)
+    if vocab:
+        with b.layer("embeddings"):
+            x = b.embedding(b.input(batch, seq), vocab, hidden)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            x = _llama_attention(b, x, heads, kv_heads)
+            y = _expert_mixture(b, b.rms_norm(x, "norm2"), ffn, experts, top_k)
+            x = b.add(x, y, name="residual2")
+    if vocab:
+        with b.layer("final"):
+            b.linear(b.rms_norm(x), vocab, bias=False, name="head")
+
+
+def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, top_k: int) -> Tensor:
+    """Router, dispatch, gated experts and weighted combination."""
+    tokens, hidden = x.size // x.shape[-1], x.shape[-1]
+    share = -(-tokens * top_k // experts)
+    with b.layer("router"):
+        scores = b.unary("softmax", b.linear(x, experts, bias=False, name="gate"), cost=5)
+        weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
+        parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
+    outputs = [
+        b.gated_feed_forward(part, ffn, name=f"expert{expert}") for expert, part in enumerate(parts)
+    ]
+    return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
+
+
+@built(TransformerBuilder)
+def mt5(
+    b: TransformerBuilder,
+    *,
+    layers: int = 8,
+    decoder_layers: int = 0,
+    hidden: int = 512,
+    heads: int = 6,
+    head_dim: int = 64,
+    ffn: int = 1024,
+    vocab: int = 250112,
+    seq: int = 512,
+    target: int = 128,
+    batch: int = 1,
+    tied: bool = True,
+) -> None:
+    """Build an mT5 encoder-decoder (Xue et al. 2021), mT5-small by default.
+
+    The output layer has its own weights.
+
+    Parameters
+    ----------
+    tied : whether one table embeds source and target; if not, the decoder has its own.
+    decoder_layers : 0 means as many as `layers`.
+    seq, target : tokens of the source and of the target.
+    """
+    with b.layer("shared"):
+        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
+    with b.layer("encoder"):
+        x = _t5_stack(b, b.dropout(x), None, layers, heads, head_dim, ffn)
+    with b.layer("decoder"):
+        tokens = b.input(batch, target)
+        if table is None:
+            y = b.embedding(tokens, vocab, hidden)
+        else:
+            y = b.op(
+                "embedding",
+                (table, tokens),
+                (batch, target, hidden),
+                moved=2 * batch * target * hidden * b.dtype_bytes,
+            )
+        y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, heads, head_dim, ffn)
+    with b.layer("final"):
+        b.linear(y, vocab, bias=False, name="head")
+
+
+def _t5_stack(
+    b: TransformerBuilder,
+    x: Tensor,
+    memory: Tensor | None,
+    layers: int,
+    heads: int,
+    head_dim: int,
+    ffn: int,
+) -> Tensor:
+    """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder
+    too.
+    """
+    seq = x.shape[1]
+    buckets = b.input(seq, seq)
+    position = b.op(
+        "embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads
+    )
+    attend = partial(b.attention, heads=heads, head_dim=head_dim, bias=False, scaled=False)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = attend(b.rms_norm(x, "norm1"), position_bias=position)
+            x = b.add(x, b.dropout(y), name="residual1")
+            if memory is not None:
+                y = b.rms_norm(x, "norm_cross")
+                y = attend(y, context=memory, masked=False, name="cross")
+                x = b.add(x, b.dropout(y), name="residual_cross")
+            y = b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn, activation="gelu")
+            x = b.add(x, b.dropout(y), name="residual2")
+    return b.rms_norm(x, "final_norm")
+
+
+@built(TransformerBuilder)
+def flava(
+    b: TransformerBuilder,
+    *,
+    image_layers: int = 12,
+    text_layers: int = 12,
+    layers: int = 6,
+    hidden: int = 768,
+    heads: int = 12,
+    vocab: int = 30522,
+    image: int = 224,
+    patch: int = 16,
+    seq: int = 77,
+    batch: int = 8,
+) -> None:
+    """Build a vision-language model (after FLAVA, Singh et al. 2022).
+
+    A vision transformer on patches and a BERT-like text encoder run side by side; their hidden
+    states are projected, joined and read by a multimodal encoder.
+
+    Parameters
+    ----------
+    image_layers, text_layers, layers : layers of the image, text and multimodal encoder.
+    """
+    check_heads(b.name, hidden, heads)
+    if image % patch:
+        raise InputError(
+            f"generator '{b.name}': image must be a multiple of patch, received {image} and {patch}"
+        )
+    patches = (image // patch) ** 2
+    with b.layer("image"):
+        x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
+        x = b.reshape(x, (batch, patches, hidden), name="sequence")
+        x = b.class_token(x)
+        x = b.op(
+            "bias_add",
+            (x,),
+            x.shape,
+            name="position",
+            flops=x.size,
+            parameters=(patches + 1) * hidden,
+        )
+        x = _encoder(b, b.dropout(x), image_layers, heads)
+    with b.layer("text"):
+        y = bert_stack(b, b.input(batch, seq), text_layers, hidden, heads, 4 * hidden, vocab)
+    with b.layer("multimodal"):
+        x = b.linear(x, hidden, name="image_projection")
+        y = b.linear(y, hidden, name="text_projection")
+        joint = b.class_token(b.concat((x, y)))
+        b.pooler(_encoder(b, joint, layers, heads), name="pooler")
+
+
+def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
+    """Pre-norm encoder layers and a final norm, as in the vision transformer."""
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, masked=False)
+            x = b.add(x, b.dropout(y), name="residual1")
+            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * x.shape[-1])
+            x = b.add(x, b.dropout(y), name="residual2")
+    return b.layer_norm(x, "final_norm")
