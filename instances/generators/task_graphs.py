@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators import MAX_EDGES, MAX_OPS, check_count, generator
+from placeopt.instances.generators import MAX_EDGES, MAX_OPS, check_count
+from placeopt.instances.generators.builder import built
 from placeopt.model.arrays import numbered
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -42,29 +43,48 @@ BYTES_PER_TICK = 16
 """Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
 
 
-@generator(layers=(1, MAX_OPS), degree=(1, 1000))
+class _Drawn:
+    """A graph whose times are drawn.
+
+    Parameters
+    ----------
+    ccr : mean transfer time over mean op time.
+    spread : op times are uniform within a factor 1 -+ spread of MEAN_TICKS, at least 1.
+    """
+
+    def __init__(self, name: str, ccr: float = 0.5, spread: float = 0.5, seed: int = 0) -> None:
+        self.name, self.ccr, self.spread = name, ccr, spread
+        self.rng = np.random.default_rng(seed)
+
+    def draw(self, edges: ArrayLike, count: int, **fields: Any) -> None:
+        """Draw the times of `count` ops and of the tensors between them."""
+        low, high = MEAN_TICKS * (1 - self.spread), MEAN_TICKS * (1 + self.spread)
+        compute = np.maximum(1, self.rng.uniform(low, high, count).astype(np.int64))
+        self.graph = task_graph(self.name, edges, compute, self.rng, self.ccr, **fields)
+
+    def build(self) -> OpGraph:
+        """Return what was drawn."""
+        return self.graph
+
+
+@built(_Drawn, {"layers": (1, MAX_OPS), "degree": (1, 1000)}, ccr=1.0, spread=0.9)
 def layered(
+    g: _Drawn,
     *,
     layers: int = 10,
     width: int = 10,
     degree: float = 2.0,
-    ccr: float = 1.0,
-    spread: float = 0.9,
-    seed: int = 0,
-    name: str = "layered",
-) -> OpGraph:
+) -> None:
     """Build a layered random DAG (after Tobita and Kasahara 2002, "layrprob").
 
     Parameters
     ----------
     width : mean ops per layer; a layer has between half and one and a half times as many.
     degree : mean number of inputs of an op from the layer before, at least one.
-    ccr : mean transfer time over mean op time.
-    spread : op times are uniform within a factor 1 -+ spread.
     """
-    check_count(name, layers * width)
-    check_count(name, round(layers * width * degree), MAX_EDGES, "edges")
-    rng = np.random.default_rng(seed)
+    check_count(g.name, layers * width)
+    check_count(g.name, round(layers * width * degree), MAX_EDGES, "edges")
+    rng = g.rng
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
     first = np.concatenate(([0], np.cumsum(sizes)))
     edges = [np.zeros((0, 2), np.int64)]
@@ -76,23 +96,19 @@ def layered(
     labels = tuple(
         f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size)
     )
-    return random_graph(name, np.concatenate(edges), len(labels), rng, ccr, spread, layer=labels)
+    g.draw(np.concatenate(edges), len(labels), layer=labels)
 
 
-@generator()
+@built(_Drawn)
 def fork_join(
+    g: _Drawn,
     *,
     stages: int = 5,
     branches: int = 8,
     length: int = 2,
-    ccr: float = 0.5,
-    spread: float = 0.5,
-    seed: int = 0,
-    name: str = "fork-join",
-) -> OpGraph:
+) -> None:
     """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
-    check_count(name, stages * (branches * length + 1) + 1)
-    rng = np.random.default_rng(seed)
+    check_count(g.name, stages * (branches * length + 1) + 1)
     edges: list[tuple[int, int]] = []
     op = 0
     for _ in range(stages):
@@ -104,28 +120,25 @@ def fork_join(
                 before, op = op, op + 1
             ends.append(before)
         edges += [(end, op) for end in ends]  # the join is the next stage's fork
-    return random_graph(name, edges, op + 1, rng, ccr, spread)
+    g.draw(edges, op + 1)
 
 
-@generator()
+@built(_Drawn, spread=0.9)
 def series_parallel(
+    g: _Drawn,
     *,
     ops: int = 100,
     parallel: float = 0.5,
     branches: int = 4,
-    ccr: float = 0.5,
-    spread: float = 0.9,
-    seed: int = 0,
-    name: str = "series-parallel",
-) -> OpGraph:
+) -> None:
     """Build a random series-parallel DAG by splitting ops.
 
     Starting from a source, a sink and an op between them, a random inner op is replaced by two in
     series, or (with probability `parallel`) joined by up to `branches` - 1 parallel copies, until
     there are `ops` ops.
     """
-    check_count(name, ops)
-    rng = np.random.default_rng(seed)
+    check_count(g.name, ops)
+    rng = g.rng
     # ops 0 and 1 are source and sink; before[v], after[v] list the neighbours of v
     before: list[list[int]] = [[], []]
     after: list[list[int]] = [[], []]
@@ -152,39 +165,31 @@ def series_parallel(
                 before[v].remove(op)
             insert([op], successors)
     edges = [(u, v) for u, targets in enumerate(after) for v in targets]
-    return random_graph(name, edges, len(before), rng, ccr, spread)
+    g.draw(edges, len(before))
 
 
-@generator()
+@built(_Drawn)
 def out_tree(
+    g: _Drawn,
     *,
     depth: int = 6,
     arity: int = 2,
-    ccr: float = 0.5,
-    spread: float = 0.5,
-    seed: int = 0,
-    name: str = "out-tree",
-) -> OpGraph:
+) -> None:
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
-    edges = _tree(name, depth, arity)
-    rng = np.random.default_rng(seed)
-    return random_graph(name, edges, len(edges) + 1, rng, ccr, spread)
+    edges = _tree(g.name, depth, arity)
+    g.draw(edges, len(edges) + 1)
 
 
-@generator()
+@built(_Drawn)
 def in_tree(
+    g: _Drawn,
     *,
     depth: int = 6,
     arity: int = 2,
-    ccr: float = 0.5,
-    spread: float = 0.5,
-    seed: int = 0,
-    name: str = "in-tree",
-) -> OpGraph:
+) -> None:
     """Build a complete tree with edges from children to parent; the root is the last op."""
-    edges = _tree(name, depth, arity)
-    rng = np.random.default_rng(seed)
-    return random_graph(name, len(edges) - edges[:, ::-1], len(edges) + 1, rng, ccr, spread)
+    edges = _tree(g.name, depth, arity)
+    g.draw(len(edges) - edges[:, ::-1], len(edges) + 1)
 
 
 def _tree(name: str, depth: int, arity: int) -> Ints:
@@ -194,23 +199,6 @@ def _tree(name: str, depth: int, arity: int) -> Ints:
     check_count(name, n)
     child = np.arange(1, n, dtype=np.int64)
     return np.stack([(child - 1) // arity, child], axis=1)
-
-
-def random_graph(
-    name: str,
-    edges: ArrayLike,
-    count: int,
-    rng: np.random.Generator,
-    ccr: float,
-    spread: float,
-    **fields: Any,
-) -> OpGraph:
-    """Build a graph of `count` ops with times around MEAN_TICKS, uniform within a factor 1 -+
-    spread, at least 1.
-    """
-    low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
-    compute = np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
-    return task_graph(name, edges, compute, rng, ccr, **fields)
 
 
 def task_graph(
@@ -273,8 +261,8 @@ def timed_graph(
 class _Tasks:
     """Tasks that read and write tiles in program order; a reader depends on the last writer."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, ccr: float = 0.5, seed: int = 0) -> None:
+        self.name, self.ccr, self.seed = name, ccr, seed
         self.names: list[str] = []
         self.types: list[str] = []
         self.cost: list[float] = []
@@ -297,7 +285,7 @@ class _Tasks:
         self.edges += [(self._writer[tile], op) for tile in reads if tile in self._writer]
         self._writer[writes] = op
 
-    def graph(self, ccr: float, seed: int) -> OpGraph:
+    def build(self) -> OpGraph:
         """Return the graph, with times scaled to a mean of MEAN_TICKS."""
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
@@ -305,18 +293,17 @@ class _Tasks:
             self.name,
             self.edges,
             compute,
-            np.random.default_rng(seed),
-            ccr,
+            np.random.default_rng(self.seed),
+            self.ccr,
             op_names=tuple(self.names),
             op_types=tuple(self.types),
         )
 
 
-@generator()
-def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "cholesky") -> OpGraph:
+@built(_Tasks)
+def cholesky(tasks: _Tasks, *, tiles: int = 8) -> None:
     """Build the right-looking Cholesky factorisation of a matrix of tiles x tiles tiles."""
-    check_count(name, tiles * (tiles + 1) * (tiles + 2) // 6)
-    tasks = _Tasks(name)
+    check_count(tasks.name, tiles * (tiles + 1) * (tiles + 2) // 6)
     for k in range(tiles):
         tasks.add("potrf", 1 / 3, [(k, k)], (k, k), f"{k}")
         for i in range(k + 1, tiles):
@@ -325,14 +312,12 @@ def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "ch
             tasks.add("syrk", 1, [(i, k), (i, i)], (i, i), f"{i}.{k}")
             for j in range(k + 1, i):
                 tasks.add("gemm", 2, [(i, k), (j, k), (i, j)], (i, j), f"{i}.{j}.{k}")
-    return tasks.graph(ccr, seed)
 
 
-@generator()
-def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> OpGraph:
+@built(_Tasks)
+def lu(tasks: _Tasks, *, tiles: int = 8) -> None:
     """Build the LU factorisation without pivoting of a matrix of tiles x tiles tiles."""
-    check_count(name, tiles * (tiles + 1) * (2 * tiles + 1) // 6)
-    tasks = _Tasks(name)
+    check_count(tasks.name, tiles * (tiles + 1) * (2 * tiles + 1) // 6)
     for k in range(tiles):
         tasks.add("getrf", 2 / 3, [(k, k)], (k, k), f"{k}")
         for i in range(k + 1, tiles):
@@ -341,11 +326,10 @@ def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> 
         for i in range(k + 1, tiles):
             for j in range(k + 1, tiles):
                 tasks.add("gemm", 2, [(i, k), (k, j), (i, j)], (i, j), f"{i}.{j}.{k}")
-    return tasks.graph(ccr, seed)
 
 
-@generator()
-def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft") -> OpGraph:
+@built(_Tasks)
+def fft(tasks: _Tasks, *, points: int = 16) -> None:
     """Build the recursive calls and the butterflies of an FFT (Topcuoglu et al. 2002, section 5.2).
 
     Parameters
@@ -355,11 +339,11 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     """
     if points < 2 or points & (points - 1):
         raise InputError(
-            f"generator '{name}': option 'points' expects a power of two >= 2, received {points}"
+            f"generator '{tasks.name}': option 'points' expects a power of two >= 2, received "
+            f"{points}"
         )
     stages = points.bit_length() - 1
-    check_count(name, 2 * points - 1 + points * stages)
-    tasks = _Tasks(name)
+    check_count(tasks.name, 2 * points - 1 + points * stages)
     tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
     for level in range(1, stages + 1):
         for index in range(1 << level):
@@ -371,24 +355,20 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
         for index in range(points):
             reads = [(*before, index), (*before, index ^ (1 << stage))]
             tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
-    return tasks.graph(ccr, seed)
 
 
-@generator()
+@built(_Tasks)
 def stencil(
+    tasks: _Tasks,
     *,
     rows: int = 4,
     columns: int = 4,
     steps: int = 5,
-    ccr: float = 0.5,
-    seed: int = 0,
-    name: str = "stencil",
-) -> OpGraph:
+) -> None:
     """Build a five-point stencil: every tile depends on itself and its neighbours one step
     before.
     """
-    check_count(name, rows * columns * steps)
-    tasks = _Tasks(name)
+    check_count(tasks.name, rows * columns * steps)
     for t in range(steps):
         for i in range(rows):
             for j in range(columns):
@@ -396,4 +376,3 @@ def stencil(
                     (t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
                 ]
                 tasks.add("sweep", 1, around, (t, i, j), f"{t}.{i}.{j}")
-    return tasks.graph(ccr, seed)
