@@ -327,7 +327,7 @@ def read_cluster(path: str | Path) -> Cluster:
             )
     links: dict[str, Link] = {}
     for row in table.bodies("links"):
-        link = Link(**row.only(("name", "latency", "bandwidth")).fields(Link))
+        link = row.only(("name", "latency", "bandwidth")).made(Link)
         if link.name in links:
             raise InputError(
                 f"{row.where}: link '{link.name}' is there twice; names must be distinct"

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Floats, Ints
 
+
+T = TypeVar("T")
 
 MAX_FLOAT = sys.float_info.max
 
@@ -100,6 +102,10 @@ class Body:
                 continue
             found[field.name] = _READERS[str(field.type).removesuffix(" | None")](self, field.name)
         return found
+
+    def made(self, cls: type[T], *, but: Collection[str] = (), **own: Any) -> T:
+        """Return an object of a class from the fields that stand here, and `own`."""
+        return cls(**self.fields(cls, but=but), **own)
 
     def items(self, key: str) -> list[Any]:
         """Return a list."""

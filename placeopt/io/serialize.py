@@ -22,6 +22,7 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -263,10 +264,11 @@ def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _decode_cluster(body: Body) -> Cluster:
-    return Cluster(
+    return body.made(
+        Cluster,
+        but=("devices", "links"),
         devices=tuple(_decode_device(item) for item in body.bodies("devices")),
-        links=tuple(Link(**item.fields(Link)) for item in body.bodies("links")),
-        **body.fields(Cluster, but=("devices", "links")),
+        links=tuple(item.made(Link) for item in body.bodies("links")),
     )
 
 
@@ -279,10 +281,8 @@ def _encode_device(device: Device) -> dict[str, Any]:
 
 
 def _decode_device(body: Body) -> Device:
-    rates: dict[str, Any] = {
-        key: Rates(**body.body(key).fields(Rates)) for key in _RATES if body.has(key)
-    }
-    return Device(**body.fields(Device, but=_RATES), **rates)
+    rates: dict[str, Any] = {key: body.body(key).made(Rates) for key in _RATES if body.has(key)}
+    return body.made(Device, but=_RATES, **rates)
 
 
 _CONSUMERS = ("consumer_ptr", "consumer")
@@ -305,9 +305,9 @@ register(Codec("cluster", Cluster, _encode_cluster, _decode_cluster))
 register(Codec("problem", PlacementProblem, _encode_problem, _decode_problem))
 
 
-def _register_plain(kind: str, cls: type) -> None:
-    """Register a class whose JSON is its fields."""
-    register(Codec(kind, cls, plain, lambda body: cls(**body.fields(cls))))
+def register_plain(kind: str, cls: type, but: tuple[str, ...] = ()) -> None:
+    """Register a class whose JSON is its fields, `but` those that follow from others."""
+    register(Codec(kind, cls, partial(plain, but=but), lambda body: body.made(cls, but=but)))
 
 
 _SAID_OTHERWISE = (
@@ -371,7 +371,7 @@ def _decode_result(body: Body) -> Result[Any]:
         lower_bound=_rational(body, "lower_bound"),
         objective_name=body.text("objective", "makespan"),
         trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
-        tactics=tuple(TacticUse(**part.fields(TacticUse)) for part in tactics),
+        tactics=tuple(part.made(TacticUse) for part in tactics),
         **body.fields(Result, but=_SAID_OTHERWISE),
     )
     try:
@@ -458,7 +458,7 @@ def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
     return TracePoint(float(row[0]), row[1], row[2], row[3])
 
 
-_register_plain("placement", Placement)
-_register_plain("schedule", Schedule)
-_register_plain("budget", Budget)
+register_plain("placement", Placement)
+register_plain("schedule", Schedule)
+register_plain("budget", Budget)
 register(Codec("result", Result, _encode_result, _decode_result, version=2))

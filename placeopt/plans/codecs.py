@@ -53,9 +53,7 @@ def decode_plan(body: Body) -> TrainingPlan:
     """Return the plan that `encode_plan` wrote."""
     stages = []
     for item in body.bodies("stages"):
-        groups = tuple(
-            ReplicaGroup(**group.fields(ReplicaGroup)) for group in item.bodies("replicas")
-        )
+        groups = tuple(group.made(ReplicaGroup) for group in item.bodies("replicas"))
         stages.append(PlanStage(_numbers(item, "layers"), groups, _numbers(item, "recompute")))
     kept = _numbers(body, "kept") if "kept" in body.data else ()
     return TrainingPlan(
@@ -184,7 +182,7 @@ def _encode_network(network: Network) -> dict[str, Any]:
 
 
 def _decode_problem(body: Body) -> StepPlanProblem:
-    pools = tuple(DevicePool(**pool.fields(DevicePool)) for pool in body.bodies("pools"))
+    pools = tuple(pool.made(DevicePool) for pool in body.bodies("pools"))
     return StepPlanProblem(
         _decode_costs(body.body("costs")),
         pools,

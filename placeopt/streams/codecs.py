@@ -44,16 +44,12 @@ def _encode_stream(problem: JobStreamProblem) -> dict[str, Any]:
 def _decode_stream(body: Body) -> JobStreamProblem:
     jobs = JobTable(
         tuple(_decode_profile(part) for part in body.bodies("profiles")),
-        _made(RampTopology, body.body("topology")),
-        _made(LookaheadConfig, body.body("lookahead")),
+        body.body("topology").made(RampTopology),
+        body.body("lookahead").made(LookaheadConfig),
         **body.fields(JobTable, *_TABLE),
     )
-    spec = _made(StreamSpec, body.body("drawn_from")) if body.has("drawn_from") else None
+    spec = body.body("drawn_from").made(StreamSpec) if body.has("drawn_from") else None
     return JobStreamProblem(jobs=jobs, spec=spec, **body.fields(JobStreamProblem, *_STREAM))
-
-
-def _made(cls: type, body: Body) -> Any:
-    return cls(**body.fields(cls))
 
 
 def _decode_profile(body: Body) -> JobProfile:
@@ -85,7 +81,7 @@ def _decode_episode(body: Body) -> Episode:
     servers = _decode_servers(body, rows, problem.num_servers)
     return Episode(
         problem,
-        _made(DegreePolicy, body.body("policy")),
+        body.body("policy").made(DegreePolicy),
         body.integer("seed"),
         columns["cause"].astype(np.int8),
         columns["degree"].astype(np.int16),
