@@ -190,14 +190,6 @@ def _xml(text: str) -> str:
     )
 
 
-def _unrelated(lines: list[str]) -> bool:
-    return bool(re.match(r"#(critical|tasks)\s*$", lines[0].strip(), re.I))
-
-
-def _pipedream(lines: list[str]) -> bool:
-    return any(re.match(r"\s*node[0-9]+ -- ", line) for line in lines[:50])
-
-
 def _doppler(lines: list[str]) -> bool:
     if not re.match(r"[0-9]+\s*$", lines[0]):
         return False
@@ -230,8 +222,14 @@ def _edge_list(lines: list[str]) -> bool:
 
 
 _LINE_TESTS: tuple[tuple[str, Callable[[list[str]], bool]], ...] = (
-    ("unrelated", _unrelated),
-    ("pipedream", _pipedream),
+    (
+        "unrelated",
+        lambda lines: bool(re.match(r"#(critical|tasks)\s*$", lines[0].strip(), re.I)),
+    ),
+    (
+        "pipedream",
+        lambda lines: any(re.match(r"\s*node[0-9]+ -- ", line) for line in lines[:50]),
+    ),
     ("doppler", _doppler),
     ("stg", _stg),
     ("csv", _csv),

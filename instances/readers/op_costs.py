@@ -231,18 +231,6 @@ def _pool(s: Shapes) -> int:
     return s.out * math.prod(s.node.attrs.get("kernel", ()) or (max(1, s.all_in // max(1, s.out)),))
 
 
-def _lrn(s: Shapes) -> int:
-    return s.out * (2 * int(s.node.attrs.get("size", 5)) + 2)
-
-
-def _sort(s: Shapes) -> int:
-    return int(s.all_in * max(1.0, math.log2(max(2, s.dims(0)[-1] if s.dims(0) else 2))))
-
-
-def _fft(s: Shapes) -> int:
-    return int(5 * s.out * math.log2(max(2, s.out)))
-
-
 RULES: dict[str, Callable[[Shapes], int]] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
@@ -255,9 +243,11 @@ RULES: dict[str, Callable[[Shapes], int]] = {
     "reduce": lambda s: s.all_in,
     "bag": lambda s: math.prod(s.dims(1)) * math.prod(s.dims(0)[1:]),
     "nary": lambda s: max(1, len([x for x in s.inputs if x is not None]) - 1) * s.out,
-    "lrn": _lrn,
-    "sort": _sort,
-    "fft": _fft,
+    "lrn": lambda s: s.out * (2 * int(s.node.attrs.get("size", 5)) + 2),
+    "sort": lambda s: int(
+        s.all_in * max(1.0, math.log2(max(2, s.dims(0)[-1] if s.dims(0) else 2)))
+    ),
+    "fft": lambda s: int(5 * s.out * math.log2(max(2, s.out))),
 }
 """Flops by rule; the others take a fixed number of flops per element of their output."""
 
