@@ -14,11 +14,13 @@ the queue "planned" and the contention models "source", "pair" and "none".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators import MAX_EDGES, check_count, generator
+from placeopt.instances.generators import MAX_EDGES, check_count
+from placeopt.instances.generators.builder import built
 from placeopt.instances.generators.task_graphs import (
     BYTES_PER_TICK,
     MEAN_TICKS,
@@ -35,32 +37,9 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-class _Planted(NamedTuple):
-    """A filled schedule and the tensors that it satisfies; ops are in random order."""
-
-    horizon: int  # ticks
-    device: Ints  # (num_ops,)
-    start: Ints  # (num_ops,) ticks
-    duration: Ints  # (num_ops,) ticks
-    producer: Ints  # (num_tensors,)
-    consumer_ptr: Ints  # (num_tensors + 1,)
-    consumer: Ints  # (num_edges,)
-    transfer: Ints  # (num_tensors,) ticks
-
-
-@generator()
-def planted(
-    *,
-    ops: int = 100,
-    devices: int = 4,
-    degree: float = 2.0,
-    ccr: float = 0.5,
-    spread: float = 0.9,
-    contention: str = "none",
-    seed: int = 0,
-    name: str = "planted",
-) -> OpGraph:
-    """Build a planted graph; on "uniform:K" with K = `devices` its optimum is `planted_problem`'s.
+@dataclass(eq=False)
+class Planted:
+    """A filled schedule and the tensors that it satisfies; ops are in random order.
 
     Parameters
     ----------
@@ -70,23 +49,55 @@ def planted(
     spread : 0 cuts every device evenly, 1 randomly.
     contention : "none", or "source" to keep the optimum where each device sends one tensor at a
     time.
+
+    Attributes
+    ----------
+    horizon : the optimum in ticks. device, start, duration : of every op. tensors : producers,
+    pointer and consumers. transfer : ticks of every tensor.
     """
-    known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
-    tensors = known.producer, known.consumer_ptr, known.consumer
-    return timed_graph(name, known.duration, tensors, known.transfer)
+
+    name: str
+    ops: int = 100
+    devices: int = 4
+    degree: float = 2.0
+    ccr: float = 0.5
+    spread: float = 0.9
+    contention: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        name, ops, devices = self.name, self.ops, self.devices
+        check_count(name, ops)
+        if ops < devices:
+            raise InputError(
+                f"generator '{name}': ops must be at least devices, received {ops} and {devices}"
+            )
+        check_count(name, round(ops * self.degree), MAX_EDGES, "edges")
+        rng = np.random.default_rng(self.seed)
+        device, start, duration, self.horizon = _fill(rng, ops, devices, self.spread)
+        shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted
+        device, start, duration = device[shuffle], start[shuffle], duration[shuffle]
+        finish = start + duration
+        edges = _edges(rng, start, finish, device, self.degree, devices)
+        producer, pointer = tensors_of(edges)
+        self.transfer = _transfers(rng, edges, pointer, start, finish, device, self.ccr)
+        if self.contention == "source":
+            self.transfer = _one_at_a_time(self.transfer, edges, pointer, start, finish, device)
+        self.device, self.start, self.duration = device, start, duration
+        self.tensors = producer, pointer, edges[:, 1]
+
+    def build(self) -> OpGraph:
+        """Return the graph."""
+        return timed_graph(self.name, self.duration, self.tensors, self.transfer)
+
+
+@built(Planted)
+def planted(_: Planted) -> None:
+    """Build a planted graph; on "uniform:K", K = `devices`, its optimum is `planted_problem`'s."""
 
 
 def planted_problem(
-    *,
-    ops: int = 100,
-    devices: int = 4,
-    degree: float = 2.0,
-    ccr: float = 0.5,
-    spread: float = 0.9,
-    contention: str = "none",
-    seed: int = 0,
-    unrelated: bool = False,
-    name: str = "planted",
+    *, unrelated: bool = False, **options: Any
 ) -> tuple[PlacementProblem, Placement, int]:
     """Return the problem, an optimal placement and the optimal makespan in ticks.
 
@@ -98,54 +109,26 @@ def planted_problem(
     stays:
         the ops' fastest times still sum to devices * optimum.
     """
-    known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
-    compute = np.repeat(known.duration[:, None], devices, axis=1)
+    known = Planted("planted", **options)
+    compute = np.repeat(known.duration[:, None], known.devices, axis=1)
     if unrelated:
-        rng = np.random.default_rng([seed, 1])
+        rng = np.random.default_rng([known.seed, 1])
         slower = compute + np.floor(rng.random(compute.shape) * compute).astype(np.int64)
-        slower[np.arange(ops), known.device] = known.duration
+        slower[np.arange(known.ops), known.device] = known.duration
         compute = slower
+    producer, pointer, consumer = known.tensors
     problem = PlacementProblem.from_arrays(
-        name=name,
+        name=known.name,
         compute=compute,
-        producer=known.producer,
-        consumer_ptr=known.consumer_ptr,
-        consumer=known.consumer,
+        producer=producer,
+        consumer_ptr=pointer,
+        consumer=consumer,
         transfer=known.transfer.reshape(-1, 1),
         tensor_bytes=known.transfer * BYTES_PER_TICK,
-        channel=contention_matrix(devices, contention),
+        channel=contention_matrix(known.devices, known.contention),
     )
     # every op lasts at least a tick, so equal starts do not depend on each other
     return problem, Placement.from_starts(known.device, known.start), known.horizon
-
-
-def _plant(
-    name: str,
-    ops: int,
-    devices: int,
-    degree: float,
-    ccr: float,
-    spread: float,
-    contention: str,
-    seed: int,
-) -> _Planted:
-    check_count(name, ops)
-    if ops < devices:
-        raise InputError(
-            f"generator '{name}': ops must be at least devices, received {ops} and {devices}"
-        )
-    check_count(name, round(ops * degree), MAX_EDGES, "edges")
-    rng = np.random.default_rng(seed)
-    device, start, duration, horizon = _fill(rng, ops, devices, spread)
-    shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted
-    device, start, duration = device[shuffle], start[shuffle], duration[shuffle]
-    finish = start + duration
-    edges = _edges(rng, start, finish, device, degree, devices)
-    producer, pointer = tensors_of(edges)
-    transfer = _transfers(rng, edges, pointer, start, finish, device, ccr)
-    if contention == "source":
-        transfer = _one_at_a_time(transfer, edges, pointer, start, finish, device)
-    return _Planted(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
 
 
 def _fill(
