@@ -12,7 +12,7 @@ import inspect
 import math
 import pkgutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from placeopt.model.errors import InputError, did_you_mean
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from placeopt.model.graph import OpGraph
-
-Build = TypeVar("Build", bound="Callable[..., OpGraph]")
 
 
 class Entry(NamedTuple):
@@ -231,30 +229,47 @@ def _convert(name: str, key: str, text: str, default: Any) -> Any:
     return text
 
 
-def generator(**limits: tuple[float, float]) -> Callable[[Build], Build]:
-    """Return a decorator that checks the options of a generator before it runs.
+def built(
+    builder: Callable[..., Any],
+    limits: dict[str, tuple[float, float]] | None = None,
+    **defaults: Any,
+) -> Callable[[Callable[..., None]], Callable[..., OpGraph]]:
+    """Return a decorator of a generator: it is given a builder of its graph, whose options are
+    options of the generator, too, and all of them are checked before it runs.
 
     A whole number is at least 1, or 0 where that is its default, and at most 10^9; further ranges
     stand in `RANGES`, words in `WORDS`.
 
     Parameters
     ----------
-    limits : ranges of this generator's own, by option.
+    builder : its class. limits : ranges of this generator's own, by option.
+    defaults : of the builder's options, where the generator has others; None: it has no such
+    option.
     """
+    parts = [
+        part.replace(kind=part.KEYWORD_ONLY, default=defaults.get(part.name, part.default))
+        for part in inspect.signature(builder).parameters.values()
+    ]
+    ranges = RANGES | (limits or {})
+    shared = {part.name: part for part in parts if part.default is not None}
 
-    def declare(build: Build) -> Build:
-        defaults = {p.name: p.default for p in inspect.signature(build).parameters.values()}
+    def declare(fill: Callable[..., None]) -> Callable[..., OpGraph]:
+        _, *own = inspect.signature(fill).parameters.values()
+        usual = {part.name: part.default for part in (*own, *shared.values())}
 
-        @functools.wraps(build)
-        def checked(**options: Any) -> OpGraph:
-            given = {**defaults, **options}
+        @functools.wraps(fill)
+        def build(**options: Any) -> OpGraph:
+            given = usual | options
             for key, value in given.items():
-                least = min(1, defaults.get(key, 1)) if isinstance(value, int) else -math.inf
-                low, high = limits.get(key, RANGES.get(key, (least, MAX_SIZE)))
+                least = min(1, usual.get(key, 1)) if isinstance(value, int) else -math.inf
+                low, high = ranges.get(key, (least, MAX_SIZE))
                 _check_option(given["name"], key, value, low, high)
-            return build(**options)
+            b = builder(**{key: given.pop(key) for key in shared})
+            fill(b, **given)
+            return b.build()  # type: ignore[no-any-return]
 
-        return checked  # type: ignore[return-value]
+        build.__signature__ = inspect.Signature([*own, *shared.values()])  # type: ignore[attr-defined]
+        return build
 
     return declare
 

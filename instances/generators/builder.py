@@ -10,20 +10,18 @@ Conventions, shared by every generator:
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from placeopt.instances.generators import check_count, generator
+from placeopt.instances.generators import check_count
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
 Shape = tuple[int, ...]
@@ -348,37 +346,3 @@ class GraphBuilder:
     def global_pool(self, x: Tensor) -> Tensor:
         """Average over the image; leaves (batch, channels)."""
         return self.op("avg_pool", (x,), x.shape[:2], name="global_pool", flops=x.size)
-
-
-def built(
-    builder: Callable[..., Any] = GraphBuilder,
-    limits: dict[str, tuple[float, float]] | None = None,
-    **defaults: Any,
-) -> Callable[[Callable[..., None]], Callable[..., OpGraph]]:
-    """Return a decorator of a generator that is given a builder of its graph: the options of the
-    builder are options of the generator.
-
-    Parameters
-    ----------
-    builder : its class. limits : as of `generator`.
-    defaults : of the builder's options, where the generator has others; None: it has no such
-    option.
-    """
-    parts = [
-        part.replace(kind=part.KEYWORD_ONLY, default=defaults.get(part.name, part.default))
-        for part in inspect.signature(builder).parameters.values()
-    ]
-    shared = [part for part in parts if part.default is not None]
-
-    def declare(fill: Callable[..., None]) -> Callable[..., OpGraph]:
-        @functools.wraps(fill)
-        def build(**options: Any) -> OpGraph:
-            b = builder(**{part.name: options.pop(part.name, part.default) for part in shared})
-            fill(b, **options)
-            return b.build()  # type: ignore[no-any-return]
-
-        _, *own = inspect.signature(fill).parameters.values()
-        build.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        return generator(**limits or {})(build)
-
-    return declare

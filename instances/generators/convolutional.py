@@ -18,17 +18,17 @@ K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition",
 
 from __future__ import annotations
 
+from placeopt.instances.generators import built
 from placeopt.instances.generators.builder import (
     GraphBuilder,
     Size,
     Tensor,
-    built,
     height_and_width,
 )
 from placeopt.model.errors import InputError
 
 
-@built()
+@built(GraphBuilder)
 def alexnet(
     b: GraphBuilder,
     *,
@@ -53,7 +53,7 @@ def alexnet(
     _classifier(b, x, classes)
 
 
-@built()
+@built(GraphBuilder)
 def vgg16(
     b: GraphBuilder,
     *,
@@ -85,7 +85,7 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> None:
         b.linear(x, classes, name="fc3")
 
 
-@built()
+@built(GraphBuilder)
 def squeezenet(
     b: GraphBuilder,
     *,
@@ -110,7 +110,7 @@ def squeezenet(
         b.global_pool(b.relu(b.conv(x, classes, 1, bias=True)))
 
 
-@built()
+@built(GraphBuilder)
 def densenet121(
     b: GraphBuilder,
     *,
@@ -140,7 +140,7 @@ def densenet121(
                 b.linear(b.global_pool(x), classes)
 
 
-@built()
+@built(GraphBuilder)
 def nasnet(
     b: GraphBuilder,
     *,
@@ -215,7 +215,7 @@ def _reduction_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
     return b.concat([second, third, fourth, fifth])
 
 
-@built()
+@built(GraphBuilder)
 def inception_v3(
     b: GraphBuilder,
     *,
@@ -317,7 +317,7 @@ def _expanded(b: GraphBuilder, x: Tensor, name: str) -> list[Tensor]:
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-@built()
+@built(GraphBuilder)
 def resnet(
     b: GraphBuilder,
     *,

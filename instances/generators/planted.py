@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators import MAX_EDGES, check_count
-from placeopt.instances.generators.builder import built
+from placeopt.instances.generators import MAX_EDGES, built, check_count
 from placeopt.instances.generators.task_graphs import (
     BYTES_PER_TICK,
     MEAN_TICKS,

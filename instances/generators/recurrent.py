@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.instances.generators import MAX_REPEATS
-from placeopt.instances.generators.builder import GraphBuilder, Tensor, built
+from placeopt.instances.generators import MAX_REPEATS, built
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ class Attention:
             return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
 
 
-@built()
+@built(GraphBuilder)
 def rnn_lm(
     b: GraphBuilder,
     *,
@@ -136,7 +136,7 @@ def rnn_lm(
         softmax.step(x, time)
 
 
-@built()
+@built(GraphBuilder)
 def nmt(
     b: GraphBuilder,
     *,
@@ -184,7 +184,7 @@ def nmt(
             softmax.step(feed, time)
 
 
-@built(limits={"layers": (2, MAX_REPEATS)})
+@built(GraphBuilder, {"layers": (2, MAX_REPEATS)})
 def gnmt(
     b: GraphBuilder,
     *,

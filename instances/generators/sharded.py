@@ -18,7 +18,8 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.instances.generators.builder import GraphBuilder, Tensor, built
+from placeopt.instances.generators import built
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:

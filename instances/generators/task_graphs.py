@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators import MAX_EDGES, MAX_OPS, check_count
-from placeopt.instances.generators.builder import built
+from placeopt.instances.generators import MAX_EDGES, MAX_OPS, built, check_count
 from placeopt.model.arrays import numbered
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph

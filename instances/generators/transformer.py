@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from placeopt.instances.generators import check_count
-from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor, built
+from placeopt.instances.generators import built, check_count
+from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
 from placeopt.model.errors import InputError
 
 
