@@ -466,7 +466,7 @@ def predict_runs(
     else:
         common.say(f"{priced} of {len(rows)} rows predicted: {out}")
         if passed:
-            common.say(f"columns that are not read: {', '.join(passed)}", markup=False)
+            common.say(f"columns that are not read: {', '.join(passed)}")
 
 
 def compare_offers(

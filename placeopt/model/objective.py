@@ -218,6 +218,10 @@ class Objective(ABC):
         return time_text(None if value is None else float(value) * problem.tick_seconds)
 
 
+PlainObjective = Objective
+"""Its former name, which classes of other packages may derive from."""
+
+
 class JudgedObjective(Objective):
     """What objectives of solutions that are no placements share: solutions of one class.
 

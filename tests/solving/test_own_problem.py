@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.certify.certificate import prove
 from placeopt.io import serialize
 from placeopt.model import objective as objectives
-from placeopt.model.objective import Finished, PlainObjective
+from placeopt.model.objective import Finished, Objective
 from placeopt.solving import registry
 
 WAY = [[0, 2, 9], [2, 0, 4], [9, 4, 0]]
@@ -39,7 +39,7 @@ class Tour:
     towns: tuple[int, ...]
 
 
-class Length(PlainObjective):
+class Length(Objective):
     """Ticks of a tour; all numbers are of numpy."""
 
     name, kind, default_solver, bound_methods = "length", "tour", "all-tours", ("edges",)
