@@ -84,17 +84,20 @@ def read_machine(text: str, fabric: float | None = None) -> Machine | None:
 def read_shape(model: Any) -> ModelShape | None:
     """Return the shape that a name means, None if it is no transformer that is known by name.
 
-    `gen:NAME` without options is the public model of that name; `layers=72,hidden=14336,heads=112`
-    (also kv_heads, ffn, vocab, gated, experts, active, expert_ffn) is one of the user's own.
+    `gen:NAME` without options, and `ORGANISATION/NAME`, is the public model of that name;
+    `layers=72,hidden=14336,heads=112` (also kv_heads, ffn, vocab, gated, experts, active,
+    expert_ffn) is one of the user's own.
     """
     if not isinstance(model, str) or Path(model).exists() or "?" in model:
+        return None
+    if re.search(r"\.(onnx|pt2|xml|json|csv|dot|txt|py)$", model):  # a file that is not there
         return None
     if "layers=" in model:
         return _own_shape(model)
     name = model.removeprefix("gen:")
     if model.startswith("gen:") and not re.search(r"\d+b$", name):
         return None
-    return named_shape(name)
+    return named_shape(re.sub(r"^[\w.-]+/(?=[^/]+$)", "", name))
 
 
 def _own_shape(text: str) -> ModelShape:

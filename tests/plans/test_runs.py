@@ -112,6 +112,14 @@ def test_a_name_of_another_size_is_no_public_model(name):
     assert named_shape("gpt2-1.5b").layers == 48
 
 
+def test_a_model_of_an_organisation_is_known_and_a_missing_file_is_not():
+    """Hubs write names so; a file that was not there was priced as the model in its name."""
+    for name in ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"):
+        assert read_shape(name).parameters == pytest.approx(8.03e9, rel=0.01)
+    for absent in ("llama3.1-8b.onnx", "models/llama3.1-8b.onnx", "my/models/llama3.1-8b"):
+        assert read_shape(absent) is None
+
+
 def test_launchers_are_found_by_name():
     """Names of launchers stand for families; DeepSpeed alone is PyTorch with sharded states."""
     names = {
