@@ -217,7 +217,6 @@ def test_a_row_says_what_it_lacks(change, words):
             "params_b 30: 48 layers of 2048 taken as 2.5",
         ),
         ({"model": "mixtral-8x7b", "tp": "1", "dp": "4", "ep": "8"}, "ep 8 is more than"),
-        ({"recompute": "no recompute"}, ""),
     ],
 )
 def test_rows_of_unusual_spelling_are_priced(change, words):
@@ -1080,6 +1079,7 @@ def test_counts_may_have_units_and_what_is_not_read_is_noted():
     for key in ("heads", "gpus_per_node", "params_b", "gpu_memory_gb", "step_s", "oom"):
         for wrong in ("some", "-3"):
             assert f"{key} '{wrong}'" in " ".join(read_run(ROW | {key: wrong}).notes)
+    assert read_run(ROW | {"recompute": "no recompute"}).conf.recompute == "none"
     with pytest.raises(InputError, match="seq_len: 'long' is no count"):
         read_run(ROW | {"seq_len": "long"})
 
