@@ -679,8 +679,6 @@ class IdealPlanner(SearchSolver):
             )
         elif not tracker.stop():
             _bisect(everything, tracker)
-            if tracker.value is None and not tracker.stop():
-                tracker.infeasible("no plan fits the memory of the devices")
 
 
 def _bisect(plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
@@ -694,12 +692,16 @@ def _bisect(plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
         plan = plans.within(limit)
         tracker.count()
         if plan is not None:
-            high = sample_ticks(plans.problem, plan)
-            tracker.offer(high, plan)
-            continue
-        if plans.refuted(limit):
+            value = sample_ticks(plans.problem, plan)
+            tracker.offer(value, plan)
+            high = value if high is None else min(high, value)
+            if value <= limit:
+                continue
+        elif plans.refuted(limit):
+            if limit >= plans.most:
+                tracker.infeasible("no plan fits the memory of the devices")
             tracker.raise_bound(limit + 1, METHOD)
-        elif plans.complete:
+        elif plans.complete and high is not None:
             return
         if high is None and limit >= plans.most:
             return

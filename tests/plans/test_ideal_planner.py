@@ -19,8 +19,10 @@ from placeopt.model.result import Budget
 from placeopt.plans.piper_json import read_piper
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import sample_ticks
+from placeopt.solvers.planning import ideal_planner
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
+from placeopt.solving.tracker import Tracker
 
 FILES = {"bert": "bert32a100", "resnet": "resnet", "gnmt": "gnmt"}
 BANDWIDTH = 25 * 2**30
@@ -239,3 +241,39 @@ def test_problems_whose_sums_would_not_be_exact_are_refused(change, words):
     for ends in ({"source": problem.source * 0 - 1}, {"target": problem.target * 0 + 99}):
         with pytest.raises(InputError, match="edges have to run"):
             problem.replace(**ends)
+
+
+class Undecided:
+    """Plans of which no knapsack is decided: asked for a limit, they are longer, or there is none."""
+
+    least, most = 10, 1000
+
+    def __init__(self, problem, lattice=None, complete=True):
+        self.problem, self.complete = problem, complete
+
+    def within(self, limit, optimistic=False):
+        """Whatever is asked."""
+        return self.problem
+
+    def refuted(self, limit):
+        """Never."""
+        return False
+
+
+def test_a_limit_is_asked_for_once_where_plans_are_longer(monkeypatch):
+    """Which layers a stage recomputes may be undecided for the limit that its plan was found for."""
+    monkeypatch.setattr(ideal_planner, "sample_ticks", lambda problem, plan: 500)
+    tracker = Tracker("plan-ideals", random_problem(0), Budget(evaluations=100))
+    ideal_planner._bisect(Undecided(tracker.problem, complete=False), tracker)
+    assert tracker.value == 500
+    assert tracker.evaluations < 20
+
+
+def test_what_is_not_decided_is_not_infeasible(monkeypatch):
+    """No plan was found, and none refuted."""
+    monkeypatch.setattr(Undecided, "within", lambda plans, limit: None)
+    monkeypatch.setattr(ideal_planner, "IdealPlans", Undecided)
+    monkeypatch.setattr(ideal_planner, "all_plans", lambda problem, most: Undecided(problem))
+    tracker = Tracker("plan-ideals", random_problem(0), Budget(evaluations=100))
+    make_solver("plan-ideals", "plan").search(tracker.problem, tracker)
+    assert tracker.reason == ""
