@@ -42,7 +42,7 @@ from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE
 from placeopt.sharding.op_rules import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.layouts import Layout
@@ -383,12 +383,12 @@ class _Free(NamedTuple):
 
     Attributes
     ----------
-    choices : of every input, by identity. shapes : of the inputs that have to be placed alike where
-    their shapes are equal.
+    group : of every input, by identity: those of one group are placed alike. choices : of every
+    group.
     """
 
-    choices: dict[int, list[Any]]
-    shapes: dict[int, tuple[int, ...]]
+    group: dict[int, Any]
+    choices: dict[Any, list[Any]]
 
     @classmethod
     def of(cls, call: Traced, size: int, most: int = 4096) -> _Free:
@@ -397,28 +397,31 @@ class _Free(NamedTuple):
         Parameters
         ----------
         most : combinations that are tried. Where there are more (six tensors that are joined),
-        inputs of one shape are placed alike.
+        inputs of one shape are placed alike; where that leaves more, those of as many dimensions.
         """
-        choices = {id(x): places(x, size) for x in call.inputs}
-        alike = math.prod(map(len, choices.values())) > most
+        found = {id(x): places(x, size) for x in call.inputs}
         used = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
         used |= {id(x) for x in call.outputs}
-        for key in choices.keys() - used:  # only its shape or type is looked at
-            choices[key] = choices[key][:1]
-        return cls(choices, {id(x): tuple(x.shape) for x in call.inputs} if alike else {})
+        for key in found.keys() - used:  # only its shape or type is looked at
+            found[key] = found[key][:1]
+        kinds: list[Callable[[Any], Any]] = [id, lambda x: tuple(x.shape), lambda x: (x.dim(),)]
+        for kind in kinds:
+            group = {id(x): kind(x) if id(x) in used else id(x) for x in call.inputs}
+            choices: dict[Any, list[Any]] = {}
+            for key, same in group.items():
+                choices[same] = [x for x in choices.get(same, found[key]) if x in found[key]]
+            if math.prod(map(len, choices.values())) <= most:
+                break
+        return cls(group, choices)
 
     def extended(self, placed: dict[int, Any], keys: Iterable[int]) -> Iterator[dict[int, Any]]:
         """Yield what is placed with every choice for those inputs among `keys` that are not."""
-        left = [key for key in keys if key in self.choices and key not in placed]
-        for chosen in itertools.product(*(self.choices[key] for key in left)):
-            now = placed | dict(zip(left, chosen, strict=True))
-            if self._alike(now):
-                yield now
-
-    def _alike(self, placed: dict[int, Any]) -> bool:
-        seen: dict[Any, Any] = {}
-        given = ((self.shapes[key], x) for key, x in placed.items() if key in self.shapes)
-        return all(seen.setdefault(shape, x) == x for shape, x in given)
+        left = {key: self.group[key] for key in keys if key in self.group and key not in placed}
+        known = {self.group[key]: place for key, place in placed.items() if key in self.group}
+        open_ = [group for group in dict.fromkeys(left.values()) if group not in known]
+        for chosen in itertools.product(*(self.choices[group] for group in open_)):
+            now = known | dict(zip(open_, chosen, strict=True))
+            yield placed | {key: now[group] for key, group in left.items()}
 
 
 class TorchRules:
@@ -510,7 +513,7 @@ class TorchRules:
         the ops before `number`.
         """
         if number == len(call.inner):
-            yield from free.extended(placed, free.choices)
+            yield from free.extended(placed, free.group)
             return
         step = call.inner[number]
         given = tensors_of((step.args, step.kwargs))

@@ -392,6 +392,21 @@ def test_rules_leave_out_what_costs_more():
     assert not torch.distributed.is_initialized()
 
 
+def test_many_unlike_operands_are_tried_in_few_combinations():
+    """Where inputs of one shape placed alike leave too many, those of as many dimensions are placed
+    alike: two devices, summands, or whole.
+    """
+    pytest.importorskip("torch")
+    from placeopt.sharding.torch_calls import TorchRules
+
+    shapes = [(8, 4 * n) for n in range(1, 8)]
+    joined = call_of(lambda aten: lambda *rows: aten.cat.default(list(rows), 1), *shapes)
+    rules = TorchRules((2,))
+    ways = rules.ways(joined, 2)
+    assert {way.inputs for way in ways} == {(place,) * 7 for place in (REPLICATE, 0, PARTIAL)}
+    assert len(rules.known) < 10
+
+
 def test_ways_of_two_axes_join_as_torch_joins_them(monkeypatch):
     """What is put together axis by axis is what DTensor says of the whole mesh, which is slower."""
     pytest.importorskip("torch")
