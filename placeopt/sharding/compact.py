@@ -17,6 +17,7 @@ rounded down: a relaxation, too.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -148,6 +149,21 @@ def most_cost(problem: ShardingProblem) -> int:
     bits.
     """
     return MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+
+
+def without_unavoidable(problem: ShardingProblem) -> tuple[ShardingProblem, int]:
+    """Return a problem without the least costs of nodes and edges that would be clamped, and the
+    sum of these; the problem itself unless nothing else would be.
+    """
+    most, paid, left = most_cost(problem), 0, []
+    for costs, starts in ((problem.cost, problem.node_ptr), (problem.edge_cost, problem.edge_ptr)):
+        least = np.minimum.reduceat(costs, starts[:-1]) if len(costs) else costs
+        least = np.where(least > most, least, 0)
+        paid += exact_sum(least)
+        left.append(costs - np.repeat(least, np.diff(starts)))
+    if not paid or max(costs.max(initial=0) for costs in left) > most:
+        return problem, 0
+    return replace(problem, cost=left[0], edge_cost=left[1]), paid
 
 
 def cost_unit(problem: ShardingProblem) -> int:

@@ -119,3 +119,16 @@ def test_proofs_of_dear_costs_claim_what_they_show():
             assert proof["lower_bound"] <= certificate.lower_bound <= best
             checked += 1
     assert checked > 6
+
+
+@pytest.mark.jit
+def test_dear_costs_that_every_choice_pays_are_proved_exactly():
+    """Costs that would be clamped, alike at each node and edge, leave no gap."""
+    top = 2**61
+    nodes = {"intervals": [[0, 1]] * 4, "costs": [[top, top + v] for v in range(4)]}
+    nodes["usages"] = [[0, 0]] * 4
+    edges = {"nodes": [[0, 1], [1, 2], [2, 3]], "costs": [[top, top, top, top - 3]] * 3}
+    problem = from_contest({"problem": {"nodes": nodes, "edges": edges}})
+    result = po.solve(problem, evaluations=100)
+    assert result.status == "optimal"
+    assert result.value == result.lower_bound == 7 * top - 3 * 3 + 6

@@ -32,6 +32,7 @@ from placeopt.sharding.compact import (
     most_cost,
     unchanged,
     usage_unit,
+    without_unavoidable,
 )
 from placeopt.sharding.decode import decode
 from placeopt.sharding.exact_rest import solve_rest
@@ -297,7 +298,7 @@ def without_forbidden(
     """
     bound = 0
     for known in dict.fromkeys((upper, None)):
-        whole = condense(*draft_of(problem))  # anew: reductions use it up
+        whole = _condensed(problem)  # anew: reductions use it up
         offset = whole.offset
         least = forbidden if known is None else max(1, min(forbidden, known - offset))
         reduced = reduce(whole, least, late)
@@ -309,9 +310,16 @@ def without_forbidden(
 
 def _whole(problem: ShardingProblem, bound: int) -> Remainder:
     """Return all of a problem, of which a bound is known."""
-    unit = cost_unit(problem)
-    condensed = condense(*draft_of(problem, unit))._replace(unit=unit)
-    return Remainder(condensed, MAX_TOTAL, bound)
+    return Remainder(_condensed(problem, cost_unit(problem)), MAX_TOTAL, bound)
+
+
+def _condensed(problem: ShardingProblem, unit: int = 1) -> Condensed:
+    """Return a problem condensed, its costs counted in a unit; what every choice costs is put aside
+    where it would be clamped.
+    """
+    rest, paid = without_unavoidable(problem)
+    whole = condense(*draft_of(rest, unit))
+    return whole._replace(offset=whole.offset + paid // unit, unit=unit)
 
 
 def amount_left(compact: Compact, below: int) -> int:
