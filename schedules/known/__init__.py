@@ -76,6 +76,12 @@ class KnownSchedule(SearchSolver):
             )
         return starts_of_orders(problem, self.orders(problem, chains, micro_batches), micro_batches)
 
+    def squeezed(self, problem: PipelineProblem, start: Ints, seconds: float) -> Ints:
+        """Return a schedule that is shorter after about so many seconds, where a subclass knows
+        how.
+        """
+        return start
+
     def refuse(self, problem: PipelineProblem, reason: str) -> Refused:
         """Return the error for a problem of another shape."""
         return Refused(f"{self.name} is made for {self.shape}; '{problem.name}' {reason}")
@@ -83,7 +89,8 @@ class KnownSchedule(SearchSolver):
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
         """Construct the schedule; say so if it needs more memory than there is."""
         tracker.raise_bound(*best_bound(problem))
-        start = self.starts(problem, problem.micro_batches)
+        half = tracker.seconds_left / 2
+        start = self.squeezed(problem, self.starts(problem, problem.micro_batches), half)
         tracker.count()
         peaks = peak_memory(problem, start)
         over = np.flatnonzero(problem.capacity < peaks).tolist()
@@ -96,19 +103,20 @@ class KnownSchedule(SearchSolver):
             return
         whole = PipelineSchedule(problem, start)
         offer_schedule(tracker, whole)
-        pattern = self.steady_pattern(problem)
+        pattern = self.steady_pattern(problem, half)
         if pattern is not None and whole.makespan <= makespan(
             problem, pattern.unroll(problem.micro_batches)
         ):
             offer_schedule(tracker, PipelineSchedule(problem, start, pattern))
 
-    def steady_pattern(self, problem: PipelineProblem) -> Repetend | None:
+    def steady_pattern(self, problem: PipelineProblem, seconds: float) -> Repetend | None:
         """Return the shortest pattern in the middle of a long schedule that repeats for ever, if
         there is one.
         """
         unit = self.unit(problem)
         longest = unit * -(-2 * problem.num_devices // unit)
-        repeated = _repetitions(self.starts(problem, 3 * longest), longest)
+        start = self.squeezed(problem, self.starts(problem, 3 * longest), seconds)
+        repeated = _repetitions(start, longest)
         for found in sorted(repeated, key=lambda found: found.per_micro_batch):
             if not pattern_violations(problem, found.period, found.start):
                 return found

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placeopt.schedules.completion import justify
+from placeopt.schedules.completion import affordable_passes, justify
 from placeopt.schedules.evaluate import peak_memory
 from placeopt.schedules.known import KnownSchedule, one_chain, waves_of
 
@@ -119,11 +119,14 @@ class _BuildingBlock(_VShape):
         """Return the times of F0, F1, I1 and I0 on each device, in units of one pass."""
         raise NotImplementedError
 
-    def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
-        """Repeat the block, then squeeze warm-up and cool-down without raising the peak."""
-        plain = super().starts(problem, micro_batches)
-        peak = max(peak_memory(problem, plain))
-        return justify(problem.with_capacity(peak or None), plain, rounds=4)
+    def squeezed(self, problem: PipelineProblem, start: Ints, seconds: float) -> Ints:
+        """Squeeze warm-up and cool-down without raising the peak; what is to show the pattern of a
+        longer schedule as often as that.
+        """
+        longer = problem.replace(micro_batches=max(problem.micro_batches, len(start)))
+        passes = affordable_passes(longer, seconds)
+        peak = max(peak_memory(problem, start))
+        return justify(problem.with_capacity(peak or None), start, rounds=int(min(4, passes / 2)))
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Order of the repeated building block; each W takes the first free unit after its I."""

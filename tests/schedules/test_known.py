@@ -10,6 +10,7 @@ import placeopt as po
 from placeopt.model.errors import Refused
 from placeopt.schedules import schedule
 from placeopt.schedules.judge import pipeline_violations
+from placeopt.schedules.known import v_shape
 
 
 def made(solver: str, source: str, micro_batches: int):
@@ -103,6 +104,19 @@ def test_v_half_and_v_min(devices: int, rounds: int):
     assert max(least.peak_memory) == 2 * ((devices + 4) // 3)
     assert idle(half) == (3 * devices - 4 if devices % 2 else max(3 * devices - 6, 7))
     assert idle(least) == 4 * devices - (5 if devices % 3 == 1 else 7)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(60.0, 4), (1e-3, 0)])
+def test_building_blocks_are_squeezed_as_far_as_there_is_time(monkeypatch, seconds, rounds):
+    """A pass looks at all instances that are ready, for each of them: on many stages they take
+    minutes.
+    """
+    asked = []
+    monkeypatch.setattr(v_shape, "justify", lambda _, start, rounds: asked.append(rounds) or start)
+    source = "shape:wave?devices=8&split=1&forward=1&input=1&weight=1"
+    problem = po.load_pipeline(source, micro_batches=16)
+    assert po.solve(problem, "v-half", seconds=seconds).solution is not None
+    assert asked == [rounds] * 2
 
 
 @pytest.mark.parametrize(("devices", "units"), [(2, 1), (4, 1), (4, 3), (6, 2), (8, 1), (8, 2)])
