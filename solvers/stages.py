@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.graph import depths
 from placeopt.model.placement import Placement
 from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.deadline import is_large
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
+    from placeopt.solving.base import SearchSolver
 
 HEURISTICS = (
     "single-device",
@@ -56,23 +56,11 @@ SLOW = {
 }
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
-MANY = 2000
-"""Number of ops above which `learned-list` makes one pass from each end, and none where it would
-look at more ready ops than there are in a graph of so many without edges."""
-
 
 def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     """Groups of kernels in which a search, annealing or cross-entropy, spends its time."""
     walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
     return ("walks",) if walks else ("populations",)
-
-
-def _looks(problem: PlacementProblem) -> int:
-    """Return how many ready ops a pass of `learned-list` looks at, about: at each step as many are
-    ready as a level of the graph has ops.
-    """
-    levels = depths(problem.num_ops, problem.edge_source, problem.consumer, problem.op_names)
-    return problem.num_ops**2 // (int(levels.max()) + 1)
 
 
 def is_vast(problem: PlacementProblem) -> bool:
@@ -129,41 +117,37 @@ class Stages:
         """Run a heuristic on half of the time that is left; the first one that finds an answer may
         take it all.
         """
-        if self.able(name) and (self.tracker.solution is None or self._comes_back(name)):
-            self._run_heuristic(name)
+        solver = self.able(name)
+        if solver is not None and (self.tracker.solution is None or self._comes_back(name)):
+            self._run_heuristic(solver)
 
-    def able(self, name: str, *, look_seconds: float = 1e-6) -> bool:
-        """Whether a heuristic is registered for the objective, comes back in time on graphs of this
-        size, and its kernels are compiled.
-
-        Parameters
-        ----------
-        look_seconds : that a pass of `learned-list` needs to look at a ready op, about.
+    def able(self, name: str) -> SearchSolver | None:
+        """Return a heuristic as it comes back in time; None where it would not on graphs of this
+        size, is not registered for the objective, or its kernels are not compiled.
         """
         problem = self.evaluator.problem
         if problem.num_ops > SLOW.get(name, problem.num_ops) or not self.registered(name):
-            return False
-        if not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
-            return False
-        most = min(MANY**2, self.tracker.seconds_left / 2 / look_seconds)
-        return name != "learned-list" or _looks(problem) <= most
+            return None
+        solver: Any = make_solver(name)
+        if not self._compiled(name, kernels_of(self.evaluator.objective, [solver])):
+            return None
+        found: SearchSolver | None = solver.within(problem, self.tracker.seconds_left / 2)
+        return found
 
     def _comes_back(self, name: str) -> bool:
         """Whether a heuristic comes back in time, as far as the first one tells."""
         tracker, expected = self.tracker, self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
         return not (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected)
 
-    def _run_heuristic(self, name: str) -> None:
+    def _run_heuristic(self, solver: SearchSolver) -> None:
         """Run a heuristic, and measure what it finds where the caller measures."""
         tracker, measured = self.tracker, self.evaluator.measure is not None
-        first = name == FIRST and is_vast(self.evaluator.problem)
+        first = solver.name == FIRST and is_vast(self.evaluator.problem)
         needed = tracker.solution is None  # an answer, even a late one
         before = tracker.elapsed
-        many = name == "learned-list" and tracker.problem.num_ops > MANY
-        options: dict[str, Any] = {"passes": 2} if many else {}
         result = run_part(
             tracker,
-            make_solver(name, **options),
+            solver,
             seconds=None if needed or first else tracker.share(0.5).seconds,
             target=self.evaluator.target,
             adopt=not measured,

@@ -62,6 +62,12 @@ class SearchSolver(ABC):
         """
         return None
 
+    def within(self, problem: Any, seconds: float) -> SearchSolver | None:
+        """Return the solver as it runs as one of several on so many seconds; None where it would
+        not come back in time.
+        """
+        return self
+
     def solve(
         self,
         problem: Any,

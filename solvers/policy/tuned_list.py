@@ -24,10 +24,11 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from placeopt.model.graph import depths
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.policy.learned_placer import spent
@@ -98,6 +99,28 @@ class LearnedList(Heuristic):
     policy: str = option(
         "", meaning="policy file; empty for the package's, heft for the one before any training"
     )
+
+    def within(
+        self,
+        problem: PlacementProblem,
+        seconds: float,
+        *,
+        many: int = 2000,
+        look_seconds: float = 1e-6,
+    ) -> LearnedList | None:
+        """Return it with one pass from each end on large graphs, None where a pass looks at too
+        many ready ops: at each step as many are ready as a level of the graph has ops, about.
+
+        Parameters
+        ----------
+        many : ops of a large graph; without edges, those of the largest whose ready ops are few.
+        look_seconds : that a look at a ready op takes, about.
+        """
+        n = problem.num_ops
+        levels = depths(n, problem.edge_source, problem.consumer, problem.op_names)
+        if n**2 // (int(levels.max()) + 1) > min(many**2, seconds / look_seconds):
+            return None
+        return replace(self, passes=2) if n > many else self
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the schedules of the best scores, then those of a climb."""
