@@ -60,7 +60,7 @@ def _fill(context: Context) -> Ints:
     if weight.sum() == 0:
         weight = context.mean_compute
     unit_weight = np.bincount(units.unit, weight, minlength=len(units.bytes))
-    share = unit_weight.sum() / k + unit_weight.max()
+    share, smallest = unit_weight.sum() / k + unit_weight.max(), unit_weight.min()
     home = context.unpinned.copy()
     used = np.zeros(k)
     free = units.capacity.copy()
@@ -77,7 +77,7 @@ def _fill(context: Context) -> Ints:
         home[unit] = device
         used[device] += unit_weight[unit]
         free[device] -= units.bytes[unit]
-        while current < k - 1 and used[current] + unit_weight.min() > share:
+        while current < k - 1 and used[current] + smallest > share:
             current += 1
     return home[units.unit]
 

@@ -8,6 +8,7 @@ decreasing, then to an integer program, which also proves when nothing fits.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,26 +66,23 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     free = _left(units, home)
     for device in range(len(free)):
         members = np.flatnonzero((home == device) & (units.bytes > 0))
-        # The smallest unit that cures the overload; while none does, the largest that fits
-        # elsewhere.
         members = members[np.argsort(units.bytes[members], kind="stable")]
-        while free[device] < 0 and len(members):
-            room = np.where(
-                units.allowed[members] & (np.arange(len(free)) != device), free[None, :], -1
-            )
-            movable = (room >= units.bytes[members][:, None]).any(axis=1)
-            if not movable.any():
-                return False
-            cures = movable & (units.bytes[members] >= -free[device])
-            pick = int(cures.argmax()) if cures.any() else int(np.flatnonzero(movable)[-1])
-            unit = int(members[pick])
-            there = np.flatnonzero(room[pick] >= units.bytes[unit])
-            target = int(there[np.lexsort((free[there], cost[unit, there]))[0]])
-            home[unit] = target
-            free[device] += units.bytes[unit]
-            free[target] -= units.bytes[unit]
-            members = np.delete(members, pick)
-    return bool((free >= 0).all())
+        waiting, sizes = members.tolist(), units.bytes[members].tolist()
+        while free[device] < 0 and waiting:
+            # The smallest unit that cures the overload; while none does, the largest.
+            at = min(bisect_left(sizes, -free[device]), len(sizes) - 1)
+            unit, size = waiting.pop(at), sizes.pop(at)
+            room = np.where(units.allowed[unit], free, -1)
+            room[device] = -1
+            there = np.flatnonzero(room >= size)
+            if len(there):  # else it fits nowhere, later neither
+                target = int(there[np.lexsort((free[there], cost[unit, there]))[0]])
+                home[unit] = target
+                free[device] += size
+                free[target] -= size
+        if free[device] < 0:
+            return False
+    return True
 
 
 def _best_fit(units: Units) -> Ints | None:
@@ -104,19 +102,26 @@ def _best_fit(units: Units) -> Ints | None:
 
 
 def _integer_program(
-    units: Units, seconds: float, *, most_cells: int = 200_000, node_limit: int = 20_000
+    units: Units,
+    seconds: float,
+    *,
+    most_cells: int = 200_000,
+    counted_cells: int = 40_000,
+    counted_nodes: int = 2_000,
 ) -> tuple[Ints | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible).
 
     Parameters
     ----------
     most_cells : largest (units x devices) table for which the integer program is tried.
-    node_limit : unlike seconds, it gives the same answer on every machine.
+    counted_cells, counted_nodes : the same without a limit of time, and the nodes after which it
+    then ends, the same on every machine.
     """
     from scipy.sparse import csr_array
 
     num_units, k = units.allowed.shape
-    if num_units * k > most_cells:
+    timed = math.isfinite(seconds)
+    if num_units * k > (most_cells if timed else counted_cells):
         return None, False
     unit = np.repeat(np.arange(num_units), k)
     device = np.tile(np.arange(k), num_units)
@@ -131,8 +136,7 @@ def _integer_program(
         np.ones(len(column)),
         [(one, 1, 1), (fit, -np.inf, limit)],
         (0, units.allowed.ravel().astype(np.float64)),
-        node_limit=node_limit,
-        **({"time_limit": seconds} if math.isfinite(seconds) else {}),
+        **({"time_limit": seconds} if timed else {"node_limit": counted_nodes}),
     )
     if answer.x is None:
         return None, answer.status == 2

@@ -204,3 +204,23 @@ def test_a_packing_is_looked_for_within_the_time(monkeypatch):
     first, then = limits
     assert 0 < first <= 2
     assert then is None
+
+
+def test_repair_looks_at_the_devices_of_a_unit_once():
+    """A graph that fits on no single device moves most of its ops: not all are looked at for each
+    move.
+    """
+    looked = 0
+
+    class Watched(np.ndarray):
+        def __getitem__(self, at):
+            nonlocal looked
+            found = super().__getitem__(at)
+            looked += np.size(found)
+            return found
+
+    units = sized([1] * 400, [110] * 4).units
+    watched = units._replace(allowed=units.allowed.view(Watched))
+    home = repair(watched, np.zeros(400, np.int64), np.ones((400, 4)))
+    assert np.bincount(home).tolist() == [110, 110, 110, 70]
+    assert looked < 3 * 400 * 4
