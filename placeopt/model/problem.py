@@ -30,6 +30,7 @@ from placeopt.model.arrays import (
     names,
     numbered,
     settle,
+    unique_columns,
 )
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
@@ -291,9 +292,11 @@ class PlacementProblem(SharedTensors):
         unchanged.
         """
         classes: list[list[int]] = []
+        kind = unique_columns(self.compute)[1].tolist()
         for device in range(self.num_devices):
             for members in classes:
-                if self.interchangeable([members[0]], [device]):
+                alike = kind[members[0]] == kind[device]
+                if alike and self.interchangeable([members[0]], [device]):
                     members.append(device)
                     break
             else:

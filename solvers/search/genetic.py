@@ -297,13 +297,15 @@ def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
     np.add.at(overlap, (b, a), 1)
     name = np.arange(k)
     for members in problem.identical_devices:
-        free_from, free_to = list(members), list(members)
-        pairs = sorted((-overlap[x, y], x, y) for x in members for y in members)
-        for _, x, y in pairs:
+        free_from, free_to = dict.fromkeys(members), dict.fromkeys(members)
+        inside = overlap[np.ix_(members, members)]
+        pairs = sorted((-inside[at], *at) for at in zip(*np.nonzero(inside), strict=True))
+        for _, i, j in pairs:
+            x, y = members[i], members[j]
             if x in free_from and y in free_to:
                 name[x] = y
-                free_from.remove(x)
-                free_to.remove(y)
+                del free_from[x], free_to[y]
+        name[[*free_from]] = [*free_to]  # share no units
     return name[b]
 
 

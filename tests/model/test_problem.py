@@ -68,8 +68,10 @@ def test_devices_that_can_be_swapped_are_those_of_the_definition():
     assert len(kinds) == 4
 
 
-def test_hundreds_of_devices_are_told_apart_at_once():
-    """Every one is compared with one of each class, and only by its own links."""
+def test_hundreds_of_devices_are_told_apart_at_once(monkeypatch):
+    """Every one is compared with one of each class, and only by its own links; not at all where its
+    times are unlike.
+    """
     k = 512
     host = np.arange(k) // 8
     problem = PlacementProblem.from_edges([[1] * k, [2] * k], [(0, 1, 3)])
@@ -77,3 +79,10 @@ def test_hundreds_of_devices_are_told_apart_at_once():
     far = (host[:, None] != host[None, :]).astype(np.int64)
     hosts = problem.replace(transfer=np.array([[3, 9]]), link_class=far)
     assert len(hosts.identical_devices) == k // 8
+
+    def no_pairs(*_):
+        raise AssertionError
+
+    unlike = problem.replace(compute=np.arange(2 * k).reshape(2, k))
+    monkeypatch.setattr(PlacementProblem, "interchangeable", no_pairs)
+    assert len(unlike.identical_devices) == k
