@@ -103,13 +103,13 @@ class StepPlanner(SearchSolver):
             self._begin(problem.replace(mixed=False), tracker)
         front = _Front(problem, tracker)
         front.dive()
-        while front.ranges:
-            lowest = front.ranges[0].bound
+        while any(front.ranges):
+            lowest = min(heap[0].bound for heap in front.ranges if heap)
             goal = front.goal
             tracker.raise_bound(min(lowest, goal), METHOD)
             if lowest >= goal * (1 - self.tolerance) or tracker.stop():
                 return
-            front.open(heapq.heappop(front.ranges))
+            front.open(front.next_range())
         if tracker.value is None and front.passed:
             raise InputError(
                 f"plan '{problem.name}': steps of a batch of {problem.batch} pass 2^62 ticks; plan "
@@ -136,7 +136,11 @@ class StepPlanner(SearchSolver):
 
 
 class _Front:
-    """What is open, as a heap of ranges."""
+    """What is open, as two heaps of ranges, the second those of repetends.
+
+    Repetends have many plans and low bounds: the heap for which fewer labels were made goes on, so
+    that half of the work is for what would be found without them.
+    """
 
     opening = Opening()
 
@@ -145,7 +149,8 @@ class _Front:
         self.sync: dict[SyncKey, Ints] = {}
         self.batches: dict[int, BatchTables] = {}
         self.tables: dict[tuple[int, int, Variant], DegreeTables] = {}
-        self.ranges: list[_Range] = []
+        self.ranges: tuple[list[_Range], list[_Range]] = [], []
+        self.labels = [0, 0]  # made for them
         self.passed = False  # whether a range was dropped since its ticks are too many to count
         schedules = [parse_schedule(name) for name in problem.schedules]
         for size in problem.micro_batches:
@@ -165,12 +170,21 @@ class _Front:
         return NEVER if self.tracker.value is None else self.tracker.value
 
     def _push(self, part: _Range) -> None:
-        slots = self.problem.rounds(part.micro_batch, part.data)
-        slots *= parse_schedule(part.variant.schedule).chunks
+        schedule = parse_schedule(part.variant.schedule)
+        slots = self.problem.rounds(part.micro_batch, part.data) * schedule.chunks
         bound = (slots - 1) * part.least + part.rest
         self.passed = self.passed or bound >= NEVER
         if bound < self.goal and part.least <= part.most:
-            heapq.heappush(self.ranges, replace(part, bound=bound))
+            heapq.heappush(self.ranges[schedule.chooses_kept], replace(part, bound=bound))
+
+    def next_range(self) -> _Range:
+        """Return the range of the least bound of the heap whose turn it is, and take it out."""
+        goal = self.goal
+        turn = min(
+            (kind for kind in (0, 1) if self.ranges[kind]),
+            key=lambda kind: (self.ranges[kind][0].bound >= goal, self.labels[kind]),
+        )
+        return heapq.heappop(self.ranges[turn])
 
     def open(self, part: _Range) -> None:
         """Bound a range better, or split it."""
@@ -219,7 +233,7 @@ class _Front:
         above their bounds.
         """
         found: list[_Range] = []
-        for part in self.ranges:
+        for part in self.ranges[0]:
             if self.tracker.stop():
                 return
             divides = all(pool.count % part.data == 0 for pool in self.problem.pools)
@@ -277,6 +291,7 @@ class _Front:
         else:
             found = call_interruptibly(lambda: search_period(arrays, low, limit, cutoff))
         tables.last_labels = len(found[0])
+        self.labels[tables.schedule.chooses_kept] += len(found[0])
         return found
 
     def _most_period(self, tables: DegreeTables, part: _Range) -> int:

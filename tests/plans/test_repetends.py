@@ -242,3 +242,18 @@ def test_a_plan_with_repetends_comes_out_of_the_planner():
     )
     assert "repetend" in found.problem.schedules
     assert found.result.gap == 0
+
+
+@pytest.mark.parametrize(("seed", "evaluations"), [(34, 6), (37, 12)])
+def test_other_schedules_have_their_turns_beside_repetends(seed, evaluations):
+    """Repetends have low bounds: all the work went to them, and the best plan of 1F1B was missed."""
+    problem = step_problem(seed, layers=8, devices=8, batch=12, max_stages=8)
+    both, alone = (
+        run(
+            problem.replace(schedules=schedules),
+            make_solver("plan-stages", "plan"),
+            Budget(evaluations=evaluations),
+        )
+        for schedules in (("1f1b", "repetend"), ("1f1b",))
+    )
+    assert both.value <= alone.value
