@@ -123,7 +123,7 @@ def solve_on_grid(
         _hint_incumbent(model, tracker)
     solver = configured(settings, tracker)
     if from_below:
-        _branch_from_below(solver, settings.num_workers)
+        _branch_from_below(solver)
     target = tracker.lower_bound // scale
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
@@ -164,9 +164,9 @@ def solve_on_grid(
     return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
-def _branch_from_below(solver: cp_model.CpSolver, num_workers: int) -> None:
+def _branch_from_below(solver: cp_model.CpSolver) -> None:
     """Branch on the makespan first, on its lower half: on one of several workers, or always."""
-    if num_workers > 1:
+    if solver.parameters.num_workers > 1:
         solver.parameters.extra_subsolvers.append("objective_lb_search")
     else:
         solver.parameters.use_objective_lb_search = True

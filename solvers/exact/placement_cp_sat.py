@@ -69,23 +69,22 @@ def configured(
     settings: CpSatSettings, tracker: Tracker[Any], effort: float = 0.0, **parameters: Any
 ) -> Any:
     """Return a CP-SAT solver with limits, workers and seed from what is left of the tracker's
-    budget.
+    budget; where evaluations are, with one worker: what several tell each other depends on time.
 
     Parameters
     ----------
     effort : CP-SAT's deterministic time where evaluations are the budget; by default what conflicts
     are worth.
     """
+    workers = settings.num_workers
     if tracker.budget.evaluations is not None:
-        conflicts = max(1, tracker.evaluations_left)
+        workers, conflicts = 1, max(1, tracker.evaluations_left)
         parameters |= {
             "max_number_of_conflicts": conflicts,
             "effort": effort or settings.work_a_conflict * conflicts,
-            # the same answer whatever the threads
-            "interleave_search": settings.num_workers > 1,
         }
     return cp_solver(
-        workers=settings.num_workers,
+        workers=workers,
         seconds=tracker.seconds_left,
         seed=tracker.seed,
         log_search_progress=settings.log,

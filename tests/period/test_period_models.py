@@ -19,7 +19,9 @@ from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_tactics, period_tactics
+from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.latency_tactics import starts
+from placeopt.solvers.exact.placement_cp_sat import configured
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tactic import State
 from placeopt.solving.tracker import Tracker
@@ -280,6 +282,14 @@ def test_same_seed_same_answer():
     )
     assert first.solution == second.solution
     assert (first.objective, first.lower_bound) == (second.objective, second.lower_bound)
+
+
+def test_a_budget_of_evaluations_takes_one_worker():
+    """What several tell each other depends on time: the answer is that of one."""
+    problem = problems.random_problem(3, contiguity="none", n=6)
+    for budget, workers in ((Budget(evaluations=9), 1), (Budget(seconds=9.0), 4)):
+        solver = configured(CpSat(num_workers=4), Tracker("cp-sat", problem, budget))
+        assert solver.parameters.num_workers == workers
 
 
 def test_huge_times_do_not_overflow():
