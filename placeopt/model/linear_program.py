@@ -25,18 +25,20 @@ def linear_program(
     equal: tuple[Any, Floats] | None = None,
     bounds: Any = (0, None),
     seconds: float | None = None,
+    iterations: int | None = None,
     method: str = "highs",
 ) -> Any:
     """Minimise cost x subject to A x <= b (`below`), A x = b (`equal`) and `bounds` on x.
 
-    Returns scipy's answer: `status` (0 optimal, 1 out of time, 2 infeasible), `x` or None, `fun`,
-    and the marginals of `ineqlin` and `eqlin`.
+    Returns scipy's answer: `status` (0 optimal, 1 out of time or iterations, 2 infeasible), `x` or
+    None, `fun`, and the marginals of `ineqlin` and `eqlin`.
     """
     from scipy.optimize import linprog
 
     upper, limit = below or (None, None)
     matrix, right = equal or (None, None)
-    options = {} if seconds is None else {"time_limit": max(0.01, seconds)}
+    options: dict[str, float] = {} if seconds is None else {"time_limit": max(0.01, seconds)}
+    options |= {} if iterations is None else {"maxiter": iterations}
     return call_interruptibly(
         lambda: linprog(
             cost,

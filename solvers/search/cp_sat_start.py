@@ -44,22 +44,9 @@ def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Pla
     return value != INFEASIBLE and tracker.offer(value, placement)
 
 
-def analyse(
-    problem: PlacementProblem,
-    tracker: Tracker[Placement],
-    most: float = 10.0,
-    *,
-    counted_size: int = 4_000_000,
-) -> Analysis:
+def analyse(problem: PlacementProblem, tracker: Tracker[Placement], most: float = 10.0) -> Analysis:
     """Return the bounds of a problem, with a quarter of the time of a search, at most so many
-    seconds.
-
-    Parameters
-    ----------
-    counted_size : squared ops times devices up to which no clock decides anything where evaluations
-    alone limit the search; a bound of larger ones may take minutes.
+    seconds; no clock decides anything where evaluations alone limit the search.
     """
-    size = problem.num_ops**2 * problem.num_devices
-    by_evaluations = tracker.budget.evaluations is not None and tracker.budget.seconds is None
-    counted = by_evaluations and size <= counted_size
+    counted = tracker.budget.evaluations is not None and tracker.budget.seconds is None
     return Analysis(problem, min(most, tracker.seconds_left / 4), counted=counted)

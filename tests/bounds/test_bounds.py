@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from unittest import mock
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from random_problems import random_problem
 
 from placeopt.makespan.bounds import METHODS, analysis, bound, destructive
-from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import communication_bound, heads_tails
 from placeopt.makespan.bounds.elementary import critical_path_bound, load_bound
 from placeopt.makespan.bounds.energy import search_horizon
@@ -375,3 +377,19 @@ def test_merged_devices_give_a_weaker_bound():
         plain, merged = relax(problem), relax(problem, merged=True)
         assert communication_bound(heads_tails(merged)) <= communication_bound(heads_tails(plain))
         assert load_bound(merged).value <= load_bound(plain).value
+
+
+def test_no_clock_decides_what_is_proved_without_time(monkeypatch):
+    """Where no time is given, or evaluations are counted, bounds are the same on any machine."""
+    problem, ticks = random_layered(30, 3, 1), itertools.count(0.0, 1000.0)
+    for options in ({"seconds": 0.0}, {"counted": True}):
+        found = []
+        for slow in (False, True):
+            with monkeypatch.context() as patch:
+                if slow:
+                    patch.setattr(time, "perf_counter", lambda: next(ticks))
+                whole = Analysis(problem, **options)
+                whole.run_all(COMBINATORIAL, optional=True)
+                found.append(whole.bounds)
+        assert found[0] == found[1]
+        assert found[0]["communication"] > found[0]["critical-path"]

@@ -4,14 +4,17 @@ raises.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from exact_instances import brute_force
 
 import placeopt as po
-from placeopt.makespan.bounds import bound
+from placeopt.makespan.bounds import bound, segment_graph
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.bounds.segments import Spread, spreads
+from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.segments import Spread, fork_join_bound, spreads
 from placeopt.model.problem import PlacementProblem
 
 pytestmark = pytest.mark.interpreted
@@ -46,6 +49,21 @@ def test_a_worked_fan():
         Spread(16, tuple(range(1, 10)))
     ]
     assert analysis.bounds == {"communication": 14, "fork-join": 16}
+
+
+def test_heads_raised_by_delays_end_with_the_time(monkeypatch):
+    """Delays are looked for in half of it."""
+    ends = []
+
+    def noted(relaxation, window, end, *rest, **more):
+        ends.append(end)
+        return heads_tails(relaxation, window, end, *rest, **more)
+
+    monkeypatch.setattr(segment_graph, "heads_tails", noted)
+    end = time.perf_counter() + 60.0
+    known = Analysis(fan([4] * 9, 3, 3), seconds=3600.0).evidence(0)
+    assert fork_join_bound(known, end)[0] == 16
+    assert ends == [end]
 
 
 def test_one_device_where_sending_takes_long():

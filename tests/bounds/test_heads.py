@@ -256,7 +256,7 @@ def test_the_window_of_a_large_graph_follows_the_time(n, end, expected):
     made = SimpleNamespace(num_ops=n, forwards="out", backwards="back", compute=None)
     asked = []
 
-    def run(relaxation, direction, weights, window, until):
+    def run(relaxation, direction, weights, window, until, work):
         asked.append((direction, window))
 
     with mock.patch.object(communication, "_run", run):

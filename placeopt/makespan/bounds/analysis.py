@@ -23,7 +23,7 @@ from placeopt.makespan.bounds.energy import energy_bound, head_tail_bound
 from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
 from placeopt.makespan.bounds.segment_graph import Evidence
-from placeopt.makespan.bounds.segments import fork_join_bound, segments_bound
+from placeopt.makespan.bounds.segments import fork_join_bound, half_way, segments_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,20 +58,18 @@ class Pace:
     ----------
     cheap_work : ops times devices, plus edges, that are read in about a tenth of a second; beyond
     it, without time, classes are merged.
-    work_a_second : steps of a combinatorial bound in a second, with care.
+    work_a_second, steps_a_second : steps of a combinatorial bound in a second, with care, and
+    those of its innermost loops, about.
     idle_seconds : time that bounds may take where none is given, by the estimate of their work:
     what runs must not depend on the load.
-    uncut_ops, idle_work : without time given, the ops of the largest graph whose heads and tails
-    see all ancestors, and the ops visited per direction for those of larger ones.
-    idle_end : seconds after which bounds end all the same where no time is given: only a machine in
-    trouble meets it.
+    idle_end : seconds after which programs end all the same where no time is given; other bounds
+    end after the steps of so many.
     """
 
     cheap_work: int = 4_000_000
     work_a_second: int = 40_000_000
+    steps_a_second: int = 250_000_000
     idle_seconds: float = 0.1
-    uncut_ops: int = 7700
-    idle_work: int = 4_000_000
     idle_end: float = 5.0
 
 
@@ -84,8 +82,8 @@ class Analysis:
 
     Parameters
     ----------
-    counted : whether no clock may decide what runs, or how far: `seconds` limit estimates of the
-    work, nothing else.
+    counted : whether no clock may decide what runs, or how far, as where no time is given:
+    `seconds` limit estimates of the work, nothing else.
 
     Attributes
     ----------
@@ -108,6 +106,9 @@ class Analysis:
         self.idle = seconds <= self.pace.idle_seconds
         limit = math.inf if counted else seconds
         self.end = self.started + (self.pace.idle_end if self.idle else limit)
+        self.timed = not (self.idle or counted)
+        work = self.pace.steps_a_second * max(seconds, self.pace.idle_end)
+        self.work = math.inf if self.timed else work
         self.bounds: dict[str, int] = {}
         self.delays: list[Delay] = []
         self._solved: dict[tuple[int, ...], int] = {}  # segments
@@ -123,17 +124,23 @@ class Analysis:
     @cached_property
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
-        n, pace = self.relaxation.num_ops, self.pace
-        cut = max(64, pace.idle_work // n) if n > pace.uncut_ops else n
-        window = cut if self.idle else None
-        return heads_tails(self.relaxation, window, self._until(0.4), self.load.weights)
+        n, classes = self.relaxation.compute.shape
+        pairs = self.work / (classes * (34 + classes))
+        cut = n if n * n <= 2 * pairs else max(64, int(pairs / 8) // n)
+        return heads_tails(
+            self.relaxation,
+            None if self.timed else cut,
+            self._until(0.4),
+            self.load.weights,
+            work=0.2 * self.work,
+        )
 
     @cached_property
     def load(self) -> LoadBound:
         """The load bound and its class weights; its linear program is solved once for a problem."""
         known = _loads.get(self.problem)
         if known is None or len(known.weights) != len(self.relaxation.class_size):
-            known = load_bound(self.relaxation, self.end)
+            known = load_bound(self.relaxation, self._until(1.0))
             if known.shares is not None:
                 _loads[self.problem] = known
         return known
@@ -194,19 +201,26 @@ class Analysis:
         """
         if (optional or self.counted) and not self._affordable(name):
             return 0
-        known = self.best()[0]
+        known, r = self.best()[0], self.relaxation
+        # steps of a look at a horizon, about
+        windows = max(4_000_000, 64 * r.compute.size)
+        rounds = 3 * r.num_ops * r.compute.size * (34 + r.compute.shape[1])
         compute: dict[str, Callable[[], int]] = {
             "critical-path": lambda: critical_path_bound(self.relaxation),
             "load": lambda: self.load.value,
             "communication": lambda: communication_bound(self.heads),
             "fork-join": lambda: self._fork_join(known),
             "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
-            "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
-            "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
+            "energy": lambda: energy_bound(
+                self.evidence(known), self._until(0.5), 0.5 * self.work / windows
+            ),
+            "destructive": lambda: destructive_bound(
+                self.evidence(known), self._until(0.3), 0.3 * self.work / rounds
+            ),
             "segments": lambda: max(
                 self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)
             ),
-            "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
+            "front": lambda: front_bound(self.evidence(known), half_way(self.end)),
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))
@@ -214,7 +228,9 @@ class Analysis:
 
     def _fork_join(self, known: int) -> int:
         """Run the bound by forks and joins, which raises heads and tails for those that follow."""
-        value, self.heads, self.delays = fork_join_bound(self.evidence(known), self._until(0.2))
+        value, self.heads, self.delays = fork_join_bound(
+            self.evidence(known), self._until(0.2), 0.1 * self.work
+        )
         return value
 
     def run_segments(self, seconds: float, *, everything: bool) -> int:
@@ -231,8 +247,10 @@ class Analysis:
         return value
 
     def _until(self, share: float) -> float:
-        """End of a share of the time left, in seconds of `time.perf_counter`."""
-        return time.perf_counter() + share * self.seconds_left
+        """End of a share of the time left, in seconds of `time.perf_counter`; infinity where no
+        clock may decide anything.
+        """
+        return time.perf_counter() + share * self.seconds_left if self.timed else math.inf
 
     def _affordable(self, name: str) -> bool:
         """Whether there is time for a bound, by an estimate of its steps."""
@@ -245,7 +263,7 @@ class Analysis:
             "fork-join": 20_000 * r.num_ops,
             "head-tail": min(r.num_ops, 64) * (r.num_ops + cells),
             "energy": 256 * cells,
-            "destructive": 50 * r.num_ops * cells if is_small(r) else 0,
+            "destructive": 50 * r.num_ops * cells if is_small(r) else math.inf,
         }
         seconds = self.pace.idle_seconds if self.idle else min(self.seconds, self.seconds_left)
         return steps.get(name, 0) <= self.pace.work_a_second * seconds

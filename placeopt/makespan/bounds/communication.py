@@ -99,6 +99,7 @@ def heads_tails(
     end: float = math.inf,
     weights: Ints | None = None,
     *,
+    work: float = math.inf,
     uncut_seconds: float = 10.0,
     most_work: int = 400_000_000,
     work_a_second: int = 20_000_000,
@@ -113,6 +114,7 @@ def heads_tails(
     end : when to stop, in seconds of `time.perf_counter`; the ops that are left get the longest
     path only.
     weights : of the classes in the second part; equal ones where None, or too large.
+    work : steps of a direction after which it stops, too; a few nanoseconds each.
     uncut_seconds : the most time that the choice of the window supposes, as where there is no
     limit.
     most_work, work_a_second : ops visited per direction, in all and by the time left, before the
@@ -123,8 +125,8 @@ def heads_tails(
     if window is None:
         limit = int(min(most_work, work_a_second * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    head = _run(relaxation, relaxation.forwards, weights, window, end - 0.5 * left)
-    tail = _run(relaxation, relaxation.backwards, weights, window, end)
+    head = _run(relaxation, relaxation.forwards, weights, window, end - 0.5 * left, work)
+    tail = _run(relaxation, relaxation.backwards, weights, window, end, work)
     return HeadsTails(head, tail, relaxation.compute)
 
 
@@ -138,9 +140,12 @@ def energies(compute: Ints, beside: Ints, weights: Ints) -> Ints:
     where they cannot run. Shape (num_choices, 1 + num_classes, num_ops).
     """
     everywhere = np.vstack([np.ones(len(beside), np.bool_), beside > 0])
-    cost = compute[None, None] * weights[:, None, None]
-    off = (compute < 0) | ~everywhere[:, None]
-    return np.ascontiguousarray(np.where(off[None], INFINITE, cost).min(axis=3))
+    found = np.empty((len(weights), len(everywhere), len(compute)), np.int64)
+    for row, weight in zip(found, weights, strict=True):
+        cost = np.where(compute < 0, INFINITE, compute * weight)
+        for least, here in zip(row, everywhere, strict=True):
+            least[:] = cost[:, here].min(axis=1, initial=INFINITE)
+    return found
 
 
 def _run(
@@ -149,9 +154,10 @@ def _run(
     weights: Ints | None,
     window: int,
     end: float,
+    work: float,
     *,
     energy_work: int = 1_000_000_000,
-    stretch_work: int = 500_000,
+    stretch_work: int = 20_000_000,
 ) -> Ints:
     """Return the heads of one direction, in stretches between which the clock is read.
 
@@ -159,7 +165,7 @@ def _run(
     ----------
     energy_work : of the second part of the proof; for large graphs it is thinned out, then left
     out.
-    stretch_work : ops times window between two looks at the clock.
+    stretch_work : steps between two looks at the clock.
     """
     n = relaxation.num_ops
     costs = relaxation.compute, relaxation.class_size, relaxation.min_compute
@@ -173,11 +179,12 @@ def _run(
     heads = np.full(relaxation.compute.shape, -1, np.int64)
     earliest, ends = np.zeros(n, np.int64), np.zeros(n, np.int64)
     steps = min(24, energy_work // (n * max(1, window)))
-    at, stretch = 0, max(1, stretch_work // min(n, max(1, window)))
-    while at < n and time.perf_counter() < end:
+    at, stretch = 0, 1
+    while at < n and work > 0 and time.perf_counter() < end:
         after = min(n, at + stretch)
-        earliest_starts(graph, heads, earliest, ends, at, after, window, steps)
-        at = after
+        spent = earliest_starts(graph, heads, earliest, ends, at, after, window, steps)
+        at, work = after, work - spent
+        stretch = max(1, min(2 * stretch, stretch * stretch_work // spent))
     earliest_starts(graph, heads, earliest, ends, at, n, 0, 0)
     return heads
 
@@ -470,6 +477,7 @@ def earliest_starts(  # type: ignore[no-untyped-def]
     module text.
 
     `earliest` and `ends` are the earliest start and end of every op before them, on any device.
+    Returns about how many steps that takes, at least 1.
     """
     n, num_classes = graph.compute.shape
     delays, mark = np.zeros((3, n), np.int64), np.empty(n, np.int64)
@@ -479,11 +487,13 @@ def earliest_starts(  # type: ignore[no-untyped-def]
         np.empty(n, np.int64),
         np.empty((JOB_ROWS + 2, n), np.int64),
     )
+    work = np.int64(1)
     for v in range(n):
         mark[v] = -1
     for position in range(begin, end):
         v = graph.order[position]
         count, base = _delays(graph, position, window, ends, mark, ancestors, delays)
+        work += count * num_classes * (10 + steps + num_classes)
         ends[v] = INFINITE
         earliest[v] = INFINITE
         for c in range(num_classes):
@@ -503,9 +513,11 @@ def earliest_starts(  # type: ignore[no-untyped-def]
                     jobs[PICKED, size] = i
                     size += 1
             if size > 0:
+                work += 4 * size * np.int64(np.log2(size + 1)) ** 2  # heaps in a bisection
                 floor = max(
                     floor, _serial_or_paid(graph, c, ancestors, keys, size, heads, delays[0], jobs)
                 )
             heads[v, c] = floor
             earliest[v] = min(earliest[v], floor)
             ends[v] = min(ends[v], floor + graph.compute[v, c])
+    return work

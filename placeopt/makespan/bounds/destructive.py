@@ -21,6 +21,7 @@ resource-constrained project scheduling", European Journal of Operational Resear
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -47,17 +48,19 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
 
 
-def destructive_bound(evidence: Evidence, end: float) -> int:
+def destructive_bound(evidence: Evidence, end: float, tries: float = math.inf) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
-    `time.perf_counter`.
+    `time.perf_counter`, or after so many tries.
     """
     if not is_refutable(evidence.relaxation):
         return evidence.known
-    return search_horizon(
-        lambda horizon: time.perf_counter() < end and refuted(evidence, horizon, end),
-        evidence.known,
-        evidence.limit,
-    )
+
+    def fails(horizon: int) -> bool:
+        nonlocal tries
+        tries -= 1
+        return tries >= 0 and time.perf_counter() < end and refuted(evidence, horizon, end)
+
+    return search_horizon(fails, evidence.known, evidence.limit)
 
 
 def is_refutable(relaxation: Relaxation) -> bool:

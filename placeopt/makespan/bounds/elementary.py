@@ -62,7 +62,7 @@ class LoadBound(NamedTuple):
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     """Return the best load bound and its class weights; the search for weights ends at `end`
-    (`time.perf_counter`).
+    (`time.perf_counter`), or where that is infinity after a fixed amount of work.
     """
     compute, resident = relaxation.items
     possible = (compute >= 0).any(axis=1)
@@ -186,13 +186,19 @@ def _dual_weights(
     return result
 
 
-def _ascent(rows: _Rows, end: float) -> Floats:
-    """Multiplicative-weights ascent on y: raise the weight of the classes that get most load."""
+def _ascent(rows: _Rows, end: float, *, most_cells: int = 100_000_000) -> Floats:
+    """Multiplicative-weights ascent on y: raise the weight of the classes that get most load.
+
+    Parameters
+    ----------
+    most_cells : of the table that are looked at in all where there is no end.
+    """
     compute, count, size = rows.compute, rows.alike, rows.size
     ticks = np.where(compute < 0, np.inf, compute.astype(np.float64))
     y = np.ones(len(size))
     best_y, best = y, -1.0
-    for step in range(200):
+    steps = 200 if math.isfinite(end) else min(200, 1 + most_cells // ticks.size)
+    for step in range(steps):
         if step and time.perf_counter() >= end:
             break
         cost = ticks * y[None, :]
@@ -212,10 +218,10 @@ def _ascent(rows: _Rows, end: float) -> Floats:
 
 
 def _linear_program(
-    rows: _Rows, end: float, *, most_seconds: float = 20.0
+    rows: _Rows, end: float, *, most_seconds: float = 20.0, most_iterations: int = 20_000
 ) -> tuple[Floats, Floats | None, Floats] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) and the shares,
-    None if it fails or takes more than `most_seconds`.
+    None if it fails or takes more than `most_seconds`, or `most_iterations` where there is no end.
     """
     from scipy.sparse import coo_array
 
@@ -252,7 +258,8 @@ def _linear_program(
         cost,
         below=(upper, np.concatenate(limit)),
         equal=(equal, np.ones(num_ops)),
-        seconds=min(most_seconds, end - time.perf_counter()),
+        seconds=min(most_seconds, end - time.perf_counter()) if math.isfinite(end) else None,
+        iterations=None if math.isfinite(end) else most_iterations,
     )
     if solution.status != 0:
         return None

@@ -129,16 +129,20 @@ def _smallest_ends(  # type: ignore[no-untyped-def]
     return best
 
 
-def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
+def energy_bound(evidence: Evidence, end: float = math.inf, tries: float = math.inf) -> int:
     """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of
-    `time.perf_counter`.
+    `time.perf_counter`, or after so many tries.
     """
     known = max(evidence.known, int(evidence.heads.through().max()))
     for choice in weight_choices(evidence.relaxation, evidence.weights):
 
         def refuted(horizon: int, choice: Ints = choice) -> bool:
-            return time.perf_counter() < end and refutes(
-                evidence.relaxation, evidence.heads, choice, horizon
+            nonlocal tries
+            tries -= 1
+            return (
+                tries >= 0
+                and time.perf_counter() < end
+                and refutes(evidence.relaxation, evidence.heads, choice, horizon)
             )
 
         known = search_horizon(refuted, known, evidence.limit)

@@ -4,6 +4,7 @@ With them, what is known of a problem when a stronger bound begins.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,14 +72,21 @@ class Evidence:
         longest = self.relaxation.serial + 1
         return longest if self.upper is None else min(self.upper, longest)
 
-    def heads_with(self, delays: Sequence[Delay]) -> HeadsTails:
-        """Return the heads and tails raised by delays, together with those that are known."""
+    def heads_with(
+        self, delays: Sequence[Delay], end: float = math.inf, work: float = math.inf
+    ) -> HeadsTails:
+        """Return the heads and tails raised by delays, together with those that are known.
+
+        Parameters
+        ----------
+        end, work : as for `heads_tails`.
+        """
         edges = [
             (delay.segment.first, delay.segment.last, delay.ticks)
             for delay in (*self.delays, *delays)
         ]
         longer = with_delays(self.relaxation, edges)
-        return self.heads.raised(heads_tails(longer, weights=self.weights))
+        return self.heads.raised(heads_tails(longer, None, end, self.weights, work=work))
 
 
 @dataclass(frozen=True)

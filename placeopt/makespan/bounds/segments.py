@@ -45,6 +45,7 @@ ops).
 
 from __future__ import annotations
 
+import math
 import time
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -82,15 +83,28 @@ class Spread(NamedTuple):
     ops: tuple[int, ...]
 
 
-def fork_join_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails, list[Delay]]:
-    """Return the bound, at least `known`, with the delays found until `end` and the heads and tails
-    that they give.
+def fork_join_bound(
+    evidence: Evidence, end: float, work: float = math.inf
+) -> tuple[int, HeadsTails, list[Delay]]:
+    """Return the bound, at least `known`, with the delays found and the heads and tails that they
+    give, each until half of the time to `end` has passed.
+
+    Parameters
+    ----------
+    work : for the heads and tails, as for `heads_tails`.
     """
-    delays = [Delay(segment, spread.ticks) for segment, spread in spreads(evidence, end)]
+    found = spreads(evidence, half_way(end))
+    delays = [Delay(segment, spread.ticks) for segment, spread in found]
     if not delays:
         return evidence.known, evidence.heads, []
-    heads = evidence.heads_with(delays)
+    heads = evidence.heads_with(delays, end, work)
     return max(evidence.known, communication_bound(heads)), heads, delays
+
+
+def half_way(end: float) -> float:
+    """Return the middle between now and `end`, in seconds of `time.perf_counter`."""
+    now = time.perf_counter()
+    return now + (end - now) / 2
 
 
 def spreads(
@@ -195,18 +209,18 @@ def _thresholds(rows: Floats, num_devices: int, *, most_levels: int = 24) -> tup
 def segments_bound(
     evidence: Evidence, end: float, solved: dict[tuple[int, ...], int], *, everything: bool
 ) -> tuple[int, HeadsTails]:
-    """Return the bound, at least `known`, and heads and tails with the delays of the segments found
-    until `end`.
+    """Return the bound, at least `known`, and heads and tails with the delays of the segments, each
+    until half of the time to `end` has passed.
 
     Parameters
     ----------
     solved, everything : as for `segment_delays`.
     """
     relaxation, known = evidence.relaxation, evidence.known
-    delays = segment_delays(evidence, end, solved, everything=everything)
+    delays = segment_delays(evidence, half_way(end), solved, everything=everything)
     if not delays:
         return known, evidence.heads
-    heads = evidence.heads_with(delays)
+    heads = evidence.heads_with(delays, end)
     return max(
         known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)
     ), heads
