@@ -80,23 +80,31 @@ def _why(problem: PlacementProblem, op: int) -> str:
     )
 
 
-def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
+def _by_device_set(
+    problem: PlacementProblem, allowed: Flags, *, most_cells: int = 1_000_000_000
+) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried
     once).
+
+    Parameters
+    ----------
+    most_cells : of the table of sets that are looked at in all; of more sets, some are tried.
     """
-    resident = problem.units.bytes
-    mask = np.zeros((len(resident), problem.num_devices), np.bool_)
+    mask = np.zeros((len(problem.units.bytes), problem.num_devices), np.bool_)
     mask[problem.units.unit] = allowed
-    for devices in mask[unique_rows(mask)[0]]:
+    rows, kind = unique_rows(mask)
+    sets, held = mask[rows], np.zeros(len(rows), np.int64)
+    np.add.at(held, kind, problem.units.bytes)
+    for devices in sets[:: 1 + len(sets) * sets.size // most_cells]:
         room = sum(problem.capacity[devices].tolist())
         if room >= UNLIMITED:
             continue
-        inside = ~(mask & ~devices).any(axis=1)
-        need = int(resident[inside].sum())
+        inside = ~(sets & ~devices).any(axis=1)
+        need = int(held[inside].sum())
         if need > room:
             names = ", ".join(problem.device_names[int(d)] for d in np.flatnonzero(devices)[:4])
             return (
-                f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} "
+                f"{int(inside[kind].sum())} ops or groups that can only run on {names} hold {need} "
                 f"resident bytes ({bytes_text(need)}), {bytes_text(need - room)} more than there "
                 f"is; {HELP}"
             )

@@ -169,7 +169,7 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
         free=free,
         pay=pay,
         far=far,
-        beside=here.astype(np.int64) @ members.astype(np.int64),
+        beside=_counts(here, members),
     )
     found.__dict__["allowed"] = allowed
     return found
@@ -232,10 +232,12 @@ def _companions(times: Ints, island: Ints) -> Ints:
     islands.
     """
     kind = unique_columns(times)[1]
-    content = (island[:, None] == island[None, :]) @ (kind[:, None] == np.unique(kind)).astype(
-        np.int64
-    )
-    return unique_rows(content)[1]
+    return unique_rows(_counts(island[:, None] == island, kind[:, None] == np.unique(kind)))[1]
+
+
+def _counts(here: Flags, members: Flags) -> Ints:
+    """Return the product of two masks; in floating point, where it is exact and takes no time."""
+    return (here.astype(np.float64) @ members.astype(np.float64)).astype(np.int64)
 
 
 def _pairs(problem: PlacementProblem, allowed: Flags, island: Ints) -> tuple[Ints, ...]:
@@ -267,22 +269,20 @@ def _edge_costs(
     """
     rows, kind = unique_rows(allowed)
     masks = allowed[rows]
+    pairs, pair = np.unique(kind[source] * len(masks) + kind[target], return_inverse=True)
+    first, second = np.divmod(pairs, len(masks))
     pay, far = (np.full(len(source), INFINITE, np.int64) for _ in range(2))
-    share = np.ones(len(source), np.bool_)
-    pair_kind = kind[source] * len(masks) + kind[target]
     off = ~np.eye(problem.num_devices, dtype=np.bool_), island[:, None] != island
-    for value in np.unique(pair_kind):
-        at = np.flatnonzero(pair_kind == value)
-        first, second = masks[value // len(masks)], masks[value % len(masks)]
-        for costs, between in zip((pay, far), off, strict=True):
-            links = np.unique(problem.link_class[first[:, None] & second[None, :] & between])
-            if links.size:
-                costs[at] = problem.transfer[np.ix_(tensor[at], links)].min(axis=1)
-        both = first & second
-        share[at] = both.any()
-        if both.any():  # the two ops' own weights may not fit together on any device
-            largest = int(problem.capacity[both].max())
-            share[at] &= problem.resident[source[at]] + problem.resident[target[at]] <= largest
+    for costs, between in zip((pay, far), off, strict=True):
+        for link in np.unique(problem.link_class[between]) if len(source) else ():
+            joined = (between & (problem.link_class == link)).astype(np.float32)
+            reached = masks.astype(np.float32) @ joined > 0  # (num_masks, num_devices)
+            usable = (reached[first] & masks[second]).any(axis=1)[pair]
+            costs[usable] = np.minimum(costs[usable], problem.transfer[tensor[usable], link])
+    both = masks[first] & masks[second]
+    # the two ops' own weights may not fit together on any device
+    largest = np.where(both, problem.capacity, -1).max(axis=1)[pair]
+    share = problem.resident[source] + problem.resident[target] <= largest
     group = problem.colocation
     together = (group[source] >= 0) & (group[source] == group[target])
     pay[together] = far[together] = INFINITE
