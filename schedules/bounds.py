@@ -298,11 +298,12 @@ def memory_shortage(problem: PipelineProblem, seconds: float) -> str:
     proved in time.
 
     The memory of a micro-batch is never negative, so if one alone does not fit, none does. At most
-    20 s are spent on the proof that a limit is too small, however many `seconds` are left.
+    20 s by CP-SAT's own clock are spent on the proof that a limit is too small, however many
+    `seconds` are left.
     """
     if not problem.limited.any() or one_fits(problem):
         return ""
-    excess = smallest_excess(problem, min(seconds, 20.0))
+    excess = smallest_excess(problem, seconds)
     if excess is None or excess <= 0:
         return ""
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))
@@ -362,7 +363,7 @@ def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
             terms = [int(problem.memory[i, d]) * comes_before(i, c) for i in changing if i != c]
             model.add(sum(terms) + int(problem.memory[c, d]) <= int(problem.capacity[d]) + excess)
     model.minimize(excess)
-    solver = cp_solver(workers=1, seconds=seconds)
+    solver = cp_solver(workers=1, seconds=seconds, effort=20.0)
     if solve_interruptibly(solver, model) != cp_model.OPTIMAL:
         return None
     return int(solver.value(excess))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.schedules import schedule, schedule_result
+from placeopt.model.cp_sat import cp_solver
+from placeopt.schedules import bounds, schedule, schedule_result
 from placeopt.schedules.bounds import smallest_excess
 from placeopt.schedules.shapes import only_forward
 from placeopt.schedules.sources import problem_from_dict, problem_to_dict
@@ -262,6 +264,20 @@ def test_smallest_memory_agrees_with_every_order():
         for order in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c"))
     )
     assert best == 4
+
+
+def test_a_memory_limit_is_refuted_by_no_clock_where_no_time_is_given(monkeypatch):
+    """Then the proof ends by CP-SAT's own."""
+    asked = {}
+
+    def noted(**limits):
+        asked.update(limits)
+        return cp_solver(**limits)
+
+    monkeypatch.setattr(bounds, "cp_solver", noted)
+    problem = po.load_pipeline("shape:wave?devices=3", memory=1)
+    assert "smallest feasible limit is 2" in bounds.memory_shortage(problem, math.inf)
+    assert (asked["seconds"], asked["effort"]) == (math.inf, 20.0)
 
 
 def test_inference_keeps_the_order_that_left_out_blocks_gave():
