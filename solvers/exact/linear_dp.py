@@ -164,8 +164,8 @@ def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
     np.fill_diagonal(edge, False)
     position = np.full(k, -1, np.int64)
     for rank in range(k):
-        free = [d for d in range(k) if position[d] < 0 and not edge[position < 0, d].any()]
-        position[free[0]] = rank
+        left = position < 0
+        position[np.flatnonzero(left & ~edge[left].any(axis=0))[0]] = rank
     return position
 
 
