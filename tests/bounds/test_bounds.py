@@ -393,3 +393,14 @@ def test_no_clock_decides_what_is_proved_without_time(monkeypatch):
                 found.append(whole.bounds)
         assert found[0] == found[1]
         assert found[0]["communication"] > found[0]["critical-path"]
+
+
+def test_links_of_unlike_ops_are_found_at_once(monkeypatch):
+    """Ops that can run on devices of their own are no hundred questions about links."""
+    rng, count, unique = np.random.default_rng(0), itertools.count(), np.unique
+    compute = np.where(rng.random((200, 8)) < 0.5, -1, 5)
+    compute[:, 0] = 5
+    problem = PlacementProblem.from_edges(compute, [(v, v + 1, 3) for v in range(199)])
+    monkeypatch.setattr(np, "unique", lambda *a, **k: (next(count), unique(*a, **k))[1])
+    relax(problem)
+    assert next(count) < 60
