@@ -31,6 +31,8 @@ def fork_with_twins(rng, classes):
 def most_energy(front, window):
     """Try all devices and all orders, every op as early as it can start."""
     r, best = front.relaxation, 0
+    compute, class_of = r.compute.tolist(), r.class_of.tolist()
+    weights, most = front.weights.tolist(), front.energy.tolist()
     n = r.num_ops
     edges = list(
         zip(
@@ -44,18 +46,18 @@ def most_energy(front, window):
     orders = [
         o for o in permutations(range(n)) if all(o.index(u) < o.index(v) for u, v, _, _ in edges)
     ]
-    for device in product(range(len(r.class_of)), repeat=n):
-        lasts = [int(r.compute[v, r.class_of[d]]) for v, d in enumerate(device)]
+    for device in product(range(len(class_of)), repeat=n):
+        lasts = [compute[v][class_of[d]] for v, d in enumerate(device)]
         for order in orders:
-            free, end, energy = [0] * len(r.class_of), [0] * n, 0
+            free, end, energy = [0] * len(class_of), [0] * n, 0
             for v in order:
                 ready = [
                     end[u] + (f if device[u] == device[v] else p) for u, w, p, f in edges if w == v
                 ]
                 start = max([free[device[v]], *ready])
                 end[v] = free[device[v]] = start + lasts[v]
-                rate = int(front.weights[r.class_of[device[v]]])
-                energy += max(0, min(int(front.energy[v]), rate * (window - start)))
+                rate = weights[class_of[device[v]]]
+                energy += max(0, min(most[v], rate * (window - start)))
             best = max(best, energy)
     return best
 

@@ -77,22 +77,25 @@ def drawn(rng):
 def schedules(problem):
     """Yield (devices, starts, makespan) of every placement and order without idling on purpose."""
     p, n = problem, problem.num_ops
-    edges = list(zip(p.producer.tolist(), p.consumer.tolist(), p.transfer, strict=True))
+    edges = list(zip(p.producer.tolist(), p.consumer.tolist(), p.transfer.tolist(), strict=True))
+    compute, link, group = p.compute.tolist(), p.link_class.tolist(), p.colocation.tolist()
+    orders = [
+        order
+        for order in permutations(range(n))
+        if all(order.index(u) < order.index(v) for u, v, _ in edges)
+    ]
     for device in product(range(p.num_devices), repeat=n):
         used = np.bincount(device, weights=p.resident, minlength=p.num_devices)
         home = {}
         if (
-            any(p.compute[v, d] < 0 for v, d in enumerate(device))
+            any(compute[v][d] < 0 for v, d in enumerate(device))
             or any(
-                g >= 0 and home.setdefault(g, d) != d
-                for g, d in zip(p.colocation.tolist(), device, strict=True)
+                g >= 0 and home.setdefault(g, d) != d for g, d in zip(group, device, strict=True)
             )
             or (used > p.capacity).any()
         ):
             continue
-        for order in permutations(range(n)):
-            if any(order.index(u) > order.index(v) for u, v, _ in edges):
-                continue
+        for order in orders:
             start, idle = [0] * n, [0] * p.num_devices
             for v in order:
                 d = device[v]
@@ -100,9 +103,9 @@ def schedules(problem):
                 for u, w, ticks in edges:
                     if w == v:
                         e = device[u]
-                        paid = 0 if d == e else int(ticks[p.link_class[e, d]])
-                        begin = max(begin, start[u] + int(p.compute[u, e]) + paid)
-                start[v], idle[d] = begin, begin + int(p.compute[v, d])
+                        paid = 0 if d == e else ticks[link[e][d]]
+                        begin = max(begin, start[u] + compute[u][e] + paid)
+                start[v], idle[d] = begin, begin + compute[v][d]
             yield device, start, max(idle)
 
 

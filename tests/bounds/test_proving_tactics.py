@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import period_problems
 import pytest
+from exact_instances import random_layered
 from random_problems import random_problem
 
 import placeopt as po
@@ -21,12 +24,18 @@ from placeopt.solving import bound as bounding
 from placeopt.solving.bound import BoundTracker
 
 
+@cache
+def solved(seed):
+    """Return a small problem and its best solution, proved."""
+    problem = random_problem(np.random.default_rng(seed), max_ops=6)
+    return problem, po.solve(problem, "cp-sat", seconds=60, num_workers=1)
+
+
 @pytest.mark.jit
 @pytest.mark.parametrize("seed", range(6))
 def test_bound_is_the_optimum_of_small_problems(seed):
     """With time, `bound` proves what the exact solver proves, and no more."""
-    problem = random_problem(np.random.default_rng(seed), max_ops=6)
-    best = po.solve(problem, "cp-sat", seconds=60, num_workers=1)
+    problem, best = solved(seed)
     report = po.bound(problem, seconds=20)
     assert best.status in ("optimal", "infeasible")
     assert report.value == (best.value or 0)
@@ -36,12 +45,11 @@ def test_bound_is_the_optimum_of_small_problems(seed):
 
 def test_a_known_value_ends_the_bound():
     """No more is proved than that the known value is the best."""
-    problem = po.load("gen:planted?seed=3", cluster="uniform:3")
-    best = po.solve(problem, seconds=1)
-    tracker = BoundTracker("cp-sat", problem, Budget(1000.0), best.lower_bound)
-    tracker.raise_bound(best.lower_bound, "known")
+    problem = random_problem(np.random.default_rng(1), max_ops=6)
+    tracker = BoundTracker("cp-sat", problem, Budget(1000.0), 7)
+    tracker.raise_bound(7, "known")
     assert tracker.stop()
-    assert tracker.found == {"known": best.lower_bound}
+    assert tracker.found == {"known": 7}
 
 
 def test_nobody_elses_proof_is_taken(monkeypatch):
@@ -63,11 +71,11 @@ def test_each_proof_alone_holds(name, monkeypatch):
 
     alone = tuple(tactic for tactic in PROVERS if tactic.name == name)
     for seed in range(3):
-        problem = random_problem(np.random.default_rng(seed), max_ops=6)
-        best = po.solve(problem, "cp-sat", seconds=60, num_workers=1)
+        problem, best = solved(seed)
         with monkeypatch.context() as patched:
             patched.setattr(makespan_tactics, "PROVERS", alone)
-            report = po.bound(problem, seconds=1.0)
+            patched.setattr(bounding, "LEAST_SECONDS", 0.4)
+            report = po.bound(problem, seconds=0.4)
         if best.value is not None:
             assert report.value <= best.value
 
@@ -151,7 +159,7 @@ def test_bound_of_a_period_is_the_optimum_of_small_problems():
 
 def test_results_keep_their_tactics():
     """What each tactic did is written and read again; what is none is refused."""
-    result = po.solve(po.load("gen:planted", cluster="uniform:3"), "cp-sat", evaluations=60)
+    result = po.solve(random_layered(24, 3, 2), "cp-sat", evaluations=60, num_workers=1)
     assert result.tactics
     data = to_dict(result)
     assert from_dict(data).tactics == result.tactics
