@@ -42,6 +42,10 @@ class Execution:
 
     def __init__(self, case, device, rank, queue):
         self.case, self.device, self.rank, self.queue = case, device, rank, queue
+        self.inputs = [
+            [t for t, readers in enumerate(case.consumers) if v in readers]
+            for v in range(case.num_ops)
+        ]
         self.start, self.end = {}, {}
         self.sent = {}  # (tensor, destination) -> (start, end)
         self.flying = []  # (end, what, channel or device)
@@ -78,8 +82,7 @@ class Execution:
 
     def note_ready(self, now):
         """Note the ops whose inputs are all there."""
-        for v in range(self.case.num_ops):
-            inputs = [t for t, readers in enumerate(self.case.consumers) if v in readers]
+        for v, inputs in enumerate(self.inputs):
             if v not in self.ready_at and all((t, self.device[v]) in self.here for t in inputs):
                 self.ready_at[v] = now
 
@@ -241,6 +244,29 @@ def orders(case):
             yield rank
 
 
+def orders_that_differ(case, device):
+    """Yield the ranks of `orders`, of those by which the ops of every device and the transfers of
+    every channel come in the same order only one: they are executed alike.
+    """
+    sent = [
+        (case.channel[device[u]][d], t, d)
+        for t, u in enumerate(case.producer)
+        for d in sorted({device[v] for v in case.consumers[t]} - {device[u]})
+        if case.channel[device[u]][d] >= 0
+    ]
+    seen = set()
+    for rank in orders(case):
+        first = {
+            (t, d): min(rank[v] for v in case.consumers[t] if device[v] == d) for _, t, d in sent
+        }
+        ops = sorted(range(case.num_ops), key=lambda v, rank=rank: (device[v], rank[v]))
+        transfers = sorted(sent, key=lambda x, first=first: (x[0], first[x[1:]], x))
+        executed = (*ops, *transfers)
+        if executed not in seen:
+            seen.add(executed)
+            yield rank
+
+
 def best_makespan(case):
     """Return the least makespan over all placements, orders and executions; None if nothing is
     feasible.
@@ -248,7 +274,7 @@ def best_makespan(case):
     best = None
     for device in placements(case):
         values = [makespan(case, device, [0] * case.num_ops, "fifo")]
-        for rank in orders(case):
+        for rank in orders_that_differ(case, device):
             values += [
                 makespan(case, device, rank, "priority"),
                 makespan(case, device, rank, "planned"),

@@ -65,15 +65,32 @@ def valid(blocks, capacity, period, starts):
     return True
 
 
+def rows_from(blocks, firsts, ticks):
+    """Yield the starts of a micro-batch before `ticks` in which every block waits long enough, the
+    first one at one of `firsts`.
+    """
+
+    def grow(row):
+        if len(row) == len(blocks):
+            yield row
+            return
+        ready = [row[a] + blocks[a][1] + lag for a, lag in blocks[len(row)][3]]
+        for start in range(max(ready, default=0), ticks) if row else firsts:
+            yield from grow((*row, start))
+
+    return grow(())
+
+
 def least_period(blocks, capacity, size):
     """Return the least period of `size` micro-batches: starts up to the length of one after the
     other; None up to there.
     """
     serial = sum(span + max((lag for _, lag in after), default=0) for _, span, _, after in blocks)
     for period in range(1, size * serial + 1):
-        for row in product(range(serial + period), repeat=len(blocks) * size - 1):
-            starts = [(0, *row)[j * len(blocks) : (j + 1) * len(blocks)] for j in range(size)]
-            if valid(blocks, capacity, period, starts):
+        ticks = serial + period
+        others = [list(rows_from(blocks, range(ticks), ticks)) for _ in range(size - 1)]
+        for row in rows_from(blocks, (0,), ticks):
+            if any(valid(blocks, capacity, period, (row, *rest)) for rest in product(*others)):
                 return period
     return None
 
