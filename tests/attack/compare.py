@@ -122,7 +122,7 @@ def bounds(case, problem, best, seconds):
     return found
 
 
-def solver_answer(case, problem, best, name, seed):
+def solver_answer(case, problem, best, name, seed, evaluations=60):
     """Run one solver and compare all it says."""
     from placeopt.solving.options import declared_options
     from placeopt.solving.registry import solver_class
@@ -135,7 +135,7 @@ def solver_answer(case, problem, best, name, seed):
             problem,
             name,
             seconds=2.0,
-            evaluations=60 if spec.search else None,
+            evaluations=evaluations if spec.search else None,
             seed=seed,
             **options,
         )

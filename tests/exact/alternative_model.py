@@ -10,7 +10,7 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 
-def optimal_makespan(problem, seconds=10.0):
+def optimal_makespan(problem, effort=0.6):
     """Return (lower, upper) bounds on the optimum in ticks, equal if proved; None if no placement
     exists.
     """
@@ -93,7 +93,7 @@ def optimal_makespan(problem, seconds=10.0):
     m.minimize(total)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.max_deterministic_time = effort
     outcome = solver.solve(m)
     if outcome == cp_model.INFEASIBLE:
         return None
