@@ -135,21 +135,13 @@ def oracle(data):
     problem = data["problem"]
     nodes, edges, limit = problem["nodes"], problem["edges"], problem["usage_limit"]
     found = {}
+    last = max(end for _, end in nodes["intervals"])
+    live = [
+        [v for v, (start, end) in enumerate(nodes["intervals"]) if start <= t < end]
+        for t in range(last)
+    ]
     for choice in itertools.product(*(range(len(row)) for row in nodes["costs"])):
-        last = max(end for _, end in nodes["intervals"])
-        peak = max(
-            (
-                sum(
-                    row[x]
-                    for row, x, (start, end) in zip(
-                        nodes["usages"], choice, nodes["intervals"], strict=True
-                    )
-                    if start <= t < end
-                )
-                for t in range(last)
-            ),
-            default=0,
-        )
+        peak = max((sum(nodes["usages"][v][choice[v]] for v in some) for some in live), default=0)
         if peak > limit:
             continue
         cost = sum(row[x] for row, x in zip(nodes["costs"], choice, strict=True))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,13 +26,19 @@ from placeopt.sharding.reduction import (
 )
 
 
-def problems(count):
-    """Yield small problems, half of them with many followers and forbidden pairs, and their
+@cache
+def drawn(seed):
+    """Return a small problem, every other one with many followers and forbidden pairs, and its
     feasible choices.
     """
+    problem, data = draw(seed) if seed % 2 else draw_linked(seed)
+    return problem, oracle(data)
+
+
+def problems(count):
+    """Yield small problems that have a solution, and their feasible choices."""
     for seed in range(count):
-        problem, data = draw(seed) if seed % 2 else draw_linked(seed)
-        feasible = oracle(data)
+        problem, feasible = drawn(seed)
         if feasible:
             yield problem, feasible
 

@@ -75,6 +75,7 @@ def enumerate_splits(problem):
         if all(bits >> u & 1 or not bits >> v & 1 for u, v in edges)
     ]
 
+    @cache
     def stage(held, r):
         if sum(int(base.resident[v]) for v in held) > base.capacity[0]:
             return float("inf")
