@@ -68,7 +68,7 @@ def test_a_search_that_does_not_come_back_is_left_behind():
     and proofs neither.
     """
     problem, solver = problem_of(LARGE // 100), Stuck()
-    result = run(problem, solver, Budget(seconds=3.0))
+    result = run(problem, solver, Budget(seconds=2.0))
     assert (result.value, result.stop_reason, result.status) == (
         3 * problem.num_ops,
         "time",
@@ -84,7 +84,7 @@ def test_a_search_that_does_not_come_back_is_left_behind():
 def test_what_a_part_has_found_is_kept():
     """The search inside another one is left behind with it, and its incumbent counts."""
     problem, part = problem_of(LARGE // 100), Stuck()
-    result = run(problem, Whole(part), Budget(seconds=3.0))
+    result = run(problem, Whole(part), Budget(seconds=2.0))
     part.release.set()
     assert result.value == 3 * problem.num_ops
 

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -23,7 +20,9 @@ from contract_problems import other_problems
 import placeopt.model.objective as objectives
 import placeopt.solvers
 import placeopt.solving.run as run_module
+from placeopt.cli import main
 from placeopt.cli.comparison import chosen_solvers
+from placeopt.model import threads
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasibleProblemError, InputError, SolverError
 from placeopt.model.objective import Finished, objective_of
@@ -1076,7 +1075,7 @@ class Boaster(po.SearchSolver):
         "raise SystemExit(0)",
     ],
 )
-def test_the_command_line_believes_no_more(tmp_path, end):
+def test_the_command_line_believes_no_more(tmp_path, monkeypatch, capsys, end):
     """A plug-in that an entry point names, run by `placeopt solve --solver`: its lies are shown as
     claims.
     """
@@ -1085,35 +1084,15 @@ def test_the_command_line_believes_no_more(tmp_path, end):
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: boast\nVersion: 1.0\n")
     (site / "entry_points.txt").write_text("[placeopt.solvers]\nboaster = boastsolver:Boaster\n")
     (site.parent / "boastsolver.py").write_text(PLUG_IN % end)
-    path = os.pathsep.join(
-        [
-            str(site.parent),
-            str(Path(run_module.__file__).parents[2]),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    )
-    command = [
-        "solve",
-        "gen:fork-join",
-        "--cluster",
-        "uniform:2",
-        "--solver",
-        "boaster",
-        "--seconds",
-        "2",
-        "--json",
-    ]
-    ran = subprocess.run(
-        [sys.executable, "-m", "placeopt", *command],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert "Traceback" not in ran.stderr, ran.stderr
-    told = json.loads(ran.stdout)
+    monkeypatch.syspath_prepend(str(site.parent))
+    monkeypatch.delitem(sys.modules, "boastsolver", raising=False)
+    monkeypatch.setattr(threads, "_left_behind", [])  # by other tests: the process would end
+    command = "solve gen:fork-join --cluster uniform:2 --solver boaster --seconds 2 --json"
+    with pytest.raises(SystemExit):
+        main(command.split())
+    ran = capsys.readouterr()
+    assert "Traceback" not in ran.err, ran.err
+    told = json.loads(ran.out)
     assert (told["status"], told["bound_method"]) == ("feasible", "fork-join")
     assert told["lower_bound"] < told["value"]
     assert told["stop_reason"] != "proved"

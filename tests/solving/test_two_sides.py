@@ -62,7 +62,7 @@ def test_sides_tell_each_other_what_is_better(problem):
 
 def test_the_proof_ends_with_the_search(problem):
     """No thread is left when the search is over, and each tactic says what it did."""
-    result = po.solve(problem, "portfolio", seconds=4)
+    result = po.solve(problem, "portfolio", seconds=2)
     assert not side_threads()
     assert {use.side for use in result.tactics} >= {"value", "bound"}
     assert all(use.turns > 0 and use.seconds >= 0 for use in result.tactics)
@@ -103,7 +103,7 @@ def test_the_trace_shows_both_sides(problem):
     """Incumbents fall and bounds rise, each with the moment at which a part of the search found
     it.
     """
-    result = po.solve(problem, "portfolio", seconds=3)
+    result = po.solve(problem, "portfolio", seconds=2)
     values = [point.incumbent for point in result.trace if point.incumbent is not None]
     bounds = [point.lower_bound for point in result.trace]
     seconds = [point.seconds for point in result.trace]
@@ -115,7 +115,7 @@ def test_the_trace_shows_both_sides(problem):
 
 def test_windows_go_on_from_what_the_other_side_found(problem):
     """A better placement that comes in between is where the next window is freed."""
-    best = po.solve(problem, "portfolio", seconds=3)
+    best = po.solve(problem, "portfolio", seconds=1)
     tracker, other = tracker_of(problem, seconds=20.0), Tracker("other", problem, Budget(20.0))
     tracker.exchange = Exchange()
     search = WindowSearch(
@@ -146,7 +146,7 @@ def test_a_class_derived_from_ours_still_solves(ours, problem):
         pass
 
     result = Derived(tactics="annealing" if ours is Portfolio else "probe").solve(
-        problem, Budget(3.0), seed=1
+        problem, Budget(1.5), seed=1
     )
     assert result.value is not None
     assert 0 < result.lower_bound <= result.value
