@@ -168,7 +168,7 @@ event.register("numba:compile", Listener())
 """A part of the programs below that keeps every function that numba compiles."""
 
 CHILD = f"""
-import json, sys
+import json, os, sys
 import placeopt as po
 from placeopt.model.result import Budget
 from placeopt.model.objective import objective_of
@@ -181,7 +181,8 @@ solver = make_solver(name, problem.problem_kind)
 ensure(kernels_of(objective_of(problem), [solver], bounds=True))
 {LISTENER}
 run(problem, solver, Budget(2.0), bound=True)
-print(json.dumps([function.__qualname__ for function in compiled]))
+print(json.dumps([function.__qualname__ for function in compiled]), flush=True)
+os._exit(0)  # taking numba and CP-SAT down takes most of a second
 """
 
 
@@ -285,7 +286,7 @@ def test_a_process_that_nobody_listens_to_ends():
 
 
 FIRST_RUN = f"""
-import json, sys
+import json, os, sys
 import placeopt as po
 from placeopt.cli.comparison import SolverComparison, compare
 from placeopt.cli.solve import first_table
@@ -319,7 +320,8 @@ def meanwhile(comparison):
 compare(comparison, solvers, budget, seed=0, initial=None, bound_seconds=0.5, announce=lambda stage: None, on_progress=None,
         keep=lambda result: None, meanwhile=meanwhile)
 results = [[result.solver, result.value, result.message] for result in comparison.results]
-print(json.dumps([[function.__module__ for function in compiled], shown, comparison.note, results]))
+print(json.dumps([[function.__module__ for function in compiled], shown, comparison.note, results]), flush=True)
+os._exit(0)
 """
 
 
