@@ -207,12 +207,14 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
     deeds = ["good", "kill", "exit", "hang", "raise", "good", "full", "interrupt", "good"]
-    study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
+    if backend != "loky":  # there each has a process of its own, which takes a second to start
+        deeds = [*WORDS, "good"]
+    study = study_of_deeds(tmp_path, deeds, hard_timeout=5)
     summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
     rows = {
         row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()
     }
-    assert (summary.done, summary.failed) == (3, 6)
+    assert (summary.done, summary.failed) == (deeds.count("good"), 6)
     for seed, deed in enumerate(deeds):
         if deed == "good":
             assert rows[seed]["value"]
@@ -491,16 +493,18 @@ assert store.unsaved == []
 
 
 @pytest.mark.jit
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
-    """400 cells, killed with SIGKILL at random moments and resumed: 400 distinct results, equal
+@pytest.mark.parametrize(
+    ("kills", "cells"), [(2, 200), pytest.param(10, 400, marks=pytest.mark.slow)]
+)
+def test_killed_grid_resumes_to_the_same_results(tmp_path, kills, cells):
+    """Killed with SIGKILL at random moments and resumed: every cell has one result, of equal
     values.
     """
-    text = """
+    text = f"""
         name = "grid"
-        instances = ["gen:layered?layers=4&width=3&seed={0..19}"]
+        instances = ["gen:layered?layers=4&width=3&seed={{0..9}}"]
         clusters = ["uniform:2"]
-        seeds = {count = 20}
+        seeds = {{count = {cells // 10}}}
         evaluations = 3
         [[solvers]]
         name = "random"
@@ -508,7 +512,7 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
     study = study_of(tmp_path, text)
     run_study(study, tmp_path / "whole", jobs=2, backend="threading")
     expected = outcomes(tmp_path / "whole/grid/runs.jsonl")
-    assert len(expected) == 400
+    assert len(expected) == cells
     command = [
         sys.executable,
         "-m",
@@ -542,7 +546,7 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
         command, check=True, timeout=240, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
     rows = list(read_rows(store))
-    assert len({row["key"] for row in rows}) == len(rows) == 400
+    assert len({row["key"] for row in rows}) == len(rows) == cells
     assert outcomes(store) == expected
 
 

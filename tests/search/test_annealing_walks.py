@@ -203,11 +203,11 @@ def test_empty_proposals_cost_nothing_and_walks_end():
 
 
 def test_few_slow_cycles_find_what_many_short_ones_do_not():
-    """Three million steps on a sharded Llama layer on 8 devices: in cycles of 150 steps an op they
-    end above 287 million ticks.
+    """A million steps on a sharded Llama layer on 8 devices: in more than ten cycles they end above
+    286 million ticks.
     """
     problem = load("gen:llama-layer", "uniform:8")
     solver = make_solver("annealing", walks=1, start="random")
-    result = solver.solve(problem, Budget(evaluations=3_000_000), seed=1)
+    result = solver.solve(problem, Budget(evaluations=1_000_000), seed=0)
     assert result.objective is not None
     assert result.objective <= 285_500_000
