@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -133,17 +134,29 @@ def test_a_plug_in_that_lies_is_found_out():
     assert result.status == "feasible"
 
 
+@cache
+def found_before():
+    """Return problems with schedules to begin with, of patterns of one micro-batch and of three."""
+    problem = po.load_pipeline("shape:V?devices=4&memory=4", micro_batches=4)
+    tight = problem.with_capacity(3)
+    three = schedule(tight, size=3, num_workers=1, latency_seconds=0.2)
+    return (problem, schedule(problem, num_workers=1)), (tight, three)
+
+
+@cache
+def known_k():
+    """Return a problem of shape K with its best schedule."""
+    problem = po.load_pipeline("shape:K?devices=4&memory=3", micro_batches=4)
+    return problem, schedule(problem, num_workers=1, latency_seconds=0.2)
+
+
 @pytest.mark.parametrize("solver", ["repetend", "tessel", "time-optimal", "1f1b", "gpipe"])
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
     """Whatever is found in whatever time, the result has at most the period of the schedule that it
     began with.
     """
-    problem = po.load_pipeline("shape:V?devices=4&memory=4", micro_batches=4)
-    best = schedule(problem, num_workers=1)
-    tight = problem.with_capacity(3)
-    three = schedule(tight, size=3, num_workers=1)
-    for case, initial in ((problem, best), (tight, three)):
+    for case, initial in found_before():
         result = po.solve(case, solver, initial=initial, seconds=seconds)
         assert result.value <= initial.period
         assert objective_of(case).judge(case, result.solution) == []
@@ -160,8 +173,7 @@ def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
 )
 def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pytest.MonkeyPatch):
     """Wherever CP-SAT is interrupted, what was known is judged and returned."""
-    problem = po.load_pipeline("shape:K?devices=4&memory=3", micro_batches=4)
-    best = schedule(problem, num_workers=1)
+    problem, best = known_k()
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

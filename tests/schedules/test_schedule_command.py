@@ -377,6 +377,7 @@ def test_picture_frames_one_repetition_on_every_device(memory: int, size: int):
         size=size,
         micro_batches=12,
         num_workers=1,
+        latency_seconds=0.2,
     )
     axes = draw_pipeline(found).axes[0]
     cells, frames = (
@@ -407,7 +408,7 @@ def test_a_picture_of_32_micro_batches_is_legible():
     """
     backend = pytest.importorskip("matplotlib.backends.backend_agg")
     problem = po.load_pipeline("shape:V?devices=4&memory=400&split=1")
-    figure = draw_pipeline(schedule(problem, micro_batches=32, num_workers=1))
+    figure = draw_pipeline(schedule(problem, micro_batches=32, num_workers=1, latency_seconds=0.2))
     gantt, memory = figure.axes[:2]
     cells = [patch for patch in gantt.patches if patch.get_gid() == "cell"]
     assert len(cells) == 32 * 12 == len([text for text in gantt.texts if text.get_text().isdigit()])

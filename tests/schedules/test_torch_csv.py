@@ -47,7 +47,7 @@ def test_refuses_what_the_runtime_cannot_run(source: str, reason: str):
     """Forward-only schedules, blocks on several ranks and several chains are refused with the
     reason.
     """
-    found = schedule(po.load_pipeline(source), micro_batches=4)
+    found = schedule(po.load_pipeline(source), micro_batches=4, latency_seconds=0)
     with pytest.raises(po.InputError, match=reason):
         torch_rows(found)
 

@@ -87,7 +87,7 @@ def test_blocking_takes_longest(name):
     problem = po.load_pipeline(
         f"shape:{name}?devices=4&forward=4&backward=12&tensor=4&lag=1", micro_batches=12
     )
-    made = schedule(problem, seconds=10)
+    made = schedule(problem, seconds=3)
     spans = [executed(made, mode).makespan for mode in ("lag", "channel", "blocking")]
     assert spans[0] <= made.makespan
     assert spans == sorted(spans)
@@ -100,7 +100,7 @@ def test_blocking_takes_longest(name):
             if lag
         )
         # A search that knows of it does no worse than the order that was found without.
-        assert schedule(there, seconds=10, initial=executed(made, "blocking")).makespan <= spans[2]
+        assert schedule(there, seconds=1, initial=executed(made, "blocking")).makespan <= spans[2]
 
 
 def test_nothing_moves_without_lags():
