@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import permutations, product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +85,14 @@ def placements(problem: PlacementProblem) -> Iterator[tuple[int, ...]]:
     return product(range(problem.num_devices), repeat=problem.num_ops)
 
 
+@lru_cache(8)
+def plain(problem: PlacementProblem) -> SimpleNamespace:
+    """What the definitions below read, as lists."""
+    names = ("compute", "resident", "capacity", "colocation", "backward", "io_class")
+    return SimpleNamespace(**{name: getattr(problem, name).tolist() for name in names})
+
+
+@lru_cache(8)
 def tensors(problem: PlacementProblem) -> list[tuple[int, list[int], list[int]]]:
     """(producer, consumers, ticks on each device) of every tensor."""
     found = []
@@ -97,13 +107,14 @@ def oracle_period(problem: PlacementProblem, device: tuple[int, ...]) -> int | N
     """Period by the definition, None where a constraint is broken."""
     if not fits(problem, device) or not contiguous(problem, device):
         return None
+    p = plain(problem)
     loads = {"forward": [0] * problem.num_devices, "backward": [0] * problem.num_devices}
     for d in range(problem.num_devices):
         held = {v for v in range(problem.num_ops) if device[v] == d}
         for v in held:
-            loads["backward" if problem.backward[v] else "forward"][d] += int(problem.compute[v, d])
+            loads["backward" if p.backward[v] else "forward"][d] += p.compute[v][d]
         for producer, consumers, ticks in tensors(problem):
-            part = loads["backward" if problem.backward[producer] else "forward"]
+            part = loads["backward" if p.backward[producer] else "forward"]
             if producer not in held and held & set(consumers):
                 part[d] += ticks[d]
             if producer in held and set(consumers) - held:
@@ -115,15 +126,15 @@ def oracle_period(problem: PlacementProblem, device: tuple[int, ...]) -> int | N
 
 def fits(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
     """Compatibility, colocation and memory."""
-    n = problem.num_ops
+    p, n = plain(problem), problem.num_ops
     for v in range(n):
-        if problem.compute[v, device[v]] < 0:
+        if p.compute[v][device[v]] < 0:
             return False
         for w in range(v):
-            if problem.colocation[v] == problem.colocation[w] >= 0 and device[v] != device[w]:
+            if p.colocation[v] == p.colocation[w] >= 0 and device[v] != device[w]:
                 return False
     return all(
-        sum(int(problem.resident[v]) for v in range(n) if device[v] == d) <= problem.capacity[d]
+        sum(p.resident[v] for v in range(n) if device[v] == d) <= p.capacity[d]
         for d in range(problem.num_devices)
     )
 
@@ -134,19 +145,37 @@ def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
     """
     if problem.contiguity == "none":
         return True
-    backward, colocation = problem.backward, problem.colocation
-    edges = {(u, v) for u, consumers, _ in tensors(problem) for v in consumers}
-    forward = {(u, v) for u, v in edges if not backward[u] and not backward[v]}
     if problem.contiguity == "convex":
-        reach = set(forward)
-        for _ in range(problem.num_ops):
-            reach |= {(a, d) for a, b in reach for c, d in forward if b == c}
-        return not any(
-            (a, b) in reach and (b, c) in reach and device[a] == device[c] != device[b]
-            for a in range(problem.num_ops)
-            for b in range(problem.num_ops)
-            for c in range(problem.num_ops)
-        )
+        return not any(device[a] == device[c] != device[b] for a, b, c in ways(problem))
+    return any(
+        all(order[device[u]] <= order[device[v]] for u, v in in_order(problem))
+        for order in permutations(range(problem.num_devices))
+    )
+
+
+def forward_edges(problem: PlacementProblem) -> set[tuple[int, int]]:
+    """Edges between forward ops."""
+    backward = plain(problem).backward
+    edges = {(u, v) for u, consumers, _ in tensors(problem) for v in consumers}
+    return {(u, v) for u, v in edges if not backward[u] and not backward[v]}
+
+
+@lru_cache(8)
+def ways(problem: PlacementProblem) -> list[tuple[int, int, int]]:
+    """(first op, one between, last op) of every path of forward ops."""
+    forward = forward_edges(problem)
+    reach = set(forward)
+    for _ in range(problem.num_ops):
+        reach |= {(a, d) for a, b in reach for c, d in forward if b == c}
+    return [(a, b, c) for a, b in reach for other, c in reach if b == other]
+
+
+@lru_cache(8)
+def in_order(problem: PlacementProblem) -> set[tuple[int, int]]:
+    """Pairs of ops whose devices a chain has in this order: forward edges, and turned those of
+    backward ops without a forward op that are tied to none.
+    """
+    backward, colocation = plain(problem).backward, plain(problem).colocation
 
     def orphan(v: int) -> bool:
         group = colocation[v]
@@ -155,13 +184,10 @@ def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
             for w in range(problem.num_ops)
         )
 
-    mirrored = {
+    edges = {(u, v) for u, consumers, _ in tensors(problem) for v in consumers}
+    return forward_edges(problem) | {
         (v, u) for u, v in edges if backward[u] and backward[v] and (orphan(u) or orphan(v))
     }
-    return any(
-        all(order[device[u]] <= order[device[v]] for u, v in forward | mirrored)
-        for order in permutations(range(problem.num_devices))
-    )
 
 
 def best_period(problem: PlacementProblem) -> int | None:
@@ -182,33 +208,30 @@ def oracle_latency(
     """
     if not fits(problem, device):
         return None
+    p = plain(problem)
     unit = [
-        ("slot", device[v], slot[v]) if problem.io_class[device[v]] >= 0 else ("op", v, 0)
+        ("slot", device[v], slot[v]) if p.io_class[device[v]] >= 0 else ("op", v, 0)
         for v in range(problem.num_ops)
     ]
+    before, lasts = {}, {}
+    for u in set(unit):
+        held = {v for v in range(problem.num_ops) if unit[v] == u}
+        d = device[min(held)]
+        lasts[u] = sum(p.compute[v][d] for v in held)
+        before[u] = set()
+        for producer, consumers, ticks in tensors(problem):
+            if producer not in held and held & set(consumers):
+                before[u].add(unit[producer])
+                lasts[u] += ticks[d] if u[0] == "slot" else 0
+            if producer in held and set(consumers) - held:
+                lasts[u] += ticks[d] if u[0] == "slot" else 0
+        if u[0] == "slot":
+            before[u] |= {w for w in unit if w[0] == "slot" and w[1] == u[1] and w[2] < u[2]}
     ends: dict[tuple[str, int, int], int] = {}
-    while len(ends) < len(set(unit)):
-        progress = False
-        for u in sorted(set(unit) - set(ends)):
-            held = {v for v in range(problem.num_ops) if unit[v] == u}
-            before = {
-                unit[p]
-                for p, consumers, _ in tensors(problem)
-                if p not in held and held & set(consumers)
-            }
-            if u[0] == "slot":
-                before |= {w for w in set(unit) if w[0] == "slot" and w[1] == u[1] and w[2] < u[2]}
-            if not before <= set(ends):
-                continue
-            d = device[min(held)]
-            lasts = sum(int(problem.compute[v, d]) for v in held)
-            for producer, consumers, ticks in tensors(problem):
-                if u[0] == "slot" and producer not in held and held & set(consumers):
-                    lasts += ticks[d]
-                if u[0] == "slot" and producer in held and set(consumers) - held:
-                    lasts += ticks[d]
-            ends[u] = max((ends[w] for w in before), default=0) + lasts
-            progress = True
-        if not progress:
+    while len(ends) < len(before):
+        ready = [u for u in before if u not in ends and before[u] <= ends.keys()]
+        if not ready:
             return None
+        for u in ready:
+            ends[u] = max((ends[w] for w in before[u]), default=0) + lasts[u]
     return max(ends.values())

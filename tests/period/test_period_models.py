@@ -89,11 +89,14 @@ def test_bounds_of_known_instance(data):
 
 
 def best_latency(problem):
-    """Smallest latency of all placements and slots, None if there is none."""
+    """Smallest latency of all placements and slots, which only accelerators have; None if there is
+    none.
+    """
+    slots = np.where(problem.io_class >= 0, problem.slots, 1).tolist()
     values = [
         value
         for device in problems.placements(problem)
-        for slot in product(range(problem.slots), repeat=problem.num_ops)
+        for slot in product(*(range(slots[d]) for d in device))
         if (value := problems.oracle_latency(problem, device, slot)) is not None
     ]
     return min(values, default=None)
