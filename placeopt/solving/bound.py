@@ -50,8 +50,8 @@ def bound(
     if prover is None or methods is not None or seconds < LEAST_SECONDS:
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))
-    quick = objective.bounds(problem, 0.0, upper=upper)
     tracker = BoundTracker(prover.name, problem, Budget(seconds), upper)
+    quick = objective.bounds(problem, 0.0, upper=upper)
     tracker.found = dict(quick.bounds)
     if not quick.infeasible:
         tracker.raise_bound(quick.value, quick.method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.io.serialize import from_dict, to_dict
+from placeopt.makespan.objective import Makespan
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.result import Budget
 from placeopt.period.bounds.prices import PriceBound
@@ -50,6 +52,20 @@ def test_a_known_value_ends_the_bound():
     tracker.raise_bound(7, "known")
     assert tracker.stop()
     assert tracker.found == {"known": 7}
+
+
+def test_the_quick_bounds_are_part_of_the_time(monkeypatch):
+    """On large graphs they take seconds: what proves begins with what they leave."""
+    begun, asked, quick = [], [], Makespan.bounds
+
+    def noted(*given, **more):
+        asked.append(time.perf_counter())
+        return quick(*given, **more)
+
+    monkeypatch.setattr(Makespan, "bounds", noted)
+    monkeypatch.setattr(CpSat, "prove", lambda *given: begun.append(given[-1].started))
+    po.bound(random_problem(np.random.default_rng(1), max_ops=6), seconds=1.0)
+    assert begun < asked
 
 
 def test_nobody_elses_proof_is_taken(monkeypatch):
