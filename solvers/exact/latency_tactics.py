@@ -473,8 +473,10 @@ def offer_slots(
     device: Ints | None,
     slot: Ints | None = None,
 ) -> None:
-    """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible."""
-    if device is None:
+    """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible; nothing
+    once no evaluation is left.
+    """
+    if device is None or not tracker.evaluations_left:
         return
     problem = tracker.problem
     value = int(latency_batch(problem, device[None, :], None if slot is None else slot[None, :])[0])

@@ -8,6 +8,7 @@ import pytest
 
 import placeopt as po
 from placeopt.model.errors import InfeasibleProblemError, InputError
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact import latency_tactics
@@ -140,3 +141,11 @@ def test_a_chunk_is_short_on_large_graphs():
     size = problem.num_ops + problem.num_edges
     assert latency_tactics._Walk(tracker, *parts, work=50 * size).moves == 51
     assert latency_tactics._Walk(tracker, *parts).moves == 300 * 5 * 2
+
+
+def test_starts_on_each_device_keep_to_the_evaluations():
+    """Every device alone is one start, and counts."""
+    problem = PlacementProblem.from_edges(
+        [[v + d + 1 for d in range(6)] for v in range(4)], [(0, 1, 1)], objective="latency"
+    )
+    assert po.solve(problem, "cp-sat", evaluations=2, seed=0, num_workers=1).evaluations <= 2
