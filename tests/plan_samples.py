@@ -5,7 +5,7 @@ search or price.
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 from math import ceil
 
 import numpy as np
@@ -94,20 +94,31 @@ def _stage_ticks(problem, pairs, stage, t, d, flight):
     return best
 
 
+def _choices(degrees, count, devices):
+    """Yield every choice of replicas and their tensor degree, by index, for `count` stages that has
+    enough devices.
+    """
+    if count == 0:
+        yield ()
+        return
+    for d, width, t in degrees:
+        if d * width <= devices:
+            for rest in _choices(degrees, count - 1, devices - d * width):
+                yield ((d, t), *rest)
+
+
 def best_sample_time(problem):
     """Return the least time per sample of all plans, None if none fits."""
     pairs = list(zip(problem.source.tolist(), problem.target.tolist(), strict=True))
     degrees = [
-        (d, t)
+        (d, width, t)
         for d in range(1, problem.devices + 1)
         if problem.samples % d == 0
-        for t in range(len(problem.tensor_degrees))
+        for t, width in enumerate(problem.tensor_degrees)
     ]
     best, known = None, {}
     for stages in _ordered_partitions(problem):
-        for chosen in product(degrees, repeat=len(stages)):
-            if sum(d * problem.tensor_degrees[t] for d, t in chosen) > problem.devices:
-                continue
+        for chosen in _choices(degrees, len(stages), problem.devices):
             if sum(d for d, _ in chosen) > problem.samples:
                 continue
             value = 0

@@ -19,6 +19,8 @@ def run(problem, device, rank=None, queue="fifo"):
         for t in range(m)
     ]
     producer = [int(u) for u in problem.producer]
+    compute, transfer = problem.compute.tolist(), problem.transfer.tolist()
+    channel, link = problem.channel.tolist(), problem.link_class.tolist()
     inputs = [[t for t in range(m) if v in consumers[t]] for v in range(n)]
     outputs = [[t for t in range(m) if producer[t] == u] for u in range(n)]
 
@@ -46,14 +48,14 @@ def run(problem, device, rank=None, queue="fifo"):
     lanes = {}
     for t in range(m):
         for d in destinations(t):
-            c = int(problem.channel[device[producer[t]], d])
+            c = channel[device[producer[t]]][d]
             if c >= 0:
                 lanes.setdefault(c, []).append((t, d))
     for lane in lanes.values():
         lane.sort(key=lambda x: transfer_key(x[0], x[1], 0))
 
     def duration(tensor, d):
-        return int(problem.transfer[tensor, problem.link_class[device[producer[tensor]], d]])
+        return transfer[tensor][link[device[producer[tensor]]][d]]
 
     def update_ready(time):
         for v in range(n):
@@ -76,7 +78,7 @@ def run(problem, device, rank=None, queue="fifo"):
                     for t in outputs[u]:
                         available[t, d] = time
                         for target in destinations(t):
-                            c = int(problem.channel[d, target])
+                            c = channel[d][target]
                             if c < 0:
                                 flying[t, target] = (time, time + duration(t, target))
                             else:
@@ -125,7 +127,7 @@ def run(problem, device, rank=None, queue="fifo"):
                     continue
                 u = min(ready, key=lambda v: (ready_time[v] if queue == "fifo" else rank[v], v))
             start[u] = time
-            finish[u] = time + int(problem.compute[u, d])
+            finish[u] = time + compute[u][d]
             running[d] = u
             instant |= finish[u] == time
         if instant:
