@@ -68,7 +68,7 @@ class Pace:
 
     cheap_work: int = 4_000_000
     work_a_second: int = 40_000_000
-    steps_a_second: int = 250_000_000
+    steps_a_second: int = 150_000_000
     idle_seconds: float = 0.1
     idle_end: float = 5.0
 
