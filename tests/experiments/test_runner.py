@@ -321,6 +321,9 @@ def test_a_cell_takes_along_what_this_process_has_registered(tmp_path, monkeypat
     class Weight(PlainObjective):
         name, kind, default_solver = "weight", "placement", "first"
 
+        def judge(self, problem, solution, queue=None):
+            return []
+
         def finish(self, problem, solution, queue=None):
             return Finished(int(solution.device.sum()), "", ())
 
@@ -371,6 +374,7 @@ def test_a_package_of_a_solver_may_bring_its_objective(tmp_path, bad_solvers, mo
         "from placeopt.model.objective import PlainObjective, register_objective\n"
         "class Weight(PlainObjective):\n"
         "    name, kind, default_solver = 'weight', 'placement', 'weigh'\n"
+        "    def judge(self, problem, solution, queue=None): ...\n"
         "    def finish(self, problem, solution, queue=None): ...\n"
         "register_objective(Weight())\n"
         "class Weigh:\n"

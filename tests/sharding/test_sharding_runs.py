@@ -180,7 +180,9 @@ def test_what_cannot_be_written_is_one_line(capsys, tmp_path, words, expected):
 
 
 def test_writing_into_what_others_read_is_refused():
-    """A call in place is run where its operand is its own, and refused where a view shares it."""
+    """A call in place is run where its operand is its own, and refused where a view shares it; where
+    that is read again, the program is read without writes.
+    """
     torch = pytest.importorskip("torch")
     from placeopt.exports.sharded import dtensor_program_file
     from placeopt.instances.clusters import make_cluster
@@ -192,6 +194,10 @@ def test_writing_into_what_others_read_is_refused():
             return (x + 1).relu_() * 2
 
     class Shared(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1)[0].relu_() * 2
+
+    class ReadAgain(torch.nn.Module):
         def forward(self, x):
             y = x + 1
             y[0].relu_()
@@ -206,5 +212,6 @@ def test_writing_into_what_others_read_is_refused():
         return dtensor_program_file([], model, whole, program)
 
     assert "relu_" in text(Own())
+    assert "relu_" not in text(ReadAgain())
     with pytest.raises(InputError, match=r"relu_.* writes into"):
         text(Shared())
