@@ -66,7 +66,7 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     """
     prepare([cell])  # what a fresh worker imports, compiles and loads is not the solver's time
     started = time.monotonic()
-    note = _note(cell, started, running)
+    note = _note(cell, running)
     guard = guard and threading.current_thread() is threading.main_thread()
     with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
         try:
@@ -86,12 +86,12 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
     return row
 
 
-def _note(cell: Cell, started: float, running: str | None) -> Path | None:
+def _note(cell: Cell, running: str | None) -> Path | None:
     """Write down in the folder of running cells that this process has started one."""
     if running is None:
         return None
     note = Path(running) / str(os.getpid())
-    note.write_text(json.dumps({"key": cell.key, "started": started}))
+    note.write_text(json.dumps({"key": cell.key, "started": time.time()}))
     return note
 
 

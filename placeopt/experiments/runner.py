@@ -405,7 +405,8 @@ def _suspects(running: Path, waiting: dict[str, Cell]) -> list[tuple[Cell, float
         except (OSError, ValueError):
             continue
         if data["key"] in waiting:
-            found.append((waiting[data["key"]], time.monotonic() - data["started"]))
+            age = time.time() - data["started"]  # of a process of another machine, perhaps
+            found.append((waiting[data["key"]], max(0.0, age)))
     return found
 
 
