@@ -93,14 +93,19 @@ def _balance(facts: PortfolioFacts, tracker: Tracker[Placement]) -> None:
             offer(problem, tracker, placement)
 
 
-def dealt(relaxation: Relaxation, shares: Floats) -> Ints:
+def dealt(relaxation: Relaxation, shares: Floats, *, least: float = 1e-6) -> Ints:
     """Return a device of each item, of a class that has a share of it: the one on which it ends
     first, those of a single class before the others, longer ones before shorter ones.
+
+    Parameters
+    ----------
+    least : of a share; smaller ones are the rounding of the linear program.
     """
+    has = shares > least
     ticks = relaxation.items[0][:, relaxation.class_of].astype(np.float64)
-    ticks[(shares <= 1e-6)[:, relaxation.class_of]] = np.inf
+    ticks[~has[:, relaxation.class_of]] = np.inf
     home, load = np.empty(len(shares), np.int64), np.zeros(ticks.shape[1])
-    for item in np.lexsort((-ticks.min(axis=1), (shares > 1e-6).sum(axis=1))).tolist():
+    for item in np.lexsort((-ticks.min(axis=1), has.sum(axis=1))).tolist():
         home[item] = (load + ticks[item]).argmin()
         load[home[item]] += ticks[item, home[item]]
     return home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.model.placement_objective import PlacementObjective, check_static
+from placeopt.model.placement_objective import PlacementObjective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,13 +29,7 @@ class Latency(PlacementObjective):
     bounded = "the latency"
     bound_methods = ("path", "load", "flow")
     ends_at_upper = True
-
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid, as for others; refuses a limit on the peak, which it has
-        none of.
-        """
-        check_static(problem)
-        return super().impossible(problem)
+    peaks = False
 
     def evaluate_batch(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.errors import InputError
 from placeopt.model.feasibility import infeasible_reason
@@ -13,14 +13,24 @@ if TYPE_CHECKING:
 
 
 class PlacementObjective(Objective):
-    """What objectives of a placement share: the constraints, and ticks as the unit."""
+    """What objectives of a placement share: the constraints, and ticks as the unit.
+
+    Attributes
+    ----------
+    peaks : whether a run has a peak of bytes, so that there may be a limit on it.
+    """
 
     __slots__ = ()
 
     kind = "placement"
+    peaks: ClassVar[bool] = True
 
     def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid, "" unless a simple reason proves it."""
+        """Why no placement can be valid, "" unless a simple reason proves it; a limit on a peak
+        that there is none of is refused.
+        """
+        if not self.peaks:
+            check_static(problem)
         return infeasible_reason(problem)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.model.placement_objective import PlacementObjective, check_static
+from placeopt.model.placement_objective import PlacementObjective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,17 +31,11 @@ class Period(PlacementObjective):
     bounded = "the period"
     bound_methods = ("load", "op", "pigeonhole", "area", "columns")
     ends_at_upper = True
+    peaks = False
 
     def default_for(self, problem: PlacementProblem) -> str:
         """Return what can prove the best placement: a chain is the best of its kind only."""
         return self.default_solver if problem.contiguity == "chain" else self.prover
-
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid, as for others; refuses a limit on the peak, which it has
-        none of.
-        """
-        check_static(problem)
-        return super().impossible(problem)
 
     def evaluate_batch(
         self,
