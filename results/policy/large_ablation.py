@@ -24,7 +24,7 @@ from placeopt.solving.registry import make_solver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SEEDS = 4
+SEEDS = 20
 ANNEALING = "annealing, from edge zeroing"
 
 
