@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.runtime.numpy_ops import BINARY, KERNELS, UNARY
+from placeopt.runtime.array_ops import BINARY, KERNELS, UNARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ import numpy as np
 
 from placeopt.model.arrays import place_in
 from placeopt.model.cluster import Cluster, Device, Link
+from placeopt.runtime.array_ops import constant
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
-from placeopt.runtime.numpy_ops import constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

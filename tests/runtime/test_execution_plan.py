@@ -8,9 +8,9 @@ import pytest
 from placeopt.instances.sources import load_graph
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
+from placeopt.runtime.array_ops import KERNELS, constant
 from placeopt.runtime.execution_plan import Constant, make_plan
 from placeopt.runtime.measurement import check_close
-from placeopt.runtime.numpy_ops import KERNELS, constant
 from placeopt.runtime.serial_runtime import execute, result_tensors
 
 FFNN = "gen:ffnn?batch=24&inputs=16&hidden=32&outputs=16&layers=2"

@@ -1,4 +1,4 @@
-"""Numpy kernels: what an op of a graph really does when it is executed.
+"""Kernels: what an op of a graph really does when it is executed, on numpy arrays or torch tensors.
 
 A kernel takes the options of its step and its operands in order, and returns one array, or a list
 where the op has several outputs. Kernels are deterministic: the same operands give the same bits on
@@ -8,8 +8,10 @@ every worker, so that a distributed run can be compared with a serial one.
 from __future__ import annotations
 
 import math
+import operator
+import sys
 import zlib
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +19,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
+    Array = Any  # an array, or a tensor: torch is optional, also for type checkers
     Options = Mapping[str, Any]
 
 STREAM_BYTES = 4 << 20
@@ -30,6 +30,12 @@ MASKED = -1e9
 number."""
 
 EPSILON = 1e-6
+
+
+def library(x: Array) -> Any:
+    """Return torch for a tensor, else numpy: both know what is called here by the same names."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(x, torch.Tensor) else np
 
 
 def constant(name: str, shape: Sequence[int], dtype: str, scale: float) -> Array:
@@ -50,7 +56,7 @@ def constant(name: str, shape: Sequence[int], dtype: str, scale: float) -> Array
 
 
 def _linear(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
-    out = np.matmul(x, weights)
+    out = x @ weights
     if bias:
         out += bias[0]
     return out
@@ -60,10 +66,8 @@ def _scores(o: Options, query: Array, key: Array) -> Array:
     """Scores of every head: (length, heads * width) x (keys, heads * width) -> (heads, length,
     keys).
     """
-    heads = o["heads"]
-    q = query.reshape(query.shape[0], heads, -1).transpose(1, 0, 2)
-    k = key.reshape(key.shape[0], heads, -1).transpose(1, 2, 0)
-    return np.matmul(q, k)
+    q, k = (x.reshape(len(x), o["heads"], -1).swapaxes(0, 1) for x in (query, key))
+    return q @ k.swapaxes(1, 2)
 
 
 def _mix(o: Options, weight: Array, value: Array) -> Array:
@@ -71,8 +75,8 @@ def _mix(o: Options, weight: Array, value: Array) -> Array:
     * width).
     """
     heads, length, _ = weight.shape
-    v = value.reshape(value.shape[0], heads, -1).transpose(1, 0, 2)
-    return np.ascontiguousarray(np.matmul(weight, v).transpose(1, 0, 2)).reshape(length, -1)
+    v = value.reshape(len(value), heads, -1).swapaxes(0, 1)
+    return (weight @ v).swapaxes(0, 1).reshape(length, -1)
 
 
 def _windows(
@@ -127,39 +131,38 @@ def _pool(o: Options, x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    out = np.negative(np.abs(x))
-    np.exp(out, out=out)
-    return np.where(x >= 0, 1, out) / (1 + out)
+    out = library(x).exp(-abs(x))
+    return library(x).where(x >= 0, 1, out) / (1 + out)
 
 
-def _gelu(x: Array) -> Array:
-    return x * _sigmoid(x.dtype.type(1.702) * x)
+def _exp(x: Array) -> Array:
+    return library(x).exp(x.clip(max=60))
 
 
 UNARY: dict[str, Callable[[Array], Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
+    "relu": lambda x: x.clip(0),
     "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "gelu": _gelu,
+    "tanh": lambda x: library(x).tanh(x),
+    "gelu": lambda x: x * _sigmoid(1.702 * x),
     "silu": lambda x: x * _sigmoid(x),
-    "exp": lambda x: np.exp(np.minimum(x, 60)),
-    "sqrt": lambda x: np.sqrt(np.abs(x)),
-    "rsqrt": lambda x: 1 / np.sqrt(np.abs(x) + x.dtype.type(EPSILON)),
-    "square": np.square,
-    "neg": np.negative,
-    "abs": np.abs,
+    "exp": _exp,
+    "sqrt": lambda x: abs(x) ** 0.5,
+    "rsqrt": lambda x: 1 / (abs(x) + EPSILON) ** 0.5,
+    "square": lambda x: x * x,
+    "neg": operator.neg,
+    "abs": abs,
     "pow": lambda x: x * x * x,
-    "mul_constant": lambda x: x * x.dtype.type(0.125),
-    "copy": np.copy,
+    "mul_constant": lambda x: x * 0.125,
+    "copy": lambda x: library(x).asarray(x, copy=True),
 }
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": lambda x, y: x / (y + np.where(y < 0, -x.dtype.type(1e-30), x.dtype.type(1e-30))),
-    "maximum": np.maximum,
-    "scale": np.multiply,
-    "bias_add": np.add,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": lambda x, y: x / library(y).copysign(abs(y) + 1e-30, y),
+    "maximum": lambda x, y: library(x).maximum(x, y),
+    "scale": operator.mul,
+    "bias_add": operator.add,
 }
 
 
@@ -169,54 +172,41 @@ def _mask(o: Options, x: Array) -> Array:
     """
     queries, keys = x.shape[-2:]
     later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + o["first"]
-    return np.where(later, x.dtype.type(MASKED), x * x.dtype.type(o["factor"]))
+    hidden = library(x).asarray(later, device=x.device)
+    return library(x).where(hidden, MASKED, x * o["factor"])
 
 
 def _rotate(o: Options, x: Array) -> Array:
     """Multiply pairs of features, as complex numbers, by the rotation of their row's position."""
     pairs = x.shape[1] // 2
-    position = np.arange(x.shape[0]) + o["first"]
+    position = np.arange(len(x)) + o["first"]
     angle = position[:, None] * 10000.0 ** (-np.arange(pairs)[None, :] / pairs)
-    complex_type = np.complex64 if x.dtype == np.float32 else np.complex128
-    rotated = np.ascontiguousarray(x).view(complex_type) * np.exp(1j * angle).astype(complex_type)
-    return rotated.view(x.dtype)
+    cos, sin = (
+        library(x).asarray(turn(angle), dtype=x.dtype, device=x.device) for turn in (np.cos, np.sin)
+    )
+    real, imaginary = x[:, ::2], x[:, 1::2]
+    rotated = real * cos - imaginary * sin, real * sin + imaginary * cos
+    return library(x).stack(rotated, axis=-1).reshape(x.shape)
 
 
 # --- reductions and joins
 # -------------------------------------------------------------------------------
 
 
-def _sum(o: Options, *parts: Array) -> Array:
-    out = parts[0].copy() if len(parts) == 1 else parts[0] + parts[1]
-    for part in parts[2:]:
-        out += part
-    return out
-
-
-def _maximum(o: Options, *parts: Array) -> Array:
-    out = parts[0].copy()
-    for part in parts[1:]:
-        np.maximum(out, part, out=out)
-    return out
-
-
-def _over_rows(o: Options, x: Array) -> Array:
-    function = o["function"]
-    if function == "max":
-        return x.max(axis=-1, keepdims=True)
-    if function == "mean":
-        return x.mean(axis=-1, keepdims=True, dtype=x.dtype)
-    if function == "square":  # mean of squares
-        return np.einsum("...i,...i->...", x, x)[..., None] / x.dtype.type(x.shape[-1])
-    if function == "exp":
-        return np.exp(np.minimum(x, 60)).sum(axis=-1, keepdims=True)
-    return x.sum(axis=-1, keepdims=True)
+OVER_ROWS: dict[str, Callable[[Array], Array]] = {
+    "max": lambda x: library(x).amax(x, axis=-1, keepdims=True),
+    "mean": lambda x: x.mean(axis=-1, keepdims=True),
+    "square": lambda x: library(x).einsum("...i,...i->...", x, x)[..., None] / x.shape[-1],
+    "exp": lambda x: _exp(x).sum(axis=-1, keepdims=True),
+    "sum": lambda x: x.sum(axis=-1, keepdims=True),
+}
+"""One number of every row; "square" is the mean of its squares."""
 
 
 def _softmax(o: Options, x: Array, *total: Array) -> Array:
     if total:  # the sum of the exponentials of the whole row is given
-        return np.exp(np.minimum(x, 60)) / total[0]
-    out = np.exp(x - x.max(axis=-1, keepdims=True))
+        return _exp(x) / total[0]
+    out = library(x).exp(x - OVER_ROWS["max"](x))
     out /= out.sum(axis=-1, keepdims=True)
     return out
 
@@ -225,25 +215,23 @@ def _rms_norm(o: Options, x: Array, *total: Array) -> Array:
     """Divide by the root of the mean square; `total` is the sum of the mean squares of `parts`
     blocks of a row.
     """
-    mean = total[0] / x.dtype.type(o["parts"]) if total else _over_rows({"function": "square"}, x)
-    return x / np.sqrt(mean + x.dtype.type(EPSILON))
+    mean = total[0] / o["parts"] if total else OVER_ROWS["square"](x)
+    return x / library(x).sqrt(mean + EPSILON)
 
 
 def _layer_norm(o: Options, x: Array) -> Array:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt(_over_rows({"function": "square"}, centred) + x.dtype.type(EPSILON))
+    return _rms_norm(o, x - x.mean(axis=-1, keepdims=True))
 
 
 def _regrid(o: Options, *parts: Array) -> Array:
     """Cut one block out of the old blocks that it overlaps, `down` x `across` of them."""
-    across = o["across"]
-    lines = [np.concatenate(parts[i : i + across], axis=1) for i in range(0, len(parts), across)]
-    whole = np.concatenate(lines, axis=0) if len(lines) > 1 else lines[0]
-    height, width = o["shape"]
-    top, left = o["offset"]
-    block = whole[top : top + height, left : left + width]
-    missing = (height - block.shape[0], width - block.shape[1])
-    return np.pad(block, ((0, missing[0]), (0, missing[1]))) if any(missing) else np.array(block)
+    xp, across = library(parts[0]), o["across"]
+    (height, width), (top, left) = o["shape"], o["offset"]
+    lines = [xp.concatenate(parts[i : i + across], axis=1) for i in range(0, len(parts), across)]
+    block = xp.concatenate(lines, axis=0)[top : top + height, left : left + width]
+    out = xp.zeros((height, width), dtype=block.dtype, device=block.device)
+    out[: block.shape[0], : block.shape[1]] = block
+    return out
 
 
 def _embedding(o: Options, table: Array, *tokens: Array) -> Array:
@@ -305,31 +293,34 @@ def _buffers() -> tuple[Array, Array, Array, Array, Array]:
 
 
 KERNELS: dict[str, Callable[..., Array | list[Array]]] = {
-    "matmul": lambda o, x, y: np.matmul(x, y.swapaxes(-1, -2) if o.get("transpose") else y),
+    "matmul": lambda o, x, y: x @ (y.swapaxes(-1, -2) if o.get("transpose") else y),
     "linear": _linear,
     "scores": _scores,
     "mix": _mix,
     "conv": _conv,
     "pool": _pool,
-    "global_pool": lambda o, x: x.mean(axis=(2, 3), dtype=x.dtype).reshape(o["shape"]),
+    "global_pool": lambda o, x: x.mean(axis=(2, 3)).reshape(o["shape"]),
     "unary": lambda o, x: UNARY[o["function"]](x),
     "binary": lambda o, x, y: BINARY[o["function"]](x, y),
-    "rearrange": lambda o, x: x.reshape(o["shape"]).copy(),
+    "rearrange": lambda o, x: UNARY["copy"](x.reshape(o["shape"])),
     "variable": lambda o, x: x,
     "batch_norm": lambda o, x, scale, shift: x * scale + shift,
-    "exp_shifted": lambda o, x, top: np.exp(x - top),
+    "exp_shifted": lambda o, x, top: library(x).exp(x - top),
     "mask": _mask,
     "rotate": _rotate,
-    "sum": _sum,
-    "maximum": _maximum,
-    "over_rows": _over_rows,
+    "sum": lambda o, *parts: reduce(operator.add, parts),
+    "maximum": lambda o, *parts: reduce(BINARY["maximum"], parts),
+    "over_rows": lambda o, x: OVER_ROWS[o["function"]](x),
     "softmax": _softmax,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
-    "concat": lambda o, *parts: np.concatenate(parts, axis=o["axis"]),
+    "concat": lambda o, *parts: library(parts[0]).concatenate(parts, axis=o["axis"]),
     "split": lambda o, x: [part.copy() for part in np.split(x, o["cuts"], axis=o["axis"])],
     "regrid": _regrid,
     "embedding": _embedding,
     "calibrated": _calibrated,
 }
 """Every kernel by name."""
+
+ON_HOST = ("pool", "split", "calibrated")
+"""Kernels that numpy alone computes; of "conv", too, torch has another one."""
