@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -167,9 +166,6 @@ def _tables(text: str) -> list[Table]:
     """
     separator, head = header_of(text)[1], _before_header(text)
     text = "\n" * len(text[:head].splitlines()) + text[head:]
-    plain = _plain_tables(text, separator)
-    if plain:
-        return plain
     tables: list[Table] = [([], [])]
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     blanks = " " in text or "\t" in text
@@ -196,34 +192,6 @@ def _add_row(table: Table, line: int, row: list[str]) -> None:
         )
     lines.append(line)
     rows.append(row)
-
-
-def _plain_tables(text: str, separator: str) -> list[Table] | None:
-    """Split a file without quotes and blanks, whose rows are one line each; None where anything is
-    unusual.
-    """
-    if any(mark in text for mark in '" \t\r'):
-        return None
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator))
-    except csv.Error:
-        return None
-    gaps = [number for number, row in enumerate(rows) if not row]
-    tables: list[Table] = []
-    for begin, end in itertools.pairwise([-1, *gaps, len(rows)]):
-        table = rows[begin + 1 : end]
-        if table and not _is_plain(table):
-            return None
-        if table:
-            tables.append((list(range(begin + 2, end + 1)), table))
-    return tables
-
-
-def _is_plain(table: list[list[str]]) -> bool:
-    """Whether every row begins with a cell and is as wide as the header, whose cells differ."""
-    distinct = {cell.lower() for cell in table[0]}
-    even = set(map(len, table)) == {len(distinct)}
-    return even and all(row[0] for row in table)
 
 
 def write(graph: OpGraph) -> str:

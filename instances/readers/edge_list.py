@@ -10,15 +10,12 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placeopt.instances.readers.draft import Draft, all_ticks, ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 from placeopt.model.graph import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
@@ -94,10 +91,10 @@ def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
     """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is
     anything else.
     """
-    columns = _columns(text)
-    if columns is None or not 2 <= len(columns) <= 3:
+    rows = [line.split() for line in text.splitlines()]
+    if {len(row) for row in rows} not in ({2}, {3}):
         return False
-    sources, targets, *weights = columns
+    sources, targets, *weights = zip(*rows, strict=True)
     amounts = all_ticks(weights[0]) if weights else [0] * len(sources)
     if amounts is None:
         return False
@@ -106,33 +103,6 @@ def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
     names = list(dict.fromkeys(itertools.chain.from_iterable(zip(sources, targets, strict=True))))
     draft.ops(names, range(len(names)), {"*": [default] * len(names)})
     return True
-
-
-def _columns(text: str) -> list[Sequence[str]] | None:
-    """Return the columns of a text whose lines all have as many cells, with spaces between; None of
-    another one.
-    """
-    width = _width(text)
-    if width:
-        cells = text.split()
-        return [cells[column::width] for column in range(width)]
-    rows = [line.split() for line in text.splitlines()]
-    return list(zip(*rows, strict=True)) if len(set(map(len, rows))) == 1 else None
-
-
-def _width(text: str) -> int:
-    """Return the cells per line of a text with one space between cells and no other, else 0; such
-    lines are split all at once, which takes a fifth of the time.
-    """
-    codes = np.frombuffer(text.encode(), dtype=np.uint8)
-    gap = np.flatnonzero(codes <= 32)
-    kind = codes[gap]
-    width = int(np.argmax(kind == 10)) + 1 if len(gap) else 0
-    if not width or len(kind) % width or gap[0] == 0 or not text.endswith("\n"):
-        return 0
-    turns = kind.reshape(-1, width)
-    even = (turns[:, :-1] == 32).all() and (turns[:, -1] == 10).all() and (np.diff(gap) > 1).all()
-    return width if even and text.isascii() else 0
 
 
 def parse_line(line: str, number: int) -> list[str]:
