@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,11 +66,10 @@ def _graph(
         _check_options(source.name, options)
         graph = source
     elif is_torch_source(source):
-        from placeopt.instances.readers.torch_export import from_exported, from_torch
+        from placeopt.instances.readers import from_torch, options_of
 
         model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
-        known = inspect.signature(from_exported).parameters.keys() - {"program"}
-        _check_options(PREFIX.rstrip(":"), options, sorted({*known, "dynamic_shapes"}))
+        _check_options(PREFIX.rstrip(":"), options, sorted(options_of(from_torch)))
         graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
     elif str(source).startswith("gen:"):
         from placeopt.instances.generators import generate

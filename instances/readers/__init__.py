@@ -284,12 +284,16 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def options_of(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the options of a reader; `**names` stands for those of `Names`."""
+    """Return the options of a reader; `**names` and `**reading` stand for those of `Names` and
+    `Reading`.
+    """
     from placeopt.instances.readers.attributes import Names
+    from placeopt.instances.readers.ir_graph import Reading
 
     found = dict(inspect.signature(read).parameters)
-    if "names" in found:
-        found |= inspect.signature(Names).parameters
+    for key, shared in (("names", Names), ("reading", Reading)):
+        if key in found:
+            found |= inspect.signature(shared).parameters
     return {key: item for key, item in found.items() if item.kind is item.KEYWORD_ONLY}
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ import numpy as np
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.model_ir import Cost, agree
 from placeopt.model.arrays import MAX_SUM, by_key
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, OpGraph
 
@@ -68,48 +69,57 @@ POINTWISE = frozenset({"elementwise", "nary", "sigmoid"})
 weight."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Options of all readers of models.
+
+    Attributes
+    ----------
+    fuse : merge batch norms and their remnants, and additions of a bias, into the op before.
+    fold : remove shape arithmetic, identity and dropout ops.
+    shared : "colocate" keeps a weight matrix that several ops use once, with the first, and all of
+    them on its device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always
+    copied.
+    trip_count : turns of every loop whose number of turns the file does not tell; without it such
+    an op is costed for one turn and flagged in `OpGraph.unshaped`.
+    """
+
+    fuse: bool = True
+    fold: bool = True
+    shared: str = "colocate"
+    trip_count: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("option shared", self.shared, ("colocate", "copy"))
+        object.__setattr__(self, "trip_count", op_costs.check_turns(self.trip_count))
+
+
 def finish(
     model: Model,
-    *,
-    fuse: bool,
-    fold: bool,
-    shared: str,
+    how: Reading,
     is_identity: Callable[[Node], bool] = lambda n: n.rule == "identity",
+    *,
     free_views: bool = False,
 ) -> OpGraph:
-    """Check the shapes of a translated model, run the passes over it and turn it into a graph; see
-    `to_graph`.
-    """
-    check_shapes(model)
-    propagate_constants(model)
-    if fold:
-        fold_identities(model, is_identity)
-        drop_dead(model)
-    if fuse:
-        fuse_affine(model)
-    return to_graph(model, shared=shared, free_views=free_views)
-
-
-def to_graph(model: Model, *, shared: str, free_views: bool) -> OpGraph:
-    """Turn a model whose constants are propagated into an OpGraph.
+    """Check the shapes of a translated model, run the passes over it and turn it into a graph.
 
     Parameters
     ----------
-    shared : "colocate": a weight matrix that several ops use is kept once, with the first, and all
-    of them share
-        a device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always
-        copied.
     free_views : ops that only look at their source in another way (a framework's views) take no
-    time at all, not even a
-        launch, and stay on its device.
+    time at all, not even a launch, and stay on its device.
     """
-    if shared not in ("colocate", "copy"):
-        raise InputError(f"option shared: expected colocate or copy, received '{shared}'")
+    check_shapes(model)
+    propagate_constants(model)
+    if how.fold:
+        fold_identities(model, is_identity)
+        drop_dead(model)
+    if how.fuse:
+        fuse_affine(model)
     if not model.nodes:
         raise InputError("the model has no op that depends on an input")
     costs, unshaped = _costs(model)
     views = [free_views and node.rule == "view" for node in model.nodes]
-    resident, parameters, colocation = _weights(model, views, tie=shared == "colocate")
+    resident, parameters, colocation = _weights(model, views, tie=how.shared == "colocate")
     tensors, shapes = _tensors(model)
     _refuse_overflow(model, costs, resident, parameters, tensors)
     return OpGraph.from_tensors(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.ir_graph import Reading, finish
 from placeopt.instances.readers.model_ir import Cost, Model, Node, Value, stored_cost
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, did_you_mean
@@ -74,11 +74,8 @@ def read(
     path: Path,
     *,
     dims: Mapping[str, int] | str = "",
-    fuse: bool = True,
-    fold: bool = True,
-    shared: str = "colocate",
-    trip_count: int | None = None,
     max_bytes: int,
+    **reading: Any,
 ) -> OpGraph:
     """Read an ONNX model.
 
@@ -88,13 +85,7 @@ def read(
     name is
         called "INPUT:AXIS". Symbolic dimensions without a value count as 1, and ops that have them
         are flagged in `OpGraph.unshaped`.
-    fuse : merge batch norms and their remnants, and additions of a bias, into the op before.
-    fold : remove shape arithmetic, identity and dropout ops.
-    shared : "colocate" keeps a weight matrix used by several ops once and colocates them, "copy"
-    copies it.
-    trip_count : turns of every Loop or Scan whose number of turns the file does not tell; without
-    it such an op is costed
-        for one turn and flagged in `OpGraph.unshaped`.
+    reading : see `Reading`.
 
     Raises
     ------
@@ -102,14 +93,15 @@ def read(
         If the file is truncated or damaged, a value is undefined or made twice, or a dimension is
         unknown.
     """
+    how = Reading(**reading)
     proto = load_model(path, max_bytes=max_bytes)
     _fix_dims(proto, parse_dims(dims))
     proto = _inline(proto)
     _separate(proto.graph, _own_names(proto.graph), {})
     found = infer(proto)
-    found.turns = op_costs.check_turns(trip_count)
-    model = _translate(proto, found, path.stem.removeprefix("light_"), fold)
-    return finish(model, fuse=fuse, fold=fold, shared=shared, is_identity=_is_identity)
+    found.turns = how.trip_count
+    model = _translate(proto, found, path.stem.removeprefix("light_"), how.fold)
+    return finish(model, how, _is_identity)
 
 
 def symbolic_dims(path: Path) -> dict[str, int]:

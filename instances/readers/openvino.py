@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
-from placeopt.instances.readers.ir_graph import finish, propagate_constants
+from placeopt.instances.readers.ir_graph import Reading, finish, propagate_constants
 from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 def read(
     path: Path,
     *,
-    fuse: bool = True,
-    fold: bool = True,
-    shared: str = "colocate",
-    trip_count: int | None = None,
     max_bytes: int,
+    **reading: Any,
 ) -> OpGraph:
     """Read an IR; options as for ONNX models.
 
@@ -46,14 +43,14 @@ def read(
         If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is
         not there.
     """
-    root = parse_xml(path, "net", max_bytes=max_bytes)
-    model = _translate(root, root.get("name") or path.stem, op_costs.check_turns(trip_count))
+    how, root = Reading(**reading), parse_xml(path, "net", max_bytes=max_bytes)
+    model = _translate(root, root.get("name") or path.stem, how.trip_count)
     model.sort()
-    for node in model.nodes if fold else ():
+    for node in model.nodes if how.fold else ():
         if node.rule == "shape" and model.values[node.inputs[0]].known:
             for name in node.outputs:
                 model.values[name].make_constant()
-    return finish(model, fuse=fuse, fold=fold, shared=shared)
+    return finish(model, how)
 
 
 def _translate(net: ET.Element, name: str, turns: int | None) -> Model:

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers import op_costs
+from placeopt.instances.readers.ir_graph import Reading
 from placeopt.instances.readers.model_ir import Model, Node, Value
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
 from placeopt.instances.readers.torch_ops import (
@@ -42,24 +42,22 @@ DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 def read(
     path: Path,
     *,
-    fuse: bool = True,
-    fold: bool = True,
-    shared: str = "colocate",
-    trip_count: int | None = None,
     max_bytes: int,
+    **reading: Any,
 ) -> OpGraph:
     """Read the program of an archive; options as for ONNX models."""
-    program = parse_json(_program(path, max_bytes), "program of the archive")
+    how, program = (
+        Reading(**reading),
+        parse_json(_program(path, max_bytes), "program of the archive"),
+    )
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
-        model = _translate(
-            graph, signature["input_specs"], path.stem, op_costs.check_turns(trip_count)
-        )
+        model = _translate(graph, signature["input_specs"], path.stem, how.trip_count)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(
             f"not the JSON of an exported program: {type(error).__name__} {one_line(str(error))}"
         ) from error
-    return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
+    return finish_exported(model, how)
 
 
 def _program(path: Path, max_bytes: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.ir_graph import Reading, finish
 from placeopt.instances.readers.model_ir import Model, Value
 from placeopt.instances.readers.torch_ops import (
     Ref,
@@ -77,29 +77,31 @@ def from_torch(
         example_inputs = (
             tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
         )
-    try:
-        with quiet_export():
-            program = torch.export.export(
-                module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes
-            )
-    except Exception as error:
-        reason = one_line(export_reason(str(error)), 200)
-        raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error
+    program = exported(module, example_inputs, kwargs, dynamic_shapes)
     return from_exported(program, name=name or type(module).__name__, **reading)
+
+
+def exported(
+    module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any = None
+) -> Any:
+    """Export a module with torch.export."""
+    import torch
+
+    with refusing(f"torch.export cannot export {type(module).__name__}"):
+        return torch.export.export(
+            module, inputs, kwargs=kwargs or None, dynamic_shapes=dynamic_shapes
+        )
 
 
 def from_exported(
     program: Any,
     *,
     name: str = "module",
-    fuse: bool = True,
-    fold: bool = True,
-    shared: str = "colocate",
-    trip_count: int | None = None,
+    **reading: Any,
 ) -> OpGraph:
     """Read a torch.export.ExportedProgram."""
-    model = _translate(functional(program), name, op_costs.check_turns(trip_count))
-    return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
+    how = Reading(**reading)
+    return finish_exported(_translate(functional(program), name, how.trip_count), how)
 
 
 def functional(program: Any) -> Any:
@@ -116,7 +118,7 @@ def functional(program: Any) -> Any:
         return program.run_decompositions({})
 
 
-def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
+def finish_exported(model: Model, how: Reading) -> OpGraph:
     """Sort and finish the model of an exported program; what is known before the run is
     constant.
     """
@@ -125,7 +127,7 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
         if node.rule == "fill":  # arange, zeros, ...
             for key in node.outputs:
                 model.values[key].make_constant()
-    return finish(model, fuse=fuse, fold=fold, shared=shared, free_views=True)
+    return finish(model, how, free_views=True)
 
 
 def _translate(program: Any, name: str, turns: int | None) -> Model:
@@ -301,6 +303,16 @@ def quiet_export() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextmanager
+def refusing(words: str) -> Iterator[None]:
+    """Refuse what torch.export cannot do, with the first line of its reason."""
+    try:
+        with quiet_export():
+            yield
+    except Exception as error:
+        raise InputError(f"{words}: {one_line(export_reason(str(error)), 200)}") from error
 
 
 def export_reason(message: str) -> str:

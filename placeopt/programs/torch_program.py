@@ -14,7 +14,6 @@ import operator
 import re
 import warnings
 import zipfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from placeopt.instances.readers.torch_ops import (
 )
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import one_line, regular_file
+from placeopt.model.files import regular_file
 from placeopt.programs.calls import Call, Program
 
 if TYPE_CHECKING:
@@ -83,11 +82,11 @@ def torch_program(
         import torch
     except ImportError:
         raise MissingExtraError("torch", "torch", "running torch modules") from None
-    from placeopt.instances.readers.torch_export import functional
+    from placeopt.instances.readers.torch_export import exported as export_module, functional
 
     if is_torch_source(source):
         example = torch_model(source, inputs, kwargs)
-        exported = _export(example)
+        exported = export_module(example.module, example.inputs, example.kwargs)
         name = type(example.module).__name__
     else:
         exported, name = _load(Path(source)), Path(source).stem
@@ -239,32 +238,16 @@ def _detached(graph: Any, region: Any, result: Any) -> Any:
     return made
 
 
-def _export(example: TorchModel) -> Any:
-    import torch
-
-    with _refusing(f"torch.export cannot export {type(example.module).__name__}"):
-        return torch.export.export(example.module, example.inputs, kwargs=example.kwargs or None)
-
-
 def _load(path: Path) -> Any:
     import torch
+
+    from placeopt.instances.readers.torch_export import refusing
 
     regular_file(path)
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: not an archive of torch.export (.pt2)")
-    with _refusing(f"{path}: torch.export cannot load it"):
+    with refusing(f"{path}: torch.export cannot load it"):
         return torch.export.load(path)
-
-
-@contextmanager
-def _refusing(words: str) -> Iterator[None]:
-    """Refuse with the first line of whatever torch raises; its warnings are not shown."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    except Exception as error:
-        reason = one_line(str(error).strip().split("\n")[0], 200)
-        raise InputError(f"{words}: {reason}") from error
 
 
 def attribute(module: Any, path: str) -> Any:
