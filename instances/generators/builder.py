@@ -60,15 +60,7 @@ class OpFields(TypedDict, total=False):
     moved: int | None
 
 
-OP_FIELDS = (
-    "op_types",
-    "layer",
-    "flops",
-    "bytes_moved",
-    "resident",
-    "parameters",
-    "meta",
-)
+OP_FIELDS = ("op_types", "layer", "flops", "bytes_moved", "resident", "parameters", "meta")
 """Fields of an OpGraph that the builder keeps, a row for every op."""
 
 

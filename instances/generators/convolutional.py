@@ -19,23 +19,12 @@ K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition",
 from __future__ import annotations
 
 from placeopt.instances.generators import built
-from placeopt.instances.generators.builder import (
-    GraphBuilder,
-    Size,
-    Tensor,
-    height_and_width,
-)
+from placeopt.instances.generators.builder import GraphBuilder, Size, Tensor, height_and_width
 from placeopt.model.errors import InputError
 
 
 @built(GraphBuilder)
-def alexnet(
-    b: GraphBuilder,
-    *,
-    batch: int = 1,
-    image: int = 224,
-    classes: int = 1000,
-) -> None:
+def alexnet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
     """Build AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick")."""
     x = b.input(batch, 3, image, image)
     plan = [
@@ -54,13 +43,7 @@ def alexnet(
 
 
 @built(GraphBuilder)
-def vgg16(
-    b: GraphBuilder,
-    *,
-    batch: int = 1,
-    image: int = 224,
-    classes: int = 1000,
-) -> None:
+def vgg16(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
     """Build VGG-16, configuration D of Simonyan and Zisserman (2015)."""
     x = b.input(batch, 3, image, image)
     for block, (out, repeats) in enumerate(
@@ -86,13 +69,7 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> None:
 
 
 @built(GraphBuilder)
-def squeezenet(
-    b: GraphBuilder,
-    *,
-    batch: int = 1,
-    image: int = 224,
-    classes: int = 1000,
-) -> None:
+def squeezenet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
     """Build SqueezeNet 1.0 (Iandola et al. 2016, table 1)."""
     with b.layer("stem"):
         x = b.relu(b.conv(b.input(batch, 3, image, image), 96, 7, 2, bias=True))
@@ -112,12 +89,7 @@ def squeezenet(
 
 @built(GraphBuilder)
 def densenet121(
-    b: GraphBuilder,
-    *,
-    batch: int = 1,
-    image: int = 224,
-    classes: int = 1000,
-    growth: int = 32,
+    b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000, growth: int = 32
 ) -> None:
     """Build DenseNet-121 (Huang et al. 2017, table 1): bottleneck layers, compression 0.5."""
     with b.layer("stem"):
@@ -216,13 +188,7 @@ def _reduction_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
 
 
 @built(GraphBuilder)
-def inception_v3(
-    b: GraphBuilder,
-    *,
-    batch: int = 1,
-    image: int = 299,
-    classes: int = 1000,
-) -> None:
+def inception_v3(b: GraphBuilder, *, batch: int = 1, image: int = 299, classes: int = 1000) -> None:
     """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
     reductions.
     """
@@ -319,12 +285,7 @@ _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 @built(GraphBuilder)
 def resnet(
-    b: GraphBuilder,
-    *,
-    depth: int = 50,
-    batch: int = 1,
-    image: int = 224,
-    classes: int = 1000,
+    b: GraphBuilder, *, depth: int = 50, batch: int = 1, image: int = 224, classes: int = 1000
 ) -> None:
     """Build a bottleneck ResNet of 50, 101 or 152 layers on square images."""
     if depth not in _BLOCKS:

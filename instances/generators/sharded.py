@@ -165,11 +165,7 @@ class Sharder:
                 total = self.reduce(parts, f"sum{row}")
                 cells += [
                     b.op(
-                        kind,
-                        (cell, total),
-                        cell.shape,
-                        name=f"{row}.{column}",
-                        flops=3 * cell.size,
+                        kind, (cell, total), cell.shape, name=f"{row}.{column}", flops=3 * cell.size
                     )
                     for column, cell in enumerate(line)
                 ]
@@ -206,11 +202,7 @@ def _overlap(index: int, pieces: int, others: int) -> range:
 
 
 @built(Sharder)
-def chain_mm(
-    s: Sharder,
-    *,
-    size: int = 10000,
-) -> None:
+def chain_mm(s: Sharder, *, size: int = 10000) -> None:
     """Build (A B) + (C (D E)) on square matrices.
 
     Parameters
@@ -254,12 +246,7 @@ def ffnn(
 
 @built(Sharder)
 def llama_block(
-    s: Sharder,
-    *,
-    layers: int = 1,
-    hidden: int = 4096,
-    heads: int = 32,
-    seq: int = 4096,
+    s: Sharder, *, layers: int = 1, hidden: int = 4096, heads: int = 32, seq: int = 4096
 ) -> None:
     """Build the attention half of a Llama layer: norm, rotary attention and residual; sharded."""
     _llama(s, layers, hidden, heads, seq)

@@ -67,13 +67,7 @@ class _Drawn:
 
 
 @built(_Drawn, {"layers": (1, MAX_OPS), "degree": (1, 1000)}, ccr=1.0, spread=0.9)
-def layered(
-    g: _Drawn,
-    *,
-    layers: int = 10,
-    width: int = 10,
-    degree: float = 2.0,
-) -> None:
+def layered(g: _Drawn, *, layers: int = 10, width: int = 10, degree: float = 2.0) -> None:
     """Build a layered random DAG (after Tobita and Kasahara 2002, "layrprob").
 
     Parameters
@@ -99,13 +93,7 @@ def layered(
 
 
 @built(_Drawn)
-def fork_join(
-    g: _Drawn,
-    *,
-    stages: int = 5,
-    branches: int = 8,
-    length: int = 2,
-) -> None:
+def fork_join(g: _Drawn, *, stages: int = 5, branches: int = 8, length: int = 2) -> None:
     """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
     check_count(g.name, stages * (branches * length + 1) + 1)
     edges: list[tuple[int, int]] = []
@@ -123,13 +111,7 @@ def fork_join(
 
 
 @built(_Drawn, spread=0.9)
-def series_parallel(
-    g: _Drawn,
-    *,
-    ops: int = 100,
-    parallel: float = 0.5,
-    branches: int = 4,
-) -> None:
+def series_parallel(g: _Drawn, *, ops: int = 100, parallel: float = 0.5, branches: int = 4) -> None:
     """Build a random series-parallel DAG by splitting ops.
 
     Starting from a source, a sink and an op between them, a random inner op is replaced by two in
@@ -168,24 +150,14 @@ def series_parallel(
 
 
 @built(_Drawn)
-def out_tree(
-    g: _Drawn,
-    *,
-    depth: int = 6,
-    arity: int = 2,
-) -> None:
+def out_tree(g: _Drawn, *, depth: int = 6, arity: int = 2) -> None:
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
     edges = _tree(g.name, depth, arity)
     g.draw(edges, len(edges) + 1)
 
 
 @built(_Drawn)
-def in_tree(
-    g: _Drawn,
-    *,
-    depth: int = 6,
-    arity: int = 2,
-) -> None:
+def in_tree(g: _Drawn, *, depth: int = 6, arity: int = 2) -> None:
     """Build a complete tree with edges from children to parent; the root is the last op."""
     edges = _tree(g.name, depth, arity)
     g.draw(len(edges) - edges[:, ::-1], len(edges) + 1)
@@ -201,12 +173,7 @@ def _tree(name: str, depth: int, arity: int) -> Ints:
 
 
 def task_graph(
-    name: str,
-    edges: ArrayLike,
-    compute: Ints,
-    rng: np.random.Generator,
-    ccr: float,
-    **fields: Any,
+    name: str, edges: ArrayLike, compute: Ints, rng: np.random.Generator, ccr: float, **fields: Any
 ) -> OpGraph:
     """Build a graph from edges between ops; all out-edges of an op are one tensor.
 
@@ -357,13 +324,7 @@ def fft(tasks: _Tasks, *, points: int = 16) -> None:
 
 
 @built(_Tasks)
-def stencil(
-    tasks: _Tasks,
-    *,
-    rows: int = 4,
-    columns: int = 4,
-    steps: int = 5,
-) -> None:
+def stencil(tasks: _Tasks, *, rows: int = 4, columns: int = 4, steps: int = 5) -> None:
     """Build a five-point stencil: every tile depends on itself and its neighbours one step
     before.
     """

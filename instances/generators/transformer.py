@@ -358,13 +358,7 @@ def llama(
 
 
 def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
-    y = b.attention(
-        b.rms_norm(x, "norm1"),
-        heads=heads,
-        kv_heads=kv_heads,
-        bias=False,
-        rotary=True,
-    )
+    y = b.attention(b.rms_norm(x, "norm1"), heads=heads, kv_heads=kv_heads, bias=False, rotary=True)
     return b.add(x, y, name="residual1")
 
 

@@ -222,14 +222,8 @@ def _edge_list(lines: list[str]) -> bool:
 
 
 _LINE_TESTS: tuple[tuple[str, Callable[[list[str]], bool]], ...] = (
-    (
-        "unrelated",
-        lambda lines: bool(re.match(r"#(critical|tasks)\s*$", lines[0].strip(), re.I)),
-    ),
-    (
-        "pipedream",
-        lambda lines: any(re.match(r"\s*node[0-9]+ -- ", line) for line in lines[:50]),
-    ),
+    ("unrelated", lambda lines: bool(re.match(r"#(critical|tasks)\s*$", lines[0].strip(), re.I))),
+    ("pipedream", lambda lines: any(re.match(r"\s*node[0-9]+ -- ", line) for line in lines[:50])),
     ("doppler", _doppler),
     ("stg", _stg),
     ("csv", _csv),

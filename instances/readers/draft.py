@@ -68,12 +68,7 @@ class Draft:
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        tick_seconds: float = 1e-9,
-        repeated: str = "refuse",
-        unit: str = "",
+        self, name: str, *, tick_seconds: float = 1e-9, repeated: str = "refuse", unit: str = ""
     ) -> None:
         self.name, self.tick_seconds, self.repeated = name, tick_seconds, repeated
         self.unit, self.told = 1.0, bool(unit)  # ticks in one unit

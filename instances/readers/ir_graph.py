@@ -323,9 +323,7 @@ def _is_parameter(value: Value, weighty: bool) -> bool:
     return value.real or (weighty and value.dtype in ("int8", "uint8", "int4", "uint4"))
 
 
-def _tensors(
-    model: Model,
-) -> tuple[list[tuple[int, int, list[int]]], tuple[Shape | None, ...]]:
+def _tensors(model: Model) -> tuple[list[tuple[int, int, list[int]]], tuple[Shape | None, ...]]:
     """Return (producer, bytes, consumers) of every tensor that somebody reads or that is a result,
     and their shapes, none unless all are known.
     """

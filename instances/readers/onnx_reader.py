@@ -71,11 +71,7 @@ DTYPES = dict(enumerate(_OPS["dtypes"], 1))
 
 
 def read(
-    path: Path,
-    *,
-    dims: Mapping[str, int] | str = "",
-    max_bytes: int,
-    **reading: Any,
+    path: Path, *, dims: Mapping[str, int] | str = "", max_bytes: int, **reading: Any
 ) -> OpGraph:
     """Read an ONNX model.
 

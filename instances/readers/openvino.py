@@ -29,12 +29,7 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(
-    path: Path,
-    *,
-    max_bytes: int,
-    **reading: Any,
-) -> OpGraph:
+def read(path: Path, *, max_bytes: int, **reading: Any) -> OpGraph:
     """Read an IR; options as for ONNX models.
 
     Raises

@@ -39,12 +39,7 @@ DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 """Element types by their number in the schema of torch.export."""
 
 
-def read(
-    path: Path,
-    *,
-    max_bytes: int,
-    **reading: Any,
-) -> OpGraph:
+def read(path: Path, *, max_bytes: int, **reading: Any) -> OpGraph:
     """Read the program of an archive; options as for ONNX models."""
     how, program = (
         Reading(**reading),

@@ -93,12 +93,7 @@ def exported(
         )
 
 
-def from_exported(
-    program: Any,
-    *,
-    name: str = "module",
-    **reading: Any,
-) -> OpGraph:
+def from_exported(program: Any, *, name: str = "module", **reading: Any) -> OpGraph:
     """Read a torch.export.ExportedProgram."""
     how = Reading(**reading)
     return finish_exported(_translate(functional(program), name, how.trip_count), how)

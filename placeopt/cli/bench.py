@@ -31,19 +31,18 @@ def bench_command(
         int | None,
         typer.Option("--jobs", "-j", help="Runs at the same time; by default one per core."),
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="loky, threading or dask.")] = "loky",
+    backend: Annotated[str, typer.Option(help="loky, threading or dask.")] = "loky",
     address: Annotated[
-        str | None, typer.Option("--address", help="Dask scheduler, for instance tcp://host:8786.")
+        str | None, typer.Option(help="Dask scheduler, for instance tcp://host:8786.")
     ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Repeat failed runs.")
     ] = False,
     again: Annotated[
-        str,
-        typer.Option("--again", help="Repeat runs of another state of the code (changed), or all."),
+        str, typer.Option(help="Repeat runs of another state of the code (changed), or all.")
     ] = "",
     minutes: Annotated[
-        float, typer.Option("--minutes", help="Begin no run later.", show_default=False)
+        float, typer.Option(help="Begin no run later.", show_default=False)
     ] = math.inf,
     oversubscribe: Annotated[
         bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
@@ -138,9 +137,7 @@ def report_command(
     ] = False,
     archive: Annotated[
         Path | None,
-        typer.Option(
-            "--archive", help="Best-known archive to improve, e.g. results/best-known.json."
-        ),
+        typer.Option(help="Best-known archive to improve, e.g. results/best-known.json."),
     ] = None,
     json: common.Json = False,
 ) -> None:

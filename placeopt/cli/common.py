@@ -71,44 +71,32 @@ ClusterOption = Annotated[
         autocompletion=cluster_completions,
     ),
 ]
-Format = Annotated[
-    str | None, typer.Option("--format", help="Format of the file, if it is not detected.")
-]
+Format = Annotated[str | None, typer.Option(help="Format of the file, if it is not detected.")]
 Dim = Annotated[
-    list[str] | None,
-    typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable."),
+    list[str] | None, typer.Option(help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")
 ]
 TripCount = Annotated[
     int | None,
-    typer.Option(
-        "--trip-count", min=1, help="Turns of loops whose number is not in the model (default 1)."
-    ),
+    typer.Option(min=1, help="Turns of loops whose number is not in the model (default 1)."),
 ]
 SolverOptions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
-    ),
+    typer.Option(help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."),
 ]
 Training = Annotated[bool, typer.Option("--training", help="Add the backward pass.")]
 Group = Annotated[
     str | None,
-    typer.Option(
-        "--group", help="Keep the ops of a module on one device: layer, block, N (groups) or none."
-    ),
+    typer.Option(help="Keep the ops of a module on one device: layer, block, N (groups) or none."),
 ]
 Costs = Annotated[
     Path | None,
-    typer.Option(
-        "--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler."
-    ),
+    typer.Option(help="Op times: a file of 'placeopt profile', or a trace of a profiler."),
 ]
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
-        "--memory-limit",
         help="Bytes of every device, with a unit: 16GiB, or one each: 16GiB,40GiB. Counts what "
-        "lives at the peak.",
+        "lives at the peak."
     ),
 ]
 SolutionFile = Annotated[
@@ -117,7 +105,7 @@ SolutionFile = Annotated[
         help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False
     ),
 ]
-Queue = Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")]
+Queue = Annotated[str | None, typer.Option(help="fifo, priority or planned.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Seconds = Annotated[
     float, typer.Option("--seconds", "-t", min=0, help="Time limit of the search, in seconds.")
@@ -125,9 +113,7 @@ Seconds = Annotated[
 Seed = Annotated[
     int,
     typer.Option(
-        "--seed",
-        min=0,
-        help="Random seed; the same seed and evaluation budget give the same answer.",
+        min=0, help="Random seed; the same seed and evaluation budget give the same answer."
     ),
 ]
 FILE_SUFFIXES = {".json", ".csv", ".gz", ".png", ".svg", ".pdf", ".html", ".txt", ".toml"}

@@ -36,9 +36,7 @@ def export_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to",
-            help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.",
-            show_default=False,
+            help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.", show_default=False
         ),
     ] = "",
     out: Annotated[
@@ -50,22 +48,18 @@ def export_command(
     ] = None,
     cluster: common.ClusterOption = None,
     devices: Annotated[
-        str | None,
-        typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu."),
+        str | None, typer.Option(help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
     ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(
-            "--parameters",
             help="device-map, jax: names of parameters that the ONNX file may have folded away "
-            "(model.safetensors, its index, or a JSON list).",
+            "(model.safetensors, its index, or a JSON list)."
         ),
     ] = None,
     schedule: Annotated[
         Path | None,
-        typer.Option(
-            "--schedule", help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'."
-        ),
+        typer.Option(help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'."),
     ] = None,
     micro_batches: Annotated[
         int | None,

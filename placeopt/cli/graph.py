@@ -190,7 +190,7 @@ def convert_command(
             "--out", "-o", help="File to write; its suffix chooses the format.", show_default=False
         ),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="json, dot, graphml, csv or stg.")] = None,
+    to: Annotated[str | None, typer.Option(help="json, dot, graphml, csv or stg.")] = None,
     cluster: common.ClusterOption = None,
     format: common.Format = None,
     training: common.Training = False,

@@ -41,12 +41,8 @@ def jobs_command(
             help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas.",
         ),
     ] = None,
-    episodes: Annotated[
-        int, typer.Option("--episodes", min=1, help="Number of streams to compare on.")
-    ] = 10,
-    profiles: Annotated[
-        Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")
-    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of streams to compare on.")] = 10,
+    profiles: Annotated[Path | None, typer.Option(help="Folder of the PipeDream profiles.")] = None,
     bound: Annotated[
         bool,
         typer.Option(
@@ -58,14 +54,14 @@ def jobs_command(
         typer.Option("--lookahead", help="Show the completion time of each model at each degree."),
     ] = False,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the stream, instead of its own.")
+        int | None, typer.Option(min=0, help="Seed of the stream, instead of its own.")
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads; by default one per core.")
+        int | None, typer.Option(min=1, help="Threads; by default one per core.")
     ] = None,
     out: common.OutFolder = None,
     json: common.Json = False,

@@ -23,12 +23,9 @@ def solvers_command(
         str | None, typer.Argument(help="Solver to explain: its paper, use and options.")
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option("--kind", help="placement, split, pipeline, jobs, sharding or plan."),
+        str | None, typer.Option(help="placement, split, pipeline, jobs, sharding or plan.")
     ] = None,
-    options: Annotated[
-        str | None, typer.Option("--options", help="The same as naming the solver.")
-    ] = None,
+    options: Annotated[str | None, typer.Option(help="The same as naming the solver.")] = None,
     json: common.Json = False,
 ) -> None:
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""

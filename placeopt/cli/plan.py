@@ -57,12 +57,11 @@ def plan_command(
     costs: Annotated[
         Path | None,
         typer.Option(
-            "--costs",
-            help="Folder with layer tables, a file of `placeopt profile`, or a calibration.",
+            help="Folder with layer tables, a file of `placeopt profile`, or a calibration."
         ),
     ] = None,
     formula: Annotated[
-        str, typer.Option("--formula", help="With --costs: predicted or published.")
+        str, typer.Option(help="With --costs: predicted or published.")
     ] = "predicted",
     recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
     mixed: Annotated[
@@ -71,8 +70,7 @@ def plan_command(
     schedules: Annotated[
         str | None,
         typer.Option(
-            "--schedules",
-            help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between.",
+            help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between."
         ),
     ] = None,
     sharded: Annotated[
@@ -85,41 +83,33 @@ def plan_command(
     forms: Annotated[
         str | None,
         typer.Option(
-            "--forms",
             help="Further splits of layers: sequence, expert; commas between; '' for none.",
             show_default="where known",
         ),
     ] = None,
     evaluate: Annotated[
-        Path | None,
-        typer.Option(
-            "--evaluate", help="Predict the step of this plan (JSON) instead of searching."
-        ),
+        Path | None, typer.Option(help="Predict the step of this plan (JSON) instead of searching.")
     ] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
+        str, typer.Option(help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
     ] = "bf16",
     sequence: Annotated[
-        int | None,
-        typer.Option("--sequence", min=1, help="Tokens of a sample.", show_default="4096"),
+        int | None, typer.Option(min=1, help="Tokens of a sample.", show_default="4096")
     ] = None,
     fabric: Annotated[
-        float | None,
-        typer.Option("--fabric", help="GB/s of a device to other hosts.", show_default="as sold"),
+        float | None, typer.Option(help="GB/s of a device to other hosts.", show_default="as sold")
     ] = None,
-    tp: Annotated[int | None, typer.Option("--tp", min=1, help="Price this tensor degree.")] = None,
-    pp: Annotated[int | None, typer.Option("--pp", min=1, help="... number of stages.")] = None,
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="... data degree.")] = None,
-    cp: Annotated[int | None, typer.Option("--cp", min=1, help="... context degree.")] = None,
-    ep: Annotated[int | None, typer.Option("--ep", min=1, help="... expert degree.")] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="Price this tensor degree.")] = None,
+    pp: Annotated[int | None, typer.Option(min=1, help="... number of stages.")] = None,
+    dp: Annotated[int | None, typer.Option(min=1, help="... data degree.")] = None,
+    cp: Annotated[int | None, typer.Option(min=1, help="... context degree.")] = None,
+    ep: Annotated[int | None, typer.Option(min=1, help="... expert degree.")] = None,
     micro_batch: Annotated[
-        int | None, typer.Option("--micro-batch", min=1, help="... samples of a micro-batch.")
+        int | None, typer.Option(min=1, help="... samples of a micro-batch.")
     ] = None,
     runs: Annotated[
         Path | None,
-        typer.Option(
-            "--runs", help="Predict the rows of a CSV table of training runs into --out FILE.csv."
-        ),
+        typer.Option(help="Predict the rows of a CSV table of training runs into --out FILE.csv."),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="With --runs: fit the constants, write --out.")
@@ -127,16 +117,13 @@ def plan_command(
     offers: Annotated[
         str | None,
         typer.Option(
-            "--offers",
-            help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86.",
+            help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86."
         ),
     ] = None,
     lose: Annotated[
-        str | None, typer.Option("--lose", help="Plan again without hosts, as A100-40/0,A100-40/3.")
+        str | None, typer.Option(help="Plan again without hosts, as A100-40/0,A100-40/3.")
     ] = None,
-    runner_ups: Annotated[
-        int, typer.Option("--runner-ups", min=0, help="Number of runner-ups to look for.")
-    ] = 3,
+    runner_ups: Annotated[int, typer.Option(min=0, help="Number of runner-ups to look for.")] = 3,
     out: Annotated[
         Path | None,
         typer.Option(

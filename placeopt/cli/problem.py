@@ -44,7 +44,7 @@ class ProblemOptions:
     source: common.Source
     cluster: common.ClusterOption = None
     objective: Annotated[
-        str | None, typer.Option("--objective", help="makespan (default), period or latency.")
+        str | None, typer.Option(help="makespan (default), period or latency.")
     ] = None
     format: common.Format = None
     training: common.Training = False
@@ -53,51 +53,38 @@ class ProblemOptions:
     shared: Annotated[
         str | None,
         typer.Option(
-            "--shared",
-            help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
+            help="Weights that several ops use: colocate (one copy, one device; default) or copy."
         ),
     ] = None
     memory: Annotated[
         str | None,
         typer.Option(
-            "--memory",
             help="What the memory limit counts: static (weights) or peak (weights and live "
-            "tensors).",
+            "tensors)."
         ),
     ] = None
     memory_limit: common.MemoryLimit = None
-    contiguity: Annotated[
-        str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")
-    ] = None
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")
-    ] = None
+    contiguity: Annotated[str | None, typer.Option(help="Period: chain, convex or none.")] = None
+    pipeline: Annotated[str | None, typer.Option(help="Period of training: 1f1b or gpipe.")] = None
     slots: Annotated[
-        int | None,
-        typer.Option("--slots", min=1, help="Latency: number of convex pieces per accelerator."),
+        int | None, typer.Option(min=1, help="Latency: number of convex pieces per accelerator.")
     ] = None
     max_replicas: Annotated[
         int | None,
-        typer.Option(
-            "--max-replicas", min=1, help="Period: largest number of devices that share a stage."
-        ),
+        typer.Option(min=1, help="Period: largest number of devices that share a stage."),
     ] = None
     device_groups: Annotated[
         int | None,
-        typer.Option(
-            "--device-groups",
-            min=1,
-            help="Period: number of equal groups of devices, each with an uplink.",
-        ),
+        typer.Option(min=1, help="Period: number of equal groups of devices, each with an uplink."),
     ] = None
     overlap: Annotated[
         bool, typer.Option("--overlap", help="Period: transfers overlap with computation.")
     ] = False
     group: common.Group = None
     costs: common.Costs = None
-    profiles: Annotated[
-        Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
-    ] = None
+    profiles: Annotated[Path | None, typer.Option(help="Job streams: folder of the profiles.")] = (
+        None
+    )
 
     def load(self) -> Any:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""

@@ -26,17 +26,13 @@ def profile_command(
     ),
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace", help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON)."
-        ),
+        typer.Option(help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON)."),
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
+        int, typer.Option(min=1, help="Executions to measure; the median is used.")
     ] = 10,
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads inside an operator.")
-    ] = 1,
-    device: Annotated[str, typer.Option("--device", help="torch: cpu or cuda:0.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads inside an operator.")] = 1,
+    device: Annotated[str, typer.Option(help="torch: cpu or cuda:0.")] = "cpu",
     kind: Annotated[
         str | None,
         typer.Option(
@@ -44,9 +40,7 @@ def profile_command(
             help="Kind of device that was measured, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option("--inputs", help="ONNX: .npz file of the inputs.")
-    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="ONNX: .npz file of the inputs.")] = None,
     keep: Annotated[
         Path | None, typer.Option("--keep-trace", help="Where to write the profiler's own trace.")
     ] = None,

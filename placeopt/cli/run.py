@@ -39,29 +39,26 @@ def run_command(
     runtime: Annotated[
         str | None,
         typer.Option(
-            "--runtime",
             help="model (its own operators; default where it can be run), or synthetic operators "
             "on "
-            "dask, torch (CUDA devices) or serial.",
+            "dask, torch (CUDA devices) or serial."
         ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option("--devices", help="model: torch devices, such as cuda:0,cuda:1.")
+        str | None, typer.Option(help="model: torch devices, such as cuda:0,cuda:1.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option("--inputs", help="ONNX model: .npz file of its inputs.")
+        Path | None, typer.Option(help="ONNX model: .npz file of its inputs.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", min=1, help="Devices of the runtime; default: the cluster's, or 2."
-        ),
+        typer.Option(min=1, help="Devices of the runtime; default: the cluster's, or 2."),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")
+        str | None, typer.Option(help="Address of a running Dask scheduler.")
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
+        int, typer.Option(min=1, help="Executions to measure; the median is used.")
     ] = 5,
     calibrate: Annotated[
         bool,

@@ -92,9 +92,8 @@ def schedule_command(
     capacity: Annotated[
         str | None,
         typer.Option(
-            "--capacity",
             help="Shape or table: capacity of every device in its own units, or one per device: "
-            "4,4,3,3. A model takes --memory-limit.",
+            "4,4,3,3. A model takes --memory-limit."
         ),
     ] = None,
     seconds: Annotated[
@@ -106,7 +105,7 @@ def schedule_command(
             "--repetend-size", "-k", min=0, help="Micro-batches per repetend (K); 0 tries 1 to 4."
         ),
     ] = 1,
-    mode: Annotated[str | None, typer.Option("--mode", help="train or infer.")] = None,
+    mode: Annotated[str | None, typer.Option(help="train or infer.")] = None,
     cluster: common.ClusterOption = None,
     split: Annotated[
         bool, typer.Option("--split", help="Model: cut backward passes into I and W.")
@@ -138,24 +137,18 @@ def schedule_command(
         int, typer.Option("--batch", "-b", min=1, help="With --joint: samples per step.")
     ] = 64,
     micro_batch_sizes: Annotated[
-        str,
-        typer.Option("--micro-batch-sizes", help="With --joint: samples per micro-batch to try."),
+        str, typer.Option(help="With --joint: samples per micro-batch to try.")
     ] = "1,2,4",
     transfers: Annotated[
         str | None,
         typer.Option(
-            "--transfers",
-            help="Also evaluate with transfers that take a channel, or block both devices.",
+            help="Also evaluate with transfers that take a channel, or block both devices."
         ),
     ] = None,
     option: common.SolverOptions = None,
     initial: Annotated[
         Path | None,
-        typer.Option(
-            "--initial",
-            help="Schedule to start from: a schedule.json of --out.",
-            show_default=False,
-        ),
+        typer.Option(help="Schedule to start from: a schedule.json of --out.", show_default=False),
     ] = None,
     seed: common.Seed = 0,
     out: Annotated[

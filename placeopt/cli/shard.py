@@ -56,8 +56,7 @@ def shard_command(
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", help="Write layouts that run: dtensor (torch) or jax; with --out."),
+        str | None, typer.Option(help="Write layouts that run: dtensor (torch) or jax; with --out.")
     ] = None,
     out: common.OutFolder = None,
     json: common.Json = False,

@@ -99,13 +99,10 @@ def verify_command(
     proof: Annotated[
         Path | None,
         typer.Option(
-            "--proof",
-            help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed).",
+            help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed)."
         ),
     ] = None,
-    recheck: Annotated[
-        Path | None, typer.Option("--recheck", help="Certificate to check again.")
-    ] = None,
+    recheck: Annotated[Path | None, typer.Option(help="Certificate to check again.")] = None,
     json: common.Json = False,
 ) -> None:
     """Check a placement made elsewhere: list its violations, or prove how far it is from the

@@ -53,16 +53,13 @@ def solve_command(
         typer.Option("--seconds", "-t", min=0, help="Time limit of each search, in seconds."),
     ] = None,
     evaluations: Annotated[
-        int | None,
-        typer.Option("--evaluations", min=1, help="Limit of each search, in evaluations."),
+        int | None, typer.Option(min=1, help="Limit of each search, in evaluations.")
     ] = None,
     target: Annotated[
-        int | None, typer.Option("--target", help="Stop when the value is at most this (ticks).")
+        int | None, typer.Option(help="Stop when the value is at most this (ticks).")
     ] = None,
     seed: common.Seed = 0,
-    initial: Annotated[
-        Path | None, typer.Option("--initial", help="Placement file to start from.")
-    ] = None,
+    initial: Annotated[Path | None, typer.Option(help="Placement file to start from.")] = None,
     policy: Annotated[
         Path | None, typer.Option("--policy-file", help="Trained policy to place with.")
     ] = None,
@@ -71,7 +68,6 @@ def solve_command(
     bound_seconds: Annotated[
         float | None,
         typer.Option(
-            "--bound-seconds",
             min=0,
             help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none "
             "where one proves bounds.",
@@ -426,10 +422,7 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
 
 
 def first_table(
-    comparison: SolverComparison,
-    solvers: Sequence[tuple[str, Any]],
-    *,
-    quiet: bool,
+    comparison: SolverComparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool
 ) -> None:
     """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
     error stream.

@@ -154,10 +154,7 @@ def moved_parameters(
 
 
 def device_moves(
-    before: Planned,
-    after: Planned,
-    parameters: dict[int, Sequence[float]],
-    lost: Lost,
+    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
 ) -> dict[str, str]:
     """Return which device of `before` takes the part of each device of `after`, by name."""
     return {
@@ -168,10 +165,7 @@ def device_moves(
 
 
 def _matching(
-    before: Planned,
-    after: Planned,
-    parameters: dict[int, Sequence[float]],
-    lost: Lost,
+    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
 ) -> list[tuple[dict[str, str], float]]:
     """Return for each kind which device takes which part, and the parameters that it has to be
     given.

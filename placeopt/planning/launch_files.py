@@ -411,10 +411,7 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
             conf.sharding == "zero1",
             "it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)",
         ),
-        (
-            conf.precision in ("fp16", "fp4"),
-            f"it trains in bf16 or fp8, not in {conf.precision}",
-        ),
+        (conf.precision in ("fp16", "fp4"), f"it trains in bf16 or fp8, not in {conf.precision}"),
         (
             conf.shards % conf.context > 0,
             f"it shares weights out among context ranks, {conf.context}; the plan among "

@@ -225,13 +225,7 @@ def _has_size(shape: ModelShape, said: float) -> bool:
     return not said or any(abs(count / said / 1e9 - 1) < 0.15 for count in counts)
 
 
-def shape_of(
-    name: str,
-    layers: int,
-    hidden: int,
-    heads: int = 0,
-    **rest: Any,
-) -> ModelShape:
+def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -> ModelShape:
     """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64, a vocabulary
     of 51200; of gated parts as in Llama, 8/3 x hidden, filled up to a multiple of 256.
 

@@ -244,11 +244,7 @@ class StepModel:
         sums = self._tensor(conf)
         sums += attending * self._context(conf)
         alone = longer(work, launches)
-        return (
-            alone,
-            longer(work + sums, launches) - alone,
-            sparse * self._exchange(conf),
-        )
+        return (alone, longer(work + sums, launches) - alone, sparse * self._exchange(conf))
 
     def _attention(self, conf: Configuration) -> float:
         """Scores, softmax and values; fused kernels keep nothing of the scores, others write them.
