@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import networkx as nx
 
 from placeopt.model.errors import InputError
+from placeopt.model.query import parse_query
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.options import check_options, option
 
@@ -288,9 +288,10 @@ def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
         If the name, an option or a value is not understood.
     """
     name, _, query = text.removeprefix("shape:").partition("?")
-    options: dict[str, Any] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        options[key] = value if key == "mode" else _number(key, value)
+    options: dict[str, Any] = {
+        key: value if key == "mode" else _number(key, value)
+        for key, value in parse_query(query, f"'{text}'").items()
+    }
     options |= {key: value for key, value in overrides.items() if value is not None}
     if "split" in options:
         options["split"] = bool(options["split"])

@@ -30,12 +30,12 @@ import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file, read_json, read_text, read_toml
+from placeopt.model.query import parse_query
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
 
@@ -82,7 +82,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
         If the file is missing or is not a block table.
     """
     text, _, query = source.partition("?")
-    given: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    given: dict[str, Any] = dict(parse_query(query, f"'{text}'"))
     given |= {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in OPTIONS:

@@ -18,7 +18,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from placeopt.io.body import Body
 from placeopt.model.cluster import CONTENTION, Cluster, Device, Link, contention_matrix
 from placeopt.model.errors import InputError, did_you_mean, nearest
 from placeopt.model.files import is_file, read_toml
+from placeopt.model.query import parse_query
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -72,15 +72,12 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
     base, _, query = text.partition("?")
     toml = base.endswith(".toml")
     cluster = read_cluster(base) if toml or is_file(base) else _by_name(base)
-    options: dict[str, str] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
+    options = parse_query(query, f"cluster '{text}'")
+    for key in options:
         if key not in OPTIONS:
             raise InputError(
                 f"cluster '{text}': unknown option '{key}'; {did_you_mean(key, OPTIONS)}"
             )
-        if key in options:
-            raise InputError(f"cluster '{text}': option '{key}' is given twice; keep one")
-        options[key] = value
     cluster = _with_options(cluster, options, text)
     return cluster if toml else replace(cluster, name=text)
 

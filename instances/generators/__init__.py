@@ -13,10 +13,9 @@ import math
 import pkgutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote_plus
 
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.files import TRUTH
+from placeopt.model.query import parse_query, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,12 +154,12 @@ def generate(spec: str) -> OpGraph:
     entry = _entry(name)
     defaults = {**_options(entry), **_TRAINING}
     values: dict[str, Any] = dict(entry.fixed)
-    for key, text in _parse_query(name, query).items():
+    for key, text in parse_query(query, f"generator '{name}'").items():
         if key not in defaults:
             raise InputError(
                 f"generator '{name}': unknown option '{key}'; {did_you_mean(key, defaults)}"
             )
-        values[key] = _convert(name, key, text, defaults[key])
+        values[key] = typed(text, defaults[key], f"generator '{name}': option '{key}'")
     training, optimizer, ratio = (values.pop(key, _TRAINING[key]) for key in _TRAINING)
     function = _load(entry)
     if training and "training" in inspect.signature(function).parameters:
@@ -191,42 +190,6 @@ def _options(entry: Entry) -> dict[str, Any]:
     parameters = inspect.signature(_load(entry)).parameters.values()
     options = {p.name: p.default for p in parameters if p.name not in ("name", "training")}
     return {key: entry.fixed.get(key, default) for key, default in options.items()}
-
-
-def _parse_query(name: str, query: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for part in query.split("&") if query else []:
-        key, equals, value = part.partition("=")
-        key = unquote_plus(key).strip().replace("-", "_")
-        if not key or not equals:
-            raise InputError(
-                f"generator '{name}': expected options as key=value joined by '&', received "
-                f"'{part}'"
-            )
-        if key in pairs:
-            raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
-        pairs[key] = unquote_plus(value).strip()
-    return pairs
-
-
-def _convert(name: str, key: str, text: str, default: Any) -> Any:
-    """Convert the text of an option to the type of its default."""
-    if isinstance(default, bool):
-        if text.lower() in TRUTH:
-            return TRUTH[text.lower()]
-        raise InputError(f"generator '{name}': option '{key}' expects 0 or 1, received '{text}'")
-    if isinstance(default, int | float):
-        what = "a whole number" if isinstance(default, int) else "a finite number"
-        try:
-            value = type(default)(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise InputError(
-                f"generator '{name}': option '{key}' expects {what}, received '{text}'"
-            )
-        return value
-    return text
 
 
 def built(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import (
     MAX_BYTES,
-    TRUTH,
     no_garbage_collection,
     one_line,
     regular_file,
     write_text,
 )
 from placeopt.model.lazy import on_first_use
+from placeopt.model.query import parse_query, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,8 +147,8 @@ def read_bundled(
     read = _function(entry.target)
     known = options_of(read)
     values = {key: value for key, value in options.items() if value is not None}
-    derive = "training" not in known and _convert(
-        str(values.pop("training", False)), False, "training"
+    derive = "training" not in known and typed(
+        str(values.pop("training", False)), False, "option training"
     )
     _check_options(entry.name, known, values)
     values.setdefault("max_bytes", entry.max_bytes)
@@ -180,7 +180,7 @@ def locate(
     text, found = str(source), {} if options is None else options
     if "?" in text and not _exists(text):
         text, _, query = text.partition("?")
-        found.update(_parse_query(query, found))
+        found.update(parse_query(query, text, found))
     if text.startswith("onnx:"):
         if format not in (None, "onnx"):
             raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
@@ -212,19 +212,6 @@ def _detected(path: Path) -> str:
     except InputError as error:
         known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
         raise InputError(f"{path}: {error}{known}") from error
-
-
-def _parse_query(query: str, given: dict[str, Any]) -> dict[str, str]:
-    """Parse "name=value&name=value"; an option that is given twice is refused."""
-    found: dict[str, str] = {}
-    for part in filter(None, query.split("&")):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise InputError(f"option '{name[:40]}': expected name=value after the '?'")
-        if name in found or given.get(name) is not None:
-            raise InputError(f"option '{name[:40]}' is given twice; keep one")
-        found[name] = value
-    return found
 
 
 def _exists(text: str) -> bool:
@@ -309,25 +296,13 @@ def _check_options(
             )
         default = known[key].default
         if isinstance(value, str) and not isinstance(default, str):
-            values[key] = _convert(value, default, key)
+            values[key] = typed(value, default, f"option {key}")
         elif isinstance(default, bool) and not isinstance(value, bool):
             raise InputError(f"option {key}: expected true or false, received {value!r:.40}")
     if "tick_seconds" in values and not 0 < values["tick_seconds"] < float("inf"):
         raise InputError(
             f"option tick_seconds: expected a positive number, received {values['tick_seconds']}"
         )
-
-
-def _convert(text: str, default: Any, key: str) -> Any:
-    try:
-        if isinstance(default, bool):
-            return bool(text) and TRUTH[text.lower()]
-        if not text.isascii() or "_" in text:
-            raise ValueError(text)
-        return float(text) if isinstance(default, float) else int(text)
-    except (KeyError, ValueError):
-        expected = "true or false" if isinstance(default, bool) else "a number"
-        raise InputError(f"option {key}: expected {expected}, received '{text[:40]}'") from None
 
 
 def _located(error: InputError, shown: str) -> InputError:

@@ -586,13 +586,13 @@ def plan_without(
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
     bytes to move; None where no loss is asked about, or nothing was planned.
     """
-    from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
+    from placeopt.planning.elastic import layer_parameters, moves, plan_after_loss
 
     if lost is None or planned.plan is None:
         return None
     parameters = layer_parameters(cast("TabledStepCosts", planned.problem.costs))
     after, moved = plan_after_loss(planned, lost, parameters, seconds=seconds)
-    return Remainder(after, moved, device_moves(planned, after, parameters, lost))
+    return Remainder(after, moved, moves(planned, after, parameters, lost)[0])
 
 
 def calibration_constants(costs: Path | None) -> Calibration:

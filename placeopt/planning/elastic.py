@@ -137,42 +137,21 @@ def _hosts(pool: DevicePool, lost: int | Sequence[int] = ()) -> list[list[str]]:
     ]
 
 
-def moved_parameters(
-    before: Planned,
-    after: Planned,
-    parameters: dict[int, Sequence[float]],
-    lost: Lost | None = None,
-) -> float:
-    """Return the parameters that devices have to be given by a change of plans, the hosts matched
-    for the fewest.
+def moves(
+    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
+) -> tuple[dict[str, str], float]:
+    """Match the hosts of two plans, and return which device of `before` takes the part of each
+    device of `after`, and the parameters that they have to be given, the fewest possible.
 
     Parameters
     ----------
     parameters : of each layer, by tensor degree, per device. lost : what is gone.
     """
-    return sum(moved for _, moved in _matching(before, after, parameters, lost or {}))
-
-
-def device_moves(
-    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
-) -> dict[str, str]:
-    """Return which device of `before` takes the part of each device of `after`, by name."""
-    return {
-        new: old
-        for names, _ in _matching(before, after, parameters, lost)
-        for new, old in names.items()
-    }
-
-
-def _matching(
-    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
-) -> list[tuple[dict[str, str], float]]:
-    """Return for each kind which device takes which part, and the parameters that it has to be
-    given.
-    """
     from scipy.optimize import linear_sum_assignment
 
-    old, new, found = shards_of_devices(before), shards_of_devices(after), []
+    old, new = shards_of_devices(before), shards_of_devices(after)
+    names: dict[str, str] = {}
+    given = 0.0
     pools = {pool.kind: pool for pool in before.problem.pools}
     for pool in after.problem.pools:
         parts, there = _hosts(pool), _hosts(pools[pool.kind], lost.get(pool.kind, ()))
@@ -184,13 +163,10 @@ def _matching(
                     for a, b in zip(part, host, strict=False)
                 )
         rows, columns = linear_sum_assignment(costs)
-        names = {
-            a: b
-            for i, j in zip(rows, columns, strict=True)
-            for a, b in zip(parts[i], there[j], strict=False)
-        }
-        found.append((names, float(costs[rows, columns].sum())))
-    return found
+        for i, j in zip(rows, columns, strict=True):
+            names |= zip(parts[i], there[j], strict=False)
+        given += float(costs[rows, columns].sum())
+    return names, given
 
 
 def _given(
@@ -235,9 +211,9 @@ def plan_after_loss(
     if best.result.stop_reason != "interrupted":
         plans = [before.plan, *(runner.plan for runner in best.runner_ups)]
         candidates += _alike(left, plans, best.result.value * (1 + slack), seconds)
-    moves = [moved_parameters(before, planned, parameters, lost) for planned in candidates]
-    chosen = int(np.argmin(moves))
-    return candidates[chosen], state_bytes * moves[chosen]
+    given = [moves(before, planned, parameters, lost)[1] for planned in candidates]
+    chosen = int(np.argmin(given))
+    return candidates[chosen], state_bytes * given[chosen]
 
 
 def _pools_left(pools: Sequence[DevicePool], lost: Lost) -> tuple[DevicePool, ...]:

@@ -21,13 +21,13 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 
 from placeopt.model.arrays import Floats, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file, read_json, read_text, read_toml
+from placeopt.model.query import parse_query
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
 from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles
@@ -196,7 +196,7 @@ def load_stream(
     """
     folder = Path()
     if isinstance(source, str) and source.startswith("stream:"):
-        options: dict[str, Any] = _parse_query(source)
+        options: dict[str, Any] = dict(_parse_query(source))
     elif isinstance(source, (str, Path)):
         path = Path(source)
         folder = path.parent
@@ -206,19 +206,11 @@ def load_stream(
     return _build(options, folder, profiles, seed)
 
 
-def _parse_query(source: str) -> dict[str, Any]:
+def _parse_query(source: str) -> dict[str, str]:
     kind, _, query = source.removeprefix("stream:").partition("?")
     if kind != "ramp":
         raise InputError(f"stream '{source}': expected stream:ramp?..., received stream:{kind}")
-    options: dict[str, Any] = {}
-    for item in query.split("&") if query else []:
-        pairs = parse_qsl(item, keep_blank_values=True)
-        if len(pairs) != 1 or "=" not in item:
-            raise InputError(f"stream '{source}': expected key=value, received '{item}'")
-        if pairs[0][0] in options:
-            raise InputError(f"stream '{source}': {pairs[0][0]} is given twice")
-        options[pairs[0][0]] = pairs[0][1]
-    return options
+    return parse_query(query, f"stream '{source}'")
 
 
 def _read_description(path: Path) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from placeopt.cli import main
 from placeopt.model.errors import InputError, Refused
 from placeopt.planning.elastic import (
     best_of,
-    device_moves,
-    moved_parameters,
+    moves,
     plan_after_loss,
     plan_offers,
     shards_of_devices,
@@ -209,7 +208,7 @@ def test_offers_are_compared_by_price():
 def test_a_loss_moves_what_the_new_plan_lacks(planned):
     """After a loss a plan fits what is left; the same plan moves nothing."""
     parameters = {1: [4.0] * 5, 2: [2.0] * 5}
-    assert moved_parameters(planned, planned, parameters) == 0
+    assert moves(planned, planned, parameters, {})[1] == 0
     after, moved = plan_after_loss(planned, {"a": 1}, parameters)
     assert sum(after.plan.devices().values()) <= 3
     assert moved >= 0
@@ -242,8 +241,8 @@ def test_hosts_are_matched_for_the_fewest_moves():
         assert moved == 12 * min(ways)
         if lost == 3:  # the last device, said as a number of devices
             assert plan_after_loss(before, {"a": 1}, parameters)[1] == moved
-            assert "a/3" not in device_moves(before, after, parameters, {"a": 1}).values()
-        assert f"a/{lost}" not in device_moves(before, after, parameters, {"a": (lost,)}).values()
+            assert "a/3" not in moves(before, after, parameters, {"a": 1})[0].values()
+        assert f"a/{lost}" not in moves(before, after, parameters, {"a": (lost,)})[0].values()
 
 
 def test_the_command_answers_offers_and_losses(capsys, data):

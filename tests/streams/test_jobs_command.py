@@ -109,7 +109,7 @@ def test_default_policies(capsys):
     ("arguments", "words"),
     [
         (["stream:ramp"], "--profiles DIR"),
-        ([SOURCE + "&beta=2"], "beta is given twice"),
+        ([SOURCE + "&beta=2"], "'beta' is given twice"),
         ([SOURCE, "-p", "constant-degree:3"], "degree 3 does not exist on the 2x2x2 grid"),
         ([SOURCE, "-p", "max-degree", "-p", "best"], "policy 'best' is not known"),
         ([SOURCE.replace("interval=0.02", "interval=-1")], "interval must be a positive time"),

@@ -271,7 +271,7 @@ def test_wrong_files(profiles, tmp_path):
         (tmp_path / "none.json", "expected stream:ramp"),
         ("stream:poisson", "expected stream:ramp"),
         ("stream:ramp?jobs", "expected key=value, received 'jobs'"),
-        ("stream:ramp?jobs=1&jobs=2", "jobs is given twice"),
+        ("stream:ramp?jobs=1&jobs=2", "'jobs' is given twice"),
     ):
         with pytest.raises(InputError, match=words):
             load_stream(source, profiles=profiles)
