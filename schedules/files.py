@@ -17,10 +17,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
+from placeopt.model.result import Result
 from placeopt.model.trace_events import named, slice_of
 from placeopt.schedules.known.chains import chains_of
+from placeopt.schedules.solution import PipelineSchedule
 
 if TYPE_CHECKING:
     import os
@@ -28,10 +31,27 @@ if TYPE_CHECKING:
 
     from placeopt.schedules.known.chains import Chain
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
 
 
 _CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
+
+
+def schedule_in(given: Any, where: str) -> PipelineSchedule:
+    """Return a schedule, or that of a result or of a file with either.
+
+    Raises
+    ------
+    InputError
+        If it is none of these; the message begins with `where`.
+    """
+    found = serialize.load(given) if isinstance(given, str | Path) else given
+    found = found.solution if isinstance(found, Result) else found
+    if not isinstance(found, PipelineSchedule):
+        raise InputError(
+            f"{where}: expected a pipeline schedule or a result with one, received a "
+            f"{type(found).__name__}"
+        )
+    return found
 
 
 def trace_events(schedule: PipelineSchedule) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import typer
 from placeopt.cli import common, interrupt
 from placeopt.instances.sources import load_graph
 from placeopt.instances.training import resident_parts
-from placeopt.io import serialize
 from placeopt.io.serialize import result_object
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError, Refused, SolverError
@@ -27,11 +26,10 @@ from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.schedules.cuts import SHAPES as CUT_SHAPES, cut_source
-from placeopt.schedules.files import write_starts_csv, write_torch_csv, write_trace
+from placeopt.schedules.files import schedule_in, write_starts_csv, write_torch_csv, write_trace
 from placeopt.schedules.from_model import ALL
 from placeopt.schedules.joint import choose_pipeline
 from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
-from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule_result
 from placeopt.schedules.sources import load_pipeline
 from placeopt.schedules.transfers import executed, with_transfers
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from placeopt.schedules.cuts import ModelCut, StageRow
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.problem import PipelineProblem
+    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import OnProgress
 
     Data = dict[str, Any]
@@ -390,16 +389,7 @@ def _one_size(memory: str | None) -> int | None:
 
 def _initial(path: Path | None) -> PipelineSchedule | None:
     """Read a schedule, or that of a result."""
-    if path is None:
-        return None
-    found = serialize.load(path)
-    found = found.solution if isinstance(found, Result) else found
-    if not isinstance(found, PipelineSchedule):
-        raise InputError(
-            f"--initial '{path}': expected a pipeline schedule or a result with one, "
-            f"received a {type(found).__name__}"
-        )
-    return found
+    return None if path is None else schedule_in(path, f"--initial '{path}'")
 
 
 def _run_all(

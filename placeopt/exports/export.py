@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.sources import load_graph
+from placeopt.io.placement_file import check_devices, placement_of
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
-from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.programs.calls import constants, homes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.calls import Program
     from placeopt.programs.onnx_program import OnnxProgram
@@ -297,14 +298,8 @@ def make(
                 "to export"
             )
         placement = placement.solution
-    received = (
-        len(placement.device) if isinstance(placement, Placement) else type(placement).__name__
-    )
-    if received != problem.num_ops:
-        raise InputError(
-            f"placement: expected the {problem.num_ops} ops of problem '{problem.name}', received "
-            f"{received}"
-        )
+    placement = placement_of(placement, problem)
+    check_devices(problem, placement, "placement")
     names = framework_devices(problem, devices)
     given = {key: value for key, value in options.items() if value is not None}
     return chosen.export(Job(problem, placement, model, names, inputs, given))

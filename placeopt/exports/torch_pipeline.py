@@ -25,12 +25,10 @@ import numpy as np
 from placeopt.exports.export import Exported, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.instances.module_groups import families
-from placeopt.io import serialize
 from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text
-from placeopt.model.result import Result
 from placeopt.programs.torch_program import attribute, cut_stages, stage_of_calls
-from placeopt.schedules.files import ranks_of_stages, read_torch_csv, torch_rows
+from placeopt.schedules.files import ranks_of_stages, read_torch_csv, schedule_in, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
     in_order,
@@ -41,7 +39,6 @@ from placeopt.schedules.from_model import (
 )
 from placeopt.schedules.known.chains import chains_of
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule as search
 
 if TYPE_CHECKING:
@@ -51,6 +48,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.torch_program import Stage
+    from placeopt.schedules.solution import PipelineSchedule
 
 CODE = '''
 
@@ -233,13 +231,7 @@ def _read_schedule(given: Any, homes: list[int]) -> PipelineSchedule:
     """Return a schedule, or that of a result or a file, whose stages have to be on the devices of
     the placement's.
     """
-    found = serialize.load(given) if isinstance(given, str | Path) else given
-    found = found.solution if isinstance(found, Result) else found
-    if not isinstance(found, PipelineSchedule):
-        raise InputError(
-            "schedule: expected a pipeline schedule or a result with one, received "
-            f"{type(found).__name__}"
-        )
+    found = schedule_in(given, "schedule")
     chains = chains_of(found.problem)
     if len(chains) != 1 or list(chains[0].device) != homes:
         shown = "; ".join(str(list(chain.device)) for chain in chains)

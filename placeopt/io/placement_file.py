@@ -96,7 +96,7 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
         return _from_json(data, problem, "placement")
     if isinstance(value, list | tuple | np.ndarray):
         placement = Placement(np.asarray(value))
-        _check_devices(problem, placement, "placement")
+        check_devices(problem, placement, "placement")
         return placement
     raise InputError(
         f"problem '{problem.name}': expected a Placement, a Result, a file, a list of devices or a "
@@ -104,7 +104,8 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
     )
 
 
-def _check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
+def check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
+    """Refuse a placement of other ops, or on devices that the problem has not."""
     """Refuse a placement of other ops, or on devices that are not there."""
     if len(placement.device) != problem.num_ops:
         raise InputError(
@@ -133,7 +134,7 @@ def write_placement(
     `stage` the pipeline stage of every op; JSON only. The file is replaced at once.
     """
     path = Path(path)
-    _check_devices(problem, placement, "placement")
+    check_devices(problem, placement, "placement")
     if path.suffix.lower() == ".csv":
         return write_text(path, placement_csv(problem, placement))
     data: dict[str, Any] = {"problem": problem.name}
@@ -257,7 +258,7 @@ def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) ->
         value = value.solution
     if not isinstance(value, Placement):
         raise InputError(f"{where}: {data['format']} holds no placement")
-    _check_devices(problem, value, where)
+    check_devices(problem, value, where)
     return value
 
 
