@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def bench_command(
-    study: Annotated[Path, typer.Argument(help="Study file (TOML).", show_default=False)],
+    study: Annotated[Path, Argument(help="Study file (TOML).", show_default=False)],
     out: Annotated[
         Path,
-        typer.Option(
+        Option(
             "--out",
             "-o",
             "--results",
@@ -28,26 +28,21 @@ def bench_command(
         ),
     ] = Path("results"),
     jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", help="Runs at the same time; by default one per core."),
+        int | None, Option("--jobs", "-j", help="Runs at the same time; by default one per core.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="loky, threading or dask.")] = "loky",
+    backend: Annotated[str, Option(help="loky, threading or dask.")] = "loky",
     address: Annotated[
-        str | None, typer.Option(help="Dask scheduler, for instance tcp://host:8786.")
+        str | None, Option(help="Dask scheduler, for instance tcp://host:8786.")
     ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Repeat failed runs.")
-    ] = False,
+    retry_failed: Annotated[bool, Option("--retry-failed", help="Repeat failed runs.")] = False,
     again: Annotated[
-        str, typer.Option(help="Repeat runs of another state of the code (changed), or all.")
+        str, Option(help="Repeat runs of another state of the code (changed), or all.")
     ] = "",
-    minutes: Annotated[
-        float, typer.Option(help="Begin no run later.", show_default=False)
-    ] = math.inf,
+    minutes: Annotated[float, Option(help="Begin no run later.", show_default=False)] = math.inf,
     oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
+        bool, Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the runs and stop.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count the runs and stop.")] = False,
     json: common.Json = False,
 ) -> None:
     """Run a study in parallel. If you stop it and start it again, it goes on where it was.
@@ -91,8 +86,8 @@ def bench_command(
     if summary.contradiction:
         raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
-        raise typer.Exit(interrupt.exit_code())
-    raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
+        raise Exit(interrupt.exit_code())
+    raise Exit(1 if summary.unsaved or summary.failed else 0)
 
 
 def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool) -> None:
@@ -128,16 +123,15 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs.jsonl.", show_default=False)],
+    folder: Annotated[Path, Argument(help="Folder with runs.jsonl.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to write; by default into the folder.")
+        Path | None, Option("--out", "-o", help="Where to write; by default into the folder.")
     ] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet", help="Also write runs.parquet (needs pyarrow).")
+        bool, Option("--parquet", help="Also write runs.parquet (needs pyarrow).")
     ] = False,
     archive: Annotated[
-        Path | None,
-        typer.Option(help="Best-known archive to improve, e.g. results/best-known.json."),
+        Path | None, Option(help="Best-known archive to improve, e.g. results/best-known.json.")
     ] = None,
     json: common.Json = False,
 ) -> None:

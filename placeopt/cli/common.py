@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.objective import objective_of, time_text as seconds_text
@@ -56,7 +56,7 @@ def source_completions(incomplete: str) -> list[str]:
 
 Source = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="A file, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.",
         show_default=False,
         autocompletion=source_completions,
@@ -64,64 +64,60 @@ Source = Annotated[
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cluster",
         "-c",
         help="Devices: 4xA100, cpu+gpu, uniform:4 or FILE.toml; see 'placeopt clusters'.",
         autocompletion=cluster_completions,
     ),
 ]
-Format = Annotated[str | None, typer.Option(help="Format of the file, if it is not detected.")]
+Format = Annotated[str | None, Option(help="Format of the file, if it is not detected.")]
 Dim = Annotated[
-    list[str] | None, typer.Option(help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")
+    list[str] | None, Option(help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")
 ]
 TripCount = Annotated[
-    int | None,
-    typer.Option(min=1, help="Turns of loops whose number is not in the model (default 1)."),
+    int | None, Option(min=1, help="Turns of loops whose number is not in the model (default 1).")
 ]
 SolverOptions = Annotated[
     list[str] | None,
-    typer.Option(help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."),
+    Option(help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."),
 ]
-Training = Annotated[bool, typer.Option("--training", help="Add the backward pass.")]
+Training = Annotated[bool, Option("--training", help="Add the backward pass.")]
 Group = Annotated[
     str | None,
-    typer.Option(help="Keep the ops of a module on one device: layer, block, N (groups) or none."),
+    Option(help="Keep the ops of a module on one device: layer, block, N (groups) or none."),
 ]
 Costs = Annotated[
-    Path | None,
-    typer.Option(help="Op times: a file of 'placeopt profile', or a trace of a profiler."),
+    Path | None, Option(help="Op times: a file of 'placeopt profile', or a trace of a profiler.")
 ]
 MemoryLimit = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Bytes of every device, with a unit: 16GiB, or one each: 16GiB,40GiB. Counts what "
         "lives at the peak."
     ),
 ]
 SolutionFile = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False
     ),
 ]
-Queue = Annotated[str | None, typer.Option(help="fifo, priority or planned.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Queue = Annotated[str | None, Option(help="fifo, priority or planned.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object and nothing else.")]
 Seconds = Annotated[
-    float, typer.Option("--seconds", "-t", min=0, help="Time limit of the search, in seconds.")
+    float, Option("--seconds", "-t", min=0, help="Time limit of the search, in seconds.")
 ]
 Seed = Annotated[
     int,
-    typer.Option(
-        min=0, help="Random seed; the same seed and evaluation budget give the same answer."
-    ),
+    Option(min=0, help="Random seed; the same seed and evaluation budget give the same answer."),
 ]
 FILE_SUFFIXES = {".json", ".csv", ".gz", ".png", ".svg", ".pdf", ".html", ".txt", ".toml"}
 """Ends of names that files have and folders do not."""
 
 OutFolder = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Folder for the results and pictures.", show_default=False),
+    Option("--out", "-o", help="Folder for the results and pictures.", show_default=False),
 ]
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def export_command(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="What was placed, as for solve: a file or torch:FILE.py:NAME.", show_default=False
         ),
     ],
     given: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="PLACEMENT",
             help="Placement (JSON or CSV: op,device[,priority]) or saved result.",
             show_default=False,
@@ -35,45 +35,41 @@ def export_command(
     ] = None,
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.", show_default=False
         ),
     ] = "",
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="File or folder to write.", show_default=False),
+        Path | None, Option("--out", "-o", help="File or folder to write.", show_default=False)
     ] = None,
     model_option: Annotated[
-        str | None, typer.Option("--model", hidden=True, help="The former place of MODEL.")
+        str | None, Option("--model", hidden=True, help="The former place of MODEL.")
     ] = None,
     cluster: common.ClusterOption = None,
     devices: Annotated[
-        str | None, typer.Option(help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
+        str | None, Option(help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
     ] = None,
     parameters: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="device-map, jax: names of parameters that the ONNX file may have folded away "
             "(model.safetensors, its index, or a JSON list)."
         ),
     ] = None,
     schedule: Annotated[
         Path | None,
-        typer.Option(help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'."),
+        Option(help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'."),
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option(
-            "--micro-batches", "-n", min=1, help="torch-pipeline: micro-batches of a step."
-        ),
+        Option("--micro-batches", "-n", min=1, help="torch-pipeline: micro-batches of a step."),
     ] = None,
     solver: Annotated[
-        str | None,
-        typer.Option("--solver", "-s", help="torch-pipeline: repetend (default), 1f1b, ..."),
+        str | None, Option("--solver", "-s", help="torch-pipeline: repetend (default), 1f1b, ...")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", "-t", min=0, help="torch-pipeline: time limit of the schedule."),
+        Option("--seconds", "-t", min=0, help="torch-pipeline: time limit of the schedule."),
     ] = None,
     format: common.Format = None,
     training: common.Training = False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.cli.model_notes import control_note, cost_notes
@@ -32,9 +32,7 @@ def info_command(
     trip_count: common.TripCount = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="PNG, SVG or PDF: the graph if it is small, else its levels."
-        ),
+        Option("--out", "-o", help="PNG, SVG or PDF: the graph if it is small, else its levels."),
     ] = None,
     json: common.Json = False,
 ) -> None:
@@ -182,15 +180,15 @@ def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
 def convert_command(
     source: common.Source,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="The same as --out.", show_default=False)
+        Path | None, Argument(metavar="[OUT]", help="The same as --out.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--out", "-o", help="File to write; its suffix chooses the format.", show_default=False
         ),
     ] = None,
-    to: Annotated[str | None, typer.Option(help="json, dot, graphml, csv or stg.")] = None,
+    to: Annotated[str | None, Option(help="json, dot, graphml, csv or stg.")] = None,
     cluster: common.ClusterOption = None,
     format: common.Format = None,
     training: common.Training = False,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import MissingExtraError, SolverError
@@ -29,40 +29,35 @@ if TYPE_CHECKING:
 def jobs_command(
     stream: Annotated[
         str,
-        typer.Argument(
-            help="stream:ramp?beta=A&rule=uniform, FILE.json, FILE.toml or a trace FILE.csv."
-        ),
+        Argument(help="stream:ramp?beta=A&rule=uniform, FILE.json, FILE.toml or a trace FILE.csv."),
     ],
     policy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--policy",
             "-p",
             help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas.",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Number of streams to compare on.")] = 10,
-    profiles: Annotated[Path | None, typer.Option(help="Folder of the PipeDream profiles.")] = None,
+    episodes: Annotated[int, Option(min=1, help="Number of streams to compare on.")] = 10,
+    profiles: Annotated[Path | None, Option(help="Folder of the PipeDream profiles.")] = None,
     bound: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--bound", help="Prove how many jobs any policy must block, on the first 20 streams."
         ),
     ] = False,
     lookahead: Annotated[
-        bool,
-        typer.Option("--lookahead", help="Show the completion time of each model at each degree."),
+        bool, Option("--lookahead", help="Show the completion time of each model at each degree.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the stream, instead of its own.")
+        int | None, Option(min=0, help="Seed of the stream, instead of its own.")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy."),
+        Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy."),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads; by default one per core.")
-    ] = None,
+    threads: Annotated[int | None, Option(min=1, help="Threads; by default one per core.")] = None,
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
@@ -112,7 +107,7 @@ def jobs_command(
     if interrupted and not found.summaries:
         raise KeyboardInterrupt
     if interrupted:
-        raise typer.Exit(interrupt.exit_code())
+        raise Exit(interrupt.exit_code())
     if failed:
         raise SolverError("; ".join(failed))
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError, check_choice, did_you_mean
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def solvers_command(
     name: Annotated[
-        str | None, typer.Argument(help="Solver to explain: its paper, use and options.")
+        str | None, Argument(help="Solver to explain: its paper, use and options.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="placement, split, pipeline, jobs, sharding or plan.")
+        str | None, Option(help="placement, split, pipeline, jobs, sharding or plan.")
     ] = None,
-    options: Annotated[str | None, typer.Option(help="The same as naming the solver.")] = None,
+    options: Annotated[str | None, Option(help="The same as naming the solver.")] = None,
     json: common.Json = False,
 ) -> None:
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
@@ -102,7 +102,7 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
 
 def clusters_command(
     example: Annotated[
-        bool, typer.Option("--example", help="Print a cluster file to start from.")
+        bool, Option("--example", help="Print a cluster file to start from.")
     ] = False,
     json: common.Json = False,
 ) -> None:
@@ -142,7 +142,7 @@ def clusters_command(
 
 def generators_command(
     name: Annotated[
-        str | None, typer.Argument(help="Generator to explain: its options and their defaults.")
+        str | None, Argument(help="Generator to explain: its options and their defaults.")
     ] = None,
     json: common.Json = False,
 ) -> None:
@@ -182,11 +182,10 @@ def generators_command(
 
 def warm_up_command(
     groups: Annotated[
-        list[str] | None,
-        typer.Argument(help="Groups of kernels; all by default.", show_default=False),
+        list[str] | None, Argument(help="Groups of kernels; all by default.", show_default=False)
     ] = None,
     list_groups: Annotated[
-        bool, typer.Option("--list", help="Show which groups are compiled, and stop.")
+        bool, Option("--list", help="Show which groups are compiled, and stop.")
     ] = False,
     json: common.Json = False,
 ) -> None:
@@ -215,7 +214,7 @@ def warm_up_command(
     if left:
         names = ", ".join(group.name for group in left)
         say(f"could not compile or keep {names}: is the folder of numba's cache writable?")
-        raise typer.Exit(1)
+        raise Exit(1)
     say(
         f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, "
         f"{time.perf_counter() - started:.1f} s)"

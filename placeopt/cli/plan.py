@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError, check_choice
@@ -41,7 +41,7 @@ DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep"
 def plan_command(
     model: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="Model: llama3-70b and other public names, gen:NAME, a file; with a folder as "
             "--costs a name there.",
             show_default=False,
@@ -49,84 +49,70 @@ def plan_command(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5."
-        ),
+        Option("--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5."),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples per step.")] = 64,
+    batch: Annotated[int, Option("--batch", "-b", min=1, help="Samples per step.")] = 64,
     costs: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder with layer tables, a file of `placeopt profile`, or a calibration."
-        ),
+        Option(help="Folder with layer tables, a file of `placeopt profile`, or a calibration."),
     ] = None,
-    formula: Annotated[
-        str, typer.Option(help="With --costs: predicted or published.")
-    ] = "predicted",
-    recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
-    mixed: Annotated[
-        bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")
-    ] = False,
+    formula: Annotated[str, Option(help="With --costs: predicted or published.")] = "predicted",
+    recompute: Annotated[bool, Option(help="Whether stages may be recomputed.")] = True,
+    mixed: Annotated[bool, Option(help="Whether replicas of a stage may be of two kinds.")] = False,
     schedules: Annotated[
         str | None,
-        typer.Option(
-            help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between."
-        ),
+        Option(help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between."),
     ] = None,
     sharded: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             help="Whether replicas may share the optimizer's states out.",
             show_default="where known",
         ),
     ] = None,
     forms: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Further splits of layers: sequence, expert; commas between; '' for none.",
             show_default="where known",
         ),
     ] = None,
     evaluate: Annotated[
-        Path | None, typer.Option(help="Predict the step of this plan (JSON) instead of searching.")
+        Path | None, Option(help="Predict the step of this plan (JSON) instead of searching.")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
+        str, Option(help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
     ] = "bf16",
     sequence: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a sample.", show_default="4096")
+        int | None, Option(min=1, help="Tokens of a sample.", show_default="4096")
     ] = None,
     fabric: Annotated[
-        float | None, typer.Option(help="GB/s of a device to other hosts.", show_default="as sold")
+        float | None, Option(help="GB/s of a device to other hosts.", show_default="as sold")
     ] = None,
-    tp: Annotated[int | None, typer.Option(min=1, help="Price this tensor degree.")] = None,
-    pp: Annotated[int | None, typer.Option(min=1, help="... number of stages.")] = None,
-    dp: Annotated[int | None, typer.Option(min=1, help="... data degree.")] = None,
-    cp: Annotated[int | None, typer.Option(min=1, help="... context degree.")] = None,
-    ep: Annotated[int | None, typer.Option(min=1, help="... expert degree.")] = None,
-    micro_batch: Annotated[
-        int | None, typer.Option(min=1, help="... samples of a micro-batch.")
-    ] = None,
+    tp: Annotated[int | None, Option(min=1, help="Price this tensor degree.")] = None,
+    pp: Annotated[int | None, Option(min=1, help="... number of stages.")] = None,
+    dp: Annotated[int | None, Option(min=1, help="... data degree.")] = None,
+    cp: Annotated[int | None, Option(min=1, help="... context degree.")] = None,
+    ep: Annotated[int | None, Option(min=1, help="... expert degree.")] = None,
+    micro_batch: Annotated[int | None, Option(min=1, help="... samples of a micro-batch.")] = None,
     runs: Annotated[
         Path | None,
-        typer.Option(help="Predict the rows of a CSV table of training runs into --out FILE.csv."),
+        Option(help="Predict the rows of a CSV table of training runs into --out FILE.csv."),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="With --runs: fit the constants, write --out.")
+        bool, Option("--calibrate", help="With --runs: fit the constants, write --out.")
     ] = False,
     offers: Annotated[
         str | None,
-        typer.Option(
-            help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86."
-        ),
+        Option(help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86."),
     ] = None,
     lose: Annotated[
-        str | None, typer.Option(help="Plan again without hosts, as A100-40/0,A100-40/3.")
+        str | None, Option(help="Plan again without hosts, as A100-40/0,A100-40/3.")
     ] = None,
-    runner_ups: Annotated[int, typer.Option(min=0, help="Number of runner-ups to look for.")] = 3,
+    runner_ups: Annotated[int, Option(min=0, help="Number of runner-ups to look for.")] = 3,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--out", "-o", help="Folder for exports and the picture; with --runs the file to write."
         ),
     ] = None,
@@ -282,7 +268,7 @@ def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, j
         if after is not None:
             after.say()
     if planned.plan is None:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json: bool) -> None:
@@ -664,7 +650,7 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
     else:
         _print_launch(body, answer.problem.machine.said)
     if shown is None:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _print_launch(body: dict[str, Any], said: str) -> None:

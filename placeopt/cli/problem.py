@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Option
 
 from placeopt.cli import common
 from placeopt.cli.model_notes import cost_notes, is_own_model, rate_note, tied_notes
@@ -43,48 +43,43 @@ class ProblemOptions:
 
     source: common.Source
     cluster: common.ClusterOption = None
-    objective: Annotated[
-        str | None, typer.Option(help="makespan (default), period or latency.")
-    ] = None
+    objective: Annotated[str | None, Option(help="makespan (default), period or latency.")] = None
     format: common.Format = None
     training: common.Training = False
     dim: common.Dim = None
     trip_count: common.TripCount = None
     shared: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Weights that several ops use: colocate (one copy, one device; default) or copy."
         ),
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="What the memory limit counts: static (weights) or peak (weights and live "
             "tensors)."
         ),
     ] = None
     memory_limit: common.MemoryLimit = None
-    contiguity: Annotated[str | None, typer.Option(help="Period: chain, convex or none.")] = None
-    pipeline: Annotated[str | None, typer.Option(help="Period of training: 1f1b or gpipe.")] = None
+    contiguity: Annotated[str | None, Option(help="Period: chain, convex or none.")] = None
+    pipeline: Annotated[str | None, Option(help="Period of training: 1f1b or gpipe.")] = None
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Latency: number of convex pieces per accelerator.")
+        int | None, Option(min=1, help="Latency: number of convex pieces per accelerator.")
     ] = None
     max_replicas: Annotated[
-        int | None,
-        typer.Option(min=1, help="Period: largest number of devices that share a stage."),
+        int | None, Option(min=1, help="Period: largest number of devices that share a stage.")
     ] = None
     device_groups: Annotated[
         int | None,
-        typer.Option(min=1, help="Period: number of equal groups of devices, each with an uplink."),
+        Option(min=1, help="Period: number of equal groups of devices, each with an uplink."),
     ] = None
     overlap: Annotated[
-        bool, typer.Option("--overlap", help="Period: transfers overlap with computation.")
+        bool, Option("--overlap", help="Period: transfers overlap with computation.")
     ] = False
     group: common.Group = None
     costs: common.Costs = None
-    profiles: Annotated[Path | None, typer.Option(help="Job streams: folder of the profiles.")] = (
-        None
-    )
+    profiles: Annotated[Path | None, Option(help="Job streams: folder of the profiles.")] = None
 
     def load(self) -> Any:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import ExecutionError, InputError
@@ -18,31 +18,27 @@ if TYPE_CHECKING:
 
 def profile_command(
     model: Annotated[
-        str,
-        typer.Argument(help="ONNX file, .pt2 archive or torch:FILE.py:NAME.", show_default=False),
+        str, Argument(help="ONNX file, .pt2 archive or torch:FILE.py:NAME.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Cost file to write (JSON).")] = Path(
+    out: Annotated[Path, Option("--out", "-o", help="Cost file to write (JSON).")] = Path(
         "costs.json"
     ),
     trace: Annotated[
-        Path | None,
-        typer.Option(help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON)."),
+        Path | None, Option(help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON).")
     ] = None,
-    repeat: Annotated[
-        int, typer.Option(min=1, help="Executions to measure; the median is used.")
-    ] = 10,
-    threads: Annotated[int, typer.Option(min=1, help="Threads inside an operator.")] = 1,
-    device: Annotated[str, typer.Option(help="torch: cpu or cuda:0.")] = "cpu",
+    repeat: Annotated[int, Option(min=1, help="Executions to measure; the median is used.")] = 10,
+    threads: Annotated[int, Option(min=1, help="Threads inside an operator.")] = 1,
+    device: Annotated[str, Option(help="torch: cpu or cuda:0.")] = "cpu",
     kind: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--device-kind",
             help="Kind of device that was measured, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="ONNX: .npz file of the inputs.")] = None,
+    inputs: Annotated[Path | None, Option(help="ONNX: .npz file of the inputs.")] = None,
     keep: Annotated[
-        Path | None, typer.Option("--keep-trace", help="Where to write the profiler's own trace.")
+        Path | None, Option("--keep-trace", help="Where to write the profiler's own trace.")
     ] = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,

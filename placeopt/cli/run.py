@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import ExecutionError, InputError, check_choice
@@ -30,44 +30,34 @@ if TYPE_CHECKING:
 def run_command(
     source: common.Source,
     placement: Annotated[
-        str,
-        typer.Argument(
-            help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False
-        ),
+        str, Argument(help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False)
     ],
     cluster: common.ClusterOption = None,
     runtime: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="model (its own operators; default where it can be run), or synthetic operators "
             "on "
             "dask, torch (CUDA devices) or serial."
         ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option(help="model: torch devices, such as cuda:0,cuda:1.")
+        str | None, Option(help="model: torch devices, such as cuda:0,cuda:1.")
     ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="ONNX model: .npz file of its inputs.")
-    ] = None,
+    inputs: Annotated[Path | None, Option(help="ONNX model: .npz file of its inputs.")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Devices of the runtime; default: the cluster's, or 2."),
+        int | None, Option(min=1, help="Devices of the runtime; default: the cluster's, or 2.")
     ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a running Dask scheduler.")
-    ] = None,
-    repeat: Annotated[
-        int, typer.Option(min=1, help="Executions to measure; the median is used.")
-    ] = 5,
+    scheduler: Annotated[str | None, Option(help="Address of a running Dask scheduler.")] = None,
+    repeat: Annotated[int, Option(min=1, help="Executions to measure; the median is used.")] = 5,
     calibrate: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--calibrate", help="First measure op times and transfers, then simulate with them too."
         ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare results with a serial execution.")
+        bool, Option("--check/--no-check", help="Compare results with a serial execution.")
     ] = True,
     format: common.Format = None,
     training: common.Training = False,
@@ -107,7 +97,7 @@ def run_command(
             execution.measure(chosen, placement, calibrate, repeat, check)
     except ExecutionError as error:
         print(f"placeopt: error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise Exit(1) from None
     simulated = execution.simulated()
     data = _describe(execution, simulated, warning)
     if folder is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.instances.sources import load_graph
@@ -73,7 +73,7 @@ class _SourceOptions:
 def schedule_command(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="shape:V|X|M|NN|K|interleaved|wave?devices=4&..., a .toml, .json or .csv block "
             "table, or a model "
             "(file, torch:FILE.py:NAME, onnx:NAME, gen:NAME) with --cluster.",
@@ -82,39 +82,37 @@ def schedule_command(
     ],
     solver: Annotated[
         list[str] | None,
-        typer.Option("--solver", "-s", help="Solver to run; repeatable or separated by commas."),
+        Option("--solver", "-s", help="Solver to run; repeatable or separated by commas."),
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option("--micro-batches", "-n", min=1, help="Number of micro-batches to schedule."),
+        Option("--micro-batches", "-n", min=1, help="Number of micro-batches to schedule."),
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Shape or table: capacity of every device in its own units, or one per device: "
             "4,4,3,3. A model takes --memory-limit."
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", "-t", min=0, help="Time limit of each solver.")
+        float, Option("--seconds", "-t", min=0, help="Time limit of each solver.")
     ] = 60.0,
     repetend_size: Annotated[
         int,
-        typer.Option(
+        Option(
             "--repetend-size", "-k", min=0, help="Micro-batches per repetend (K); 0 tries 1 to 4."
         ),
     ] = 1,
-    mode: Annotated[str | None, typer.Option(help="train or infer.")] = None,
+    mode: Annotated[str | None, Option(help="train or infer.")] = None,
     cluster: common.ClusterOption = None,
     split: Annotated[
-        bool, typer.Option("--split", help="Model: cut backward passes into I and W.")
+        bool, Option("--split", help="Model: cut backward passes into I and W.")
     ] = False,
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="Model: recompute activations.")
-    ] = False,
+    recompute: Annotated[bool, Option("--recompute", help="Model: recompute activations.")] = False,
     shapes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--shape",
             "--shapes",
             help="Model: V (default), wave, X, M, K or T; with --joint several.",
@@ -128,31 +126,29 @@ def schedule_command(
     memory_limit: common.MemoryLimit = None,
     joint: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--joint", help="Model: also choose stages, shape, micro-batch size and recomputation."
         ),
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", "-b", min=1, help="With --joint: samples per step.")
+        int, Option("--batch", "-b", min=1, help="With --joint: samples per step.")
     ] = 64,
     micro_batch_sizes: Annotated[
-        str, typer.Option(help="With --joint: samples per micro-batch to try.")
+        str, Option(help="With --joint: samples per micro-batch to try.")
     ] = "1,2,4",
     transfers: Annotated[
         str | None,
-        typer.Option(
-            help="Also evaluate with transfers that take a channel, or block both devices."
-        ),
+        Option(help="Also evaluate with transfers that take a channel, or block both devices."),
     ] = None,
     option: common.SolverOptions = None,
     initial: Annotated[
         Path | None,
-        typer.Option(help="Schedule to start from: a schedule.json of --out.", show_default=False),
+        Option(help="Schedule to start from: a schedule.json of --out.", show_default=False),
     ] = None,
     seed: common.Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--out",
             "-o",
             help="Folder for picture, trace, PyTorch CSV, starts, JSON, and a model's cut.",
@@ -252,7 +248,7 @@ def _solver(name: str, options: Data) -> Any:
 
 def shapes_command(
     devices: Annotated[
-        int, typer.Option("--num-devices", "-d", min=1, help="Devices to show the bounds for.")
+        int, Option("--num-devices", "-d", min=1, help="Devices to show the bounds for.")
     ] = 4,
     json: common.Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Exit, Option
 
 from placeopt.cli import common
 from placeopt.exports.sharded import FILES, dtensor_program_file
@@ -37,17 +37,17 @@ def shard_command(
     source: common.Source,
     mesh: Annotated[
         str,
-        typer.Option(
+        Option(
             "--mesh",
             "-m",
             help="Sizes of the mesh axes, such as 2x4; the last axis lies within a host.",
         ),
     ] = "2x4",
     cluster: Annotated[
-        str, typer.Option("--cluster", "-c", help="Devices of the mesh, in order.")
+        str, Option("--cluster", "-c", help="Devices of the mesh, in order.")
     ] = DEFAULT_CLUSTER,
     training: Annotated[
-        bool, typer.Option("--training", help="Count forward and backward pass.")
+        bool, Option("--training", help="Count forward and backward pass.")
     ] = False,
     memory_limit: common.MemoryLimit = None,
     seconds: common.Seconds = 10.0,
@@ -56,7 +56,7 @@ def shard_command(
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     to: Annotated[
-        str | None, typer.Option(help="Write layouts that run: dtensor (torch) or jax; with --out.")
+        str | None, Option(help="Write layouts that run: dtensor (torch) or jax; with --out.")
     ] = None,
     out: common.OutFolder = None,
     json: common.Json = False,
@@ -108,7 +108,7 @@ def shard_command(
         common.print_json(data)
     else:
         _print(model, result, data)
-    raise typer.Exit(int(result.solution is None))
+    raise Exit(int(result.solution is None))
 
 
 def _parameters(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import over_limit
@@ -54,7 +54,7 @@ def bound_command(
         if interrupt.may_print():
             _print_bound(problem, found[-1], json=json)
     if interrupt.received():
-        raise typer.Exit(interrupt.exit_code())
+        raise Exit(interrupt.exit_code())
 
 
 def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
@@ -88,21 +88,18 @@ def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
 def verify_command(
     options: ProblemOptions,
     placement: Annotated[
-        Path | None,
-        typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result."),
+        Path | None, Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.")
     ] = None,
     seconds: common.Seconds = 10.0,
     queue: common.Queue = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File for the certificate (JSON).")
+        Path | None, Option("--out", "-o", help="File for the certificate (JSON).")
     ] = None,
     proof: Annotated[
         Path | None,
-        typer.Option(
-            help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed)."
-        ),
+        Option(help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed)."),
     ] = None,
-    recheck: Annotated[Path | None, typer.Option(help="Certificate to check again.")] = None,
+    recheck: Annotated[Path | None, Option(help="Certificate to check again.")] = None,
     json: common.Json = False,
 ) -> None:
     """Check a placement made elsewhere: list its violations, or prove how far it is from the
@@ -123,7 +120,7 @@ def verify_command(
     common.out_file(proof, "--proof")
     problem = options.load()
     if recheck is not None:
-        raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
+        raise Exit(_check_again(problem, placement, recheck, seconds, json=json))
 
     given = read_solution(problem, options.given(problem, placement))
 
@@ -139,8 +136,8 @@ def verify_command(
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():
-        raise typer.Exit(interrupt.exit_code())
-    raise typer.Exit(int(not certificate.feasible))
+        raise Exit(interrupt.exit_code())
+    raise Exit(int(not certificate.feasible))
 
 
 def _check_again(
@@ -301,8 +298,7 @@ def plot_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json."),
+        Path, Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json.")
     ] = Path("gantt.png"),
     queue: common.Queue = None,
     json: common.Json = False,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Exit, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.cli.comparison import (
@@ -41,7 +41,7 @@ def solve_command(
     options: ProblemOptions,
     solver: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--solver",
             "-s",
             help="Solver to run; repeatable or separated by commas.",
@@ -50,31 +50,31 @@ def solve_command(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", "-t", min=0, help="Time limit of each search, in seconds."),
+        Option("--seconds", "-t", min=0, help="Time limit of each search, in seconds."),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Limit of each search, in evaluations.")
+        int | None, Option(min=1, help="Limit of each search, in evaluations.")
     ] = None,
     target: Annotated[
-        int | None, typer.Option(help="Stop when the value is at most this (ticks).")
+        int | None, Option(help="Stop when the value is at most this (ticks).")
     ] = None,
     seed: common.Seed = 0,
-    initial: Annotated[Path | None, typer.Option(help="Placement file to start from.")] = None,
+    initial: Annotated[Path | None, Option(help="Placement file to start from.")] = None,
     policy: Annotated[
-        Path | None, typer.Option("--policy-file", help="Trained policy to place with.")
+        Path | None, Option("--policy-file", help="Trained policy to place with.")
     ] = None,
     option: common.SolverOptions = None,
     out: common.OutFolder = None,
     bound_seconds: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0,
             help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none "
             "where one proves bounds.",
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also show what each tactic of a search did.")
+        bool, Option("--explain", help="Also show what each tactic of a search did.")
     ] = False,
     json: common.Json = False,
 ) -> None:
@@ -130,7 +130,7 @@ def solve_command(
             comparison, pictures=not comparison.interrupted
         )  # they take longer than a signal leaves
     code = _exit_code(comparison)
-    raise typer.Exit(1 if report.unwritten and code == 0 else code)
+    raise Exit(1 if report.unwritten and code == 0 else code)
 
 
 def _bound_seconds(seconds: float | None, solvers: Sequence[tuple[str, Any]]) -> float | None:
