@@ -23,10 +23,35 @@ from placeopt.instances.generators.builder import GraphBuilder, Size, Tensor, he
 from placeopt.model.errors import InputError
 
 
-@built(GraphBuilder)
-def alexnet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
+class Images(GraphBuilder):
+    """Builds networks on square images of three colours.
+
+    Parameters
+    ----------
+    batch, image, classes : number of images, their height and width, and of classes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        batch: int = 1,
+        image: int = 224,
+        classes: int = 1000,
+        dtype_bytes: int = 4,
+    ) -> None:
+        super().__init__(name, dtype_bytes)
+        self.images, self.classes = self.input(batch, 3, image, image), classes
+
+    def head(self, x: Tensor) -> None:
+        """Average over the image and classify."""
+        with self.layer("head"):
+            self.linear(self.global_pool(x), self.classes)
+
+
+@built(Images)
+def alexnet(b: Images) -> None:
     """Build AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick")."""
-    x = b.input(batch, 3, image, image)
+    x = b.images
     plan = [
         (64, 11, 4, 2, True),
         (192, 5, 1, 2, True),
@@ -39,13 +64,13 @@ def alexnet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int =
             x = b.relu(b.conv(x, out, kernel, stride, padding, bias=True))
             if pooled:
                 x = b.pool(x, 3, 2)
-    _classifier(b, x, classes)
+    _classifier(b, x)
 
 
-@built(GraphBuilder)
-def vgg16(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
+@built(Images)
+def vgg16(b: Images) -> None:
     """Build VGG-16, configuration D of Simonyan and Zisserman (2015)."""
-    x = b.input(batch, 3, image, image)
+    x = b.images
     for block, (out, repeats) in enumerate(
         [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1
     ):
@@ -53,10 +78,10 @@ def vgg16(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1
             for _ in range(repeats):
                 x = b.relu(b.conv(x, out, 3, 1, 1, bias=True))
             x = b.pool(x, 2, 2)
-    _classifier(b, x, classes)
+    _classifier(b, x)
 
 
-def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> None:
+def _classifier(b: Images, x: Tensor) -> None:
     """Append the three fully connected layers that AlexNet and VGG share."""
     side = 7 if x.shape[2] >= 7 else 6
     with b.layer("classifier"):
@@ -65,14 +90,14 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> None:
         x = b.reshape(x, (x.shape[0], x.size // x.shape[0]), kind="flatten")
         for position in (1, 2):
             x = b.relu(b.linear(x, 4096, name=f"fc{position}"))
-        b.linear(x, classes, name="fc3")
+        b.linear(x, b.classes, name="fc3")
 
 
-@built(GraphBuilder)
-def squeezenet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000) -> None:
+@built(Images)
+def squeezenet(b: Images) -> None:
     """Build SqueezeNet 1.0 (Iandola et al. 2016, table 1)."""
     with b.layer("stem"):
-        x = b.relu(b.conv(b.input(batch, 3, image, image), 96, 7, 2, bias=True))
+        x = b.relu(b.conv(b.images, 96, 7, 2, bias=True))
         x = b.pool(x, 3, 2, ceil=True)
     for position, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64), start=2):
         expand = 4 * squeeze
@@ -84,16 +109,14 @@ def squeezenet(b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: in
             if position in (4, 8):
                 x = b.pool(x, 3, 2, ceil=True)
     with b.layer("head"):
-        b.global_pool(b.relu(b.conv(x, classes, 1, bias=True)))
+        b.global_pool(b.relu(b.conv(x, b.classes, 1, bias=True)))
 
 
-@built(GraphBuilder)
-def densenet121(
-    b: GraphBuilder, *, batch: int = 1, image: int = 224, classes: int = 1000, growth: int = 32
-) -> None:
+@built(Images)
+def densenet121(b: Images, *, growth: int = 32) -> None:
     """Build DenseNet-121 (Huang et al. 2017, table 1): bottleneck layers, compression 0.5."""
     with b.layer("stem"):
-        x = b.conv_bn_relu(b.input(batch, 3, image, image), 2 * growth, 7, 2, 3)
+        x = b.conv_bn_relu(b.images, 2 * growth, 7, 2, 3)
         x = b.pool(x, 3, 2, 1)
     blocks = (6, 12, 24, 16)
     for block, layers in enumerate(blocks):
@@ -104,24 +127,16 @@ def densenet121(
                 y = b.relu(b.batch_norm(y))
                 y = b.conv_bn_relu(y, 4 * growth, 1, name="conv1")
                 features.append(b.conv(y, growth, 3, 1, 1, name="conv2"))
-        with b.layer(f"transition{block + 1}" if block + 1 < len(blocks) else "head"):
+        last = block + 1 == len(blocks)
+        with b.layer("head" if last else f"transition{block + 1}"):
             x = b.relu(b.batch_norm(b.concat(features)))
-            if block + 1 < len(blocks):
+            if not last:
                 x = b.pool(b.conv(x, x.shape[1] // 2, 1), 2, 2, kind="avg_pool")
-            else:
-                b.linear(b.global_pool(x), classes)
+    b.head(x)
 
 
-@built(GraphBuilder)
-def nasnet(
-    b: GraphBuilder,
-    *,
-    cells: int = 6,
-    filters: int = 32,
-    batch: int = 32,
-    image: int = 32,
-    classes: int = 10,
-) -> None:
+@built(Images, batch=32, image=32, classes=10)
+def nasnet(b: Images, *, cells: int = 6, filters: int = 32) -> None:
     """Build a stack of NASNet-A cells (Zoph et al. 2018, figure 4).
 
     Parameters
@@ -131,7 +146,7 @@ def nasnet(
     filters : filters per op of the first cells.
     """
     with b.layer("stem"):
-        x = b.batch_norm(b.conv(b.input(batch, 3, image, image), 3 * filters, 3, 1, 1))
+        x = b.batch_norm(b.conv(b.images, 3 * filters, 3, 1, 1))
     previous = x
     reductions = {cells // 3, 2 * cells // 3} if cells >= 3 else set()
     for cell in range(cells):
@@ -143,7 +158,8 @@ def nasnet(
             h1 = _squeeze(b, x, filters, x.shape[2], "squeeze")
             previous, x = x, build(b, h0, h1, filters)
     with b.layer("head"):
-        b.linear(b.global_pool(b.relu(x)), classes)
+        x = b.relu(x)
+    b.head(x)
 
 
 def _squeeze(b: GraphBuilder, x: Tensor, filters: int, side: int, name: str) -> Tensor:
@@ -187,13 +203,13 @@ def _reduction_cell(b: GraphBuilder, h0: Tensor, h1: Tensor, f: int) -> Tensor:
     return b.concat([second, third, fourth, fifth])
 
 
-@built(GraphBuilder)
-def inception_v3(b: GraphBuilder, *, batch: int = 1, image: int = 299, classes: int = 1000) -> None:
+@built(Images, image=299)
+def inception_v3(b: Images) -> None:
     """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
     reductions.
     """
     with b.layer("stem"):
-        x = b.conv_bn_relu(b.input(batch, 3, image, image), 32, 3, 2, name="conv1")
+        x = b.conv_bn_relu(b.images, 32, 3, 2, name="conv1")
         x = b.conv_bn_relu(x, 32, 3, name="conv2")
         x = b.conv_bn_relu(x, 64, 3, 1, 1, name="conv3")
         x = b.pool(x, 3, 2)
@@ -213,8 +229,7 @@ def inception_v3(b: GraphBuilder, *, batch: int = 1, image: int = 299, classes: 
     for position in range(2):
         with b.layer(f"mixed_c{position}"):
             x = _module_c(b, x)
-    with b.layer("head"):
-        b.linear(b.global_pool(x), classes)
+    b.head(x)
 
 
 def _pooled(b: GraphBuilder, x: Tensor, out: int) -> Tensor:
@@ -283,25 +298,22 @@ def _expanded(b: GraphBuilder, x: Tensor, name: str) -> list[Tensor]:
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-@built(GraphBuilder)
-def resnet(
-    b: GraphBuilder, *, depth: int = 50, batch: int = 1, image: int = 224, classes: int = 1000
-) -> None:
+@built(Images)
+def resnet(b: Images, *, depth: int = 50) -> None:
     """Build a bottleneck ResNet of 50, 101 or 152 layers on square images."""
     if depth not in _BLOCKS:
         raise InputError(
             f"generator '{b.name}': option 'depth' expects 50, 101 or 152, received {depth}"
         )
     with b.layer("stem"):
-        x = b.conv_bn_relu(b.input(batch, 3, image, image), 64, 7, 2, 3)
+        x = b.conv_bn_relu(b.images, 64, 7, 2, 3)
         x = b.pool(x, 3, 2, 1)
     for stage, blocks in enumerate(_BLOCKS[depth]):
         width = 64 << stage
         for block in range(blocks):
             with b.layer(f"stage{stage + 1}/{block}"):
                 x = _bottleneck(b, x, width, stride=2 if stage and not block else 1)
-    with b.layer("head"):
-        b.linear(b.global_pool(x), classes)
+    b.head(x)
 
 
 def _bottleneck(b: GraphBuilder, x: Tensor, width: int, stride: int) -> Tensor:
