@@ -164,6 +164,7 @@ _READERS: dict[str, Callable[[Body, str], Any]] = {
     "float": Body.number,
     "bool": Body.flag,
     "tuple[str, ...]": Body.texts,
+    "tuple[int, ...]": lambda body, key: tuple(body.integers(key).tolist()),
     "Ints": Body.integers,
     "Floats": Body.numbers,
     "Flags": Body.flags,

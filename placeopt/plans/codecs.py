@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from placeopt.plans.network_table import Network
     from placeopt.plans.step_costs import StepCosts
 
-_SAMPLE_NUMBERS = ("devices", "samples", "capacity", "units_per_byte", "allow_recompute")
-
 
 def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
     """Return a plan as JSON."""
@@ -54,44 +52,24 @@ def decode_plan(body: Body) -> TrainingPlan:
     stages = []
     for item in body.bodies("stages"):
         groups = tuple(group.made(ReplicaGroup) for group in item.bodies("replicas"))
-        stages.append(PlanStage(_numbers(item, "layers"), groups, _numbers(item, "recompute")))
-    kept = _numbers(body, "kept") if "kept" in body.data else ()
-    return TrainingPlan(
-        tuple(stages),
-        body.integer("micro_batch", 1),
-        body.text("schedule", "1f1b"),
-        body.flag("sharded", False),
-        kept,
-    )
+        stages.append(item.made(PlanStage, but=("replicas",), replicas=groups))
+    return body.made(TrainingPlan, but=("stages",), stages=tuple(stages))
 
 
 def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:
     arrays = {key: getattr(problem, key).ravel().tolist() for key in array_shapes(0, 0, 0)}
-    return {
-        "name": problem.name,
-        "layers": list(problem.layers),
-        "tensor_degrees": list(problem.tensor_degrees),
-        **arrays,
-        **plain(problem, *_SAMPLE_NUMBERS, "tick_seconds"),
-    }
+    return {**plain(problem, but=arrays), **arrays}
 
 
 def _decode_sample(body: Body) -> SamplePlanProblem:
-    layers, degrees = body.texts("layers"), _numbers(body, "tensor_degrees")
+    counts = (len(body.items(key)) for key in ("layers", "tensor_degrees", "source"))
     arrays: dict[str, Any] = {}
-    for key, shape in array_shapes(len(layers), len(degrees), len(body.items("source"))).items():
+    for key, shape in array_shapes(*counts).items():
         values, size = body.integers(key), math.prod(shape)
         if len(values) != size:
             raise body.wrong(key, f"{size} numbers", body.items(key))
         arrays[key] = values.reshape(shape)
-    return SamplePlanProblem(
-        layers=layers,
-        tensor_degrees=degrees,
-        **arrays,
-        **body.fields(SamplePlanProblem, *_SAMPLE_NUMBERS),
-        name=body.text("name"),
-        tick_seconds=body.number("tick_seconds"),
-    )
+    return body.made(SamplePlanProblem, but=arrays, **arrays)
 
 
 register(Codec("plan", TrainingPlan, encode_plan, decode_plan))
@@ -182,26 +160,12 @@ def _encode_network(network: Network) -> dict[str, Any]:
 
 
 def _decode_problem(body: Body) -> StepPlanProblem:
-    pools = tuple(pool.made(DevicePool) for pool in body.bodies("pools"))
-    return StepPlanProblem(
-        _decode_costs(body.body("costs")),
-        pools,
-        body.integer("batch"),
-        _numbers(body, "micro_batches"),
-        _numbers(body, "data_degrees"),
-        body.integer("max_stages"),
-        body.flag("recompute"),
-        body.flag("mixed"),
-        body.texts("schedules"),
-        body.flag("sharded"),
-        body.text("name"),
-        body.number("tick_seconds"),
-        body.texts("forms") if "forms" in body.data else (),
+    return body.made(
+        StepPlanProblem,
+        but=("costs", "pools"),
+        costs=_decode_costs(body.body("costs")),
+        pools=tuple(pool.made(DevicePool) for pool in body.bodies("pools")),
     )
-
-
-def _numbers(body: Body, key: str) -> tuple[int, ...]:
-    return tuple(body.integers(key).tolist())
 
 
 def _decode_costs(body: Body) -> StepCosts:
