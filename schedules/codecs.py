@@ -31,8 +31,7 @@ def _decode_schedule(body: Body) -> PipelineSchedule:
     problem = from_dict(body.get("problem"), "pipeline", f'{body.where}: "problem"')
     repetend = None
     if body.has("repetend"):
-        part = body.body("repetend")
-        repetend = Repetend(part.integer("period"), part.integers("start"))
+        repetend = body.body("repetend").made(Repetend)
     return PipelineSchedule(problem, body.integers("start"), repetend)
 
 

@@ -207,15 +207,8 @@ def _encode_problem(problem: SplitProblem) -> dict[str, Any]:
 
 
 def _decode_problem(body: Body) -> SplitProblem:
-    return SplitProblem(
-        from_dict(body.get("placement"), "problem", f'{body.where}: "placement"'),
-        max_replicas=body.integer("max_replicas", 1),
-        groups=body.integer("groups", 1),
-        overlap=body.flag("overlap"),
-        sync=body.optional_integers("sync"),  # type: ignore[arg-type]
-        uplink=body.optional_integers("uplink"),  # type: ignore[arg-type]
-        name=body.text("name", ""),
-    )
+    placement = from_dict(body.get("placement"), "problem", f'{body.where}: "placement"')
+    return body.made(SplitProblem, but=("placement", "objective"), placement=placement)
 
 
 def _encode_split(split: Split) -> dict[str, Any]:
@@ -227,14 +220,7 @@ def _encode_split(split: Split) -> dict[str, Any]:
 
 
 def _decode_split(body: Body) -> Split:
-    return Split(
-        tuple(
-            SplitStage(
-                tuple(item.integers("ops").tolist()), tuple(item.integers("devices").tolist())
-            )
-            for item in body.bodies("stages")
-        )
-    )
+    return Split(tuple(item.made(SplitStage) for item in body.bodies("stages")))
 
 
 register(Codec("split", SplitProblem, _encode_problem, _decode_problem))
