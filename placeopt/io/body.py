@@ -133,10 +133,6 @@ class Body:
         """Return a list of whole numbers (or a table of equally long rows) as an int64 array."""
         return int_table(self.items(key), f'{self.where}: "{key}"')
 
-    def optional_integers(self, key: str) -> Ints | None:
-        """Return a list of whole numbers, None where it is not there."""
-        return self.integers(key) if self.has(key) else None
-
     def numbers(self, key: str) -> Floats:
         """Return a list of numbers."""
         return np.array(self._each(key, "a number", is_number), np.float64)

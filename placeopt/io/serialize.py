@@ -218,7 +218,7 @@ def _decode_graph(body: Body) -> OpGraph:
         consumer_ptr=pointer,
         consumer=consumer,
         op_types=ops.texts("type") if ops.has("type") else (),
-        measured_transfer=tensors.optional_integers("ticks"),  # type: ignore[arg-type]
+        measured_transfer=tensors.integers("ticks") if tensors.has("ticks") else None,  # type: ignore[arg-type]
         shapes=_shapes(tensors) if tensors.has("shape") else (),
         **given,
     )
