@@ -19,36 +19,12 @@ import numpy as np
 
 from placeopt.experiments.store import check_consistent
 from placeopt.model.objective import objective_names
-from placeopt.model.result import gap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from placeopt.experiments.store import Row
     from placeopt.model.arrays import Floats, Ints
-
-
-@dataclass(frozen=True)
-class BestKnown:
-    """The best value and the best bound of one instance over all runs, and who found them;
-    `row` has the value.
-    """
-
-    instance: str
-    cluster: str
-    objective: str
-    value: int
-    lower_bound: int
-    bound_method: str
-    solver: str
-    seed: int
-    tick_seconds: float
-    row: Row
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value."""
-        return gap_of(self.value, self.lower_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +57,9 @@ def instance_name(row: Row) -> str:
     return " ".join(words + ([f"({row['objective']})"] if row["objective"] not in USUAL else []))
 
 
-def best_known(rows: Iterable[Row]) -> list[BestKnown]:
-    """Return the best value and bound of every problem, in order of first appearance.
+def best_known(rows: Iterable[Row]) -> list[Row]:
+    """Return the row of the best value of every problem, with the best bound, in order of first
+    appearance.
 
     Raises
     ------
@@ -104,17 +81,9 @@ def best_known(rows: Iterable[Row]) -> list[BestKnown]:
         if key not in values or rank < (values[key]["value"], values[key]["evaluations"]):
             values[key] = row
     return [
-        BestKnown(
-            row["instance"],
-            row.get("cluster") or "",
-            row["objective"],
-            row["value"],
-            *bounds[key],
-            row["label"],
-            row["seed"],
-            row.get("tick_seconds", 1e-9),
-            row,
-        )
+        row
+        | {"cluster": row.get("cluster") or ""}
+        | dict(zip(("lower_bound", "bound_method"), bounds[key], strict=True))
         for key, row in values.items()
     ]
 
@@ -155,15 +124,21 @@ def compare(rows: Iterable[Row]) -> SolverTable:
     )
 
 
+def gaps(table: SolverTable) -> Floats:
+    """Return the gap of each median to the bound, NaN where a solver has no result."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (table.median - table.lower_bound[:, None]) / table.median
+    found[table.median == 0] = 0.0
+    return found
+
+
 def mean_gaps(table: SolverTable) -> Floats:
     """Return each solver's mean gap to the bound over the instances it solved, NaN where none;
     shape (solvers,).
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gaps = (table.median - table.lower_bound[:, None]) / table.median
-    gaps[table.median == 0] = 0.0
-    counts = (~np.isnan(gaps)).sum(axis=0)
-    return np.where(counts > 0, np.nansum(gaps, axis=0) / np.maximum(counts, 1), np.nan)
+    each = gaps(table)
+    counts = (~np.isnan(each)).sum(axis=0)
+    return np.where(counts > 0, np.nansum(each, axis=0) / np.maximum(counts, 1), np.nan)
 
 
 def wins(table: SolverTable) -> Ints:

@@ -133,7 +133,7 @@ def update_archive(path: str | Path, rows: Iterable[Row]) -> list[str]:
     ]
     changes: list[str] = []
     for best in best_known(kept):
-        changes += _improve(records, best.row, best.lower_bound, best.bound_method)
+        changes += _improve(records, best)
     if changes:
         write_archive(path, records)
     return changes
@@ -152,19 +152,19 @@ def _archived(record: Record) -> Row:
     return {**asdict(record), "label": record.solver, "key": "of the archive", "status": "feasible"}
 
 
-def _improve(records: dict[str, Record], row: Row, bound: int, method: str) -> list[str]:
+def _improve(records: dict[str, Record], row: Row) -> list[str]:
     """Replace value or bound of the row's problem where the row is better and holds."""
     new = Record(
         row["instance"],
-        row.get("cluster"),
+        row["cluster"] or None,
         row["objective"],
         bool(row.get("training")),
         row.get("fields") or {},
         row["problem_hash"],
         row["value"],
         row.get("queue") or "",
-        bound,
-        method,
+        row["lower_bound"],
+        row["bound_method"],
         row["label"],
         row["seed"],
         row.get("version", ""),
@@ -172,10 +172,7 @@ def _improve(records: dict[str, Record], row: Row, bound: int, method: str) -> l
     )
     old = records.get(new.key)
     if old is not None and old.problem_hash == new.problem_hash:
-        check_consistent(
-            [_archived(old), {**row, "lower_bound": bound, "bound_method": method}],
-            "the archive and the rows",
-        )
+        check_consistent([_archived(old), row], "the archive and the rows")
         if old.value <= new.value and old.lower_bound >= new.lower_bound:
             return []
         proof = max(old, new, key=lambda record: record.lower_bound)

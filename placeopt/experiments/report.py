@@ -17,9 +17,9 @@ import numpy as np
 
 from placeopt.experiments import analysis
 from placeopt.experiments.store import cell_rows
-from placeopt.io.body import plain
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import csv_text, write_bytes, write_text
+from placeopt.model.result import gap_of
 from placeopt.plotting.style import COLOURS, figure_bytes, new_figure, write_figure
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ def write_report(
         "failed": len(failed),
         "instances": len(table.instances),
         "solvers": len(table.solvers),
-        "best": [{**plain(b, *known), "gap": b.gap, "solver": b.solver} for b in best],
+        "best": [
+            {**{key: row[key] for key in known}, "gap": _gap(row), "solver": row["label"]}
+            for row in best
+        ],
     }
     return files, summary
 
@@ -116,22 +119,26 @@ def solver_table(table: analysis.SolverTable) -> Table:
     ], rows
 
 
-def best_table(best: Sequence[analysis.BestKnown]) -> Table:
+def _gap(row: Row) -> float:
+    return gap_of(row["value"], row["lower_bound"])
+
+
+def best_table(best: Sequence[Row]) -> Table:
     """One line per problem: best value, bound, gap, who found it."""
     rows = [
         [
-            b.instance,
-            b.cluster,
-            b.objective,
-            str(b.value),
-            f"{b.value * b.tick_seconds:.6g}",
-            str(b.lower_bound),
-            b.bound_method,
-            _percent(b.gap),
-            b.solver,
-            str(b.seed),
+            row["instance"],
+            row["cluster"],
+            row["objective"],
+            str(row["value"]),
+            f"{row['value'] * row.get('tick_seconds', 1e-9):.6g}",
+            str(row["lower_bound"]),
+            row["bound_method"],
+            _percent(_gap(row)),
+            row["label"],
+            str(row["seed"]),
         ]
-        for b in best
+        for row in best
     ]
     head = [
         "instance",
@@ -327,8 +334,7 @@ def gap_figure(table: analysis.SolverTable) -> Any:
     """
     figure = new_figure(8, 1.2 + 0.32 * len(table.solvers))
     axes = figure.add_subplot()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gaps = 100 * (table.median - table.lower_bound[:, None]) / table.median
+    gaps = 100 * analysis.gaps(table)
     means = 100 * analysis.mean_gaps(table)
     order = np.argsort(means, kind="stable")  # what is not a number comes last
     for row, j in enumerate(order):

@@ -215,7 +215,10 @@ def test_what_can_be_true_passes():
 def test_a_bound_on_one_objective_is_none_on_another():
     """Rows that name one problem under two objectives: each objective has its own best row."""
     rows = [row("a", 0, 7, 2), row("b", 0, 120, 100, objective="period")]
-    found = {best.objective: (best.value, best.lower_bound) for best in analysis.best_known(rows)}
+    found = {
+        best["objective"]: (best["value"], best["lower_bound"])
+        for best in analysis.best_known(rows)
+    }
     assert found == {"makespan": (7, 2), "period": (120, 100)}
 
 

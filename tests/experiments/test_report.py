@@ -65,7 +65,7 @@ def test_numbers_of_a_known_sample():
     good = np.mean([(v - 10) / v for v in (11, 21, 31, 41)])
     assert analysis.mean_gaps(table)[0] == pytest.approx(good)
     best = analysis.best_known(sample())
-    assert [(b.value, b.lower_bound, b.solver) for b in best] == [
+    assert [(b["value"], b["lower_bound"], b["label"]) for b in best] == [
         (10, 10, "good"),
         (20, 10, "good"),
         (30, 10, "good"),

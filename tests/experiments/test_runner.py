@@ -421,7 +421,7 @@ def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
     values = [rows[f"repetend (size={size})"]["value"] for size in (1, 2, 3)]
     assert values[0] > values[2]
     (best,) = best_known(rows.values())
-    assert (best.solver, best.objective) == ("repetend (size=3)", "period")
+    assert (best["label"], best["objective"]) == ("repetend (size=3)", "period")
     assert all(row["lower_bound"] <= row["value"] for row in rows.values())
     write_report(tmp_path / "grid", tmp_path / "report")
     head, line = (tmp_path / "report/values.csv").read_text().splitlines()
