@@ -25,23 +25,49 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+class Sentences(GraphBuilder):
+    """Builds networks that read a batch of sentences word by word."""
+
+    def __init__(
+        self,
+        name: str,
+        hidden: int = 1024,
+        vocab: int = 32000,
+        batch: int = 64,
+        detail: str = "fine",
+        dtype_bytes: int = 4,
+    ) -> None:
+        super().__init__(name, dtype_bytes)
+        self.hidden, self.vocab, self.batch, self.fine = hidden, vocab, batch, detail == "fine"
+
+    def embed(self, steps: int) -> list[Tensor]:
+        """Embed the words of all sentences; one output tensor per step."""
+        return self.ops(
+            "embedding",
+            (self.input(self.batch, steps),),
+            [(self.batch, self.hidden)] * steps,
+            parameters=self.vocab * self.hidden,
+            moved=2 * self.batch * steps * self.hidden * self.dtype_bytes,
+        )
+
+
 class Lstm:
     """One LSTM layer (Hochreiter and Schmidhuber 1997) whose steps share a variable."""
 
-    def __init__(self, b: GraphBuilder, inputs: int, hidden: int, fine: bool, name: str) -> None:
-        self.b, self.hidden, self.fine, self.name = b, hidden, fine, name
-        self.rows = inputs + hidden
+    def __init__(self, b: Sentences, inputs: int, name: str) -> None:
+        self.b, self.name = b, name
+        self.rows = inputs + b.hidden
         self.state: tuple[Tensor, ...] = ()  # hidden and cell, after the first step
         with b.layer(name):
-            self.weights = b.variable((self.rows + 1, 4 * hidden))  # weights and biases
+            self.weights = b.variable((self.rows + 1, 4 * b.hidden))  # weights and biases
 
     def step(self, x: Tensor, time: int) -> Tensor:
         """Run one step and return the hidden state."""
-        b, batch, hidden = self.b, x.shape[0], self.hidden
+        b, batch, hidden = self.b, self.b.batch, self.b.hidden
         shape = (batch, hidden)
         product = 2 * batch * self.rows * 4 * hidden + 4 * batch * hidden
         with b.layer(f"{self.name}/step{time}"):
-            if not self.fine:
+            if not b.fine:
                 flops, inputs = product + 30 * batch * hidden, (x, *self.state, self.weights)
                 h, c = b.ops("lstm_cell", inputs, (shape, shape), flops=flops)
             else:
@@ -66,88 +92,55 @@ class Lstm:
         return [self.step(x, time) for time, x in steps][::order]
 
 
-def _embed(b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int) -> list[Tensor]:
-    """Embed a batch of sentences; one output tensor per step."""
-    return b.ops(
-        "embedding",
-        (b.input(batch, steps),),
-        [(batch, hidden)] * steps,
-        parameters=vocab * hidden,
-        moved=2 * batch * steps * hidden * b.dtype_bytes,
-    )
-
-
 class Softmax:
     """Output layer whose weights all steps share."""
 
-    def __init__(self, b: GraphBuilder, inputs: int, vocab: int) -> None:
-        self.b, self.inputs, self.vocab = b, inputs, vocab
+    def __init__(self, b: Sentences) -> None:
+        self.b = b
         with b.layer("softmax"):
-            self.weights = b.variable((inputs + 1, vocab))
+            self.weights = b.variable((b.hidden + 1, b.vocab))
 
     def step(self, x: Tensor, time: int) -> Tensor:
         """Return the word probabilities of one step."""
-        with self.b.layer(f"softmax/step{time}"):
-            shape = (x.shape[0], self.vocab)
-            logits = self.b.matmul(x, self.weights, shape, self.inputs, name="logits")
-            return self.b.unary("softmax", logits, cost=5)
+        b = self.b
+        with b.layer(f"softmax/step{time}"):
+            logits = b.matmul(x, self.weights, (b.batch, b.vocab), b.hidden, name="logits")
+            return b.unary("softmax", logits, cost=5)
 
 
 class Attention:
     """Global attention over the encoder states (Luong et al. 2015), one call per decoder step."""
 
-    def __init__(self, b: GraphBuilder, states: Sequence[Tensor], hidden: int) -> None:
-        self.b, self.hidden, self.steps = b, hidden, len(states)
-        batch = states[0].shape[0]
+    def __init__(self, b: Sentences, states: Sequence[Tensor]) -> None:
+        self.b, self.steps = b, len(states)
         with b.layer("attention"):
-            self.memory = b.op(
-                "stack", states, (batch, self.steps, states[0].shape[1]), name="memory"
-            )
-            self.keys = b.linear(self.memory, hidden, bias=False, name="keys")
+            self.memory = b.op("stack", states, (b.batch, self.steps, b.hidden), name="memory")
+            self.keys = b.linear(self.memory, b.hidden, bias=False, name="keys")
 
     def step(self, query: Tensor, time: int) -> Tensor:
         """Return the context vector of a query."""
-        b, batch, width = self.b, query.shape[0], self.memory.shape[2]
+        b, batch, hidden = self.b, self.b.batch, self.b.hidden
         with b.layer(f"attention/step{time}"):
-            scores = b.matmul(query, self.keys, (batch, self.steps), self.hidden, name="scores")
+            scores = b.matmul(query, self.keys, (batch, self.steps), hidden, name="scores")
             weights = b.unary("softmax", scores, cost=5)
-            return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
+            return b.matmul(weights, self.memory, (batch, hidden), self.steps, name="context")
 
 
-@built(GraphBuilder)
-def rnn_lm(
-    b: GraphBuilder,
-    *,
-    layers: int = 2,
-    hidden: int = 1024,
-    vocab: int = 10000,
-    steps: int = 20,
-    batch: int = 64,
-    detail: str = "fine",
-) -> None:
+@built(Sentences, vocab=10000)
+def rnn_lm(b: Sentences, *, layers: int = 2, steps: int = 20) -> None:
     """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps
     unrolled.
     """
-    xs = _embed(b, vocab, hidden, batch, steps)
+    xs = b.embed(steps)
     for layer in range(layers):
-        xs = Lstm(b, hidden, hidden, detail == "fine", f"lstm{layer}").run(xs)
-    softmax = Softmax(b, hidden, vocab)
+        xs = Lstm(b, b.hidden, f"lstm{layer}").run(xs)
+    softmax = Softmax(b)
     for time, x in enumerate(xs):
         softmax.step(x, time)
 
 
-@built(GraphBuilder)
-def nmt(
-    b: GraphBuilder,
-    *,
-    layers: int = 2,
-    hidden: int = 512,
-    vocab: int = 32000,
-    source: int = 20,
-    target: int = 20,
-    batch: int = 64,
-    detail: str = "fine",
-) -> None:
+@built(Sentences, hidden=512)
+def nmt(b: Sentences, *, layers: int = 2, source: int = 20, target: int = 20) -> None:
     """Build a sequence-to-sequence model with global attention and input feeding (Luong et al.
     2015).
 
@@ -156,20 +149,19 @@ def nmt(
     layers : LSTM layers of the encoder, and as many of the decoder.
     source, target : steps of the encoder and of the decoder.
     """
-    fine = detail == "fine"
+    hidden = b.hidden
     with b.layer("encoder"):
-        xs = _embed(b, vocab, hidden, batch, source)
+        xs = b.embed(source)
         for layer in range(layers):
-            xs = Lstm(b, hidden, hidden, fine, f"lstm{layer}").run(xs)
+            xs = Lstm(b, hidden, f"lstm{layer}").run(xs)
     with b.layer("decoder"):
-        attention = Attention(b, xs, hidden)
-        words = _embed(b, vocab, hidden, batch, target)
+        attention = Attention(b, xs)
+        words = b.embed(target)
         cells = [
-            Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}")
-            for layer in range(layers)
+            Lstm(b, hidden if layer else 2 * hidden, f"lstm{layer}") for layer in range(layers)
         ]
         mixer = b.variable((2 * hidden, hidden), name="mixer_weights")
-        softmax = Softmax(b, hidden, vocab)
+        softmax = Softmax(b)
         feed: Tensor | None = None
         for time, word in enumerate(words):
             x = word if feed is None else b.concat((word, feed), name=f"feed{time}")
@@ -178,24 +170,14 @@ def nmt(
             context = attention.step(x, time)
             with b.layer(f"attention/step{time}"):
                 mixed = b.matmul(
-                    b.concat((context, x)), mixer, (batch, hidden), 2 * hidden, name="mix"
+                    b.concat((context, x)), mixer, (b.batch, hidden), 2 * hidden, name="mix"
                 )
                 feed = b.unary("tanh", mixed, cost=4)
             softmax.step(feed, time)
 
 
-@built(GraphBuilder, {"layers": (2, MAX_REPEATS)})
-def gnmt(
-    b: GraphBuilder,
-    *,
-    layers: int = 8,
-    hidden: int = 1024,
-    vocab: int = 32000,
-    source: int = 20,
-    target: int = 20,
-    batch: int = 64,
-    detail: str = "coarse",
-) -> None:
+@built(Sentences, {"layers": (2, MAX_REPEATS)}, detail="coarse")
+def gnmt(b: Sentences, *, layers: int = 8, source: int = 20, target: int = 20) -> None:
     """Build GNMT (Wu et al. 2016).
 
     The first encoder layer is bidirectional, residual connections start at the third layer, and the
@@ -206,27 +188,22 @@ def gnmt(
     layers : layers of the encoder, and as many of the decoder; at least 2.
     """
     with b.layer("encoder"):
-        xs = _embed(b, vocab, hidden, batch, source)
-        xs = _encoded(b, xs, layers, hidden, detail == "fine")
+        xs = _encoded(b, b.embed(source), layers)
     with b.layer("decoder"):
-        attention = Attention(b, xs, hidden)
-        words = _embed(b, vocab, hidden, batch, target)
-        cells = [
-            Lstm(b, 2 * hidden, hidden, detail == "fine", f"lstm{layer}") for layer in range(layers)
-        ]
-        _decode(b, cells, attention, Softmax(b, hidden, vocab), words)
+        attention = Attention(b, xs)
+        words = b.embed(target)
+        cells = [Lstm(b, 2 * b.hidden, f"lstm{layer}") for layer in range(layers)]
+        _decode(b, cells, attention, Softmax(b), words)
 
 
-def _encoded(
-    b: GraphBuilder, xs: list[Tensor], layers: int, hidden: int, fine: bool
-) -> list[Tensor]:
+def _encoded(b: Sentences, xs: list[Tensor], layers: int) -> list[Tensor]:
     """Return what GNMT's encoder makes of a sequence."""
-    ahead = Lstm(b, hidden, hidden, fine, "lstm0_forward").run(xs)
-    back = Lstm(b, hidden, hidden, fine, "lstm0_backward").run(xs, reverse=True)
+    ahead = Lstm(b, b.hidden, "lstm0_forward").run(xs)
+    back = Lstm(b, b.hidden, "lstm0_backward").run(xs, reverse=True)
     with b.layer("bidirectional"):
         xs = [b.concat(pair) for pair in zip(ahead, back, strict=True)]
     for layer in range(1, layers):
-        outputs = Lstm(b, xs[0].shape[1], hidden, fine, f"lstm{layer}").run(xs)
+        outputs = Lstm(b, xs[0].shape[1], f"lstm{layer}").run(xs)
         if layer >= 2:
             with b.layer(f"residual{layer}"):
                 outputs = [b.add(y, x) for y, x in zip(outputs, xs, strict=True)]
@@ -235,7 +212,7 @@ def _encoded(
 
 
 def _decode(
-    b: GraphBuilder, cells: list[Lstm], attention: Attention, softmax: Softmax, words: list[Tensor]
+    b: Sentences, cells: list[Lstm], attention: Attention, softmax: Softmax, words: list[Tensor]
 ) -> None:
     """Add GNMT's decoder: one step of all cells for each word."""
     context: Tensor | None = None
