@@ -26,6 +26,7 @@ HEURISTICS = (
     "heft",
     "etf",
     "critical-path",
+    "few-hosts",
     "edge-zeroing",
     "dsc",
     "peft",

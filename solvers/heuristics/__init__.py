@@ -45,6 +45,13 @@ SPECS = (
         "different devices, cheap communication; the classic baseline",
     ),
     _spec(
+        "few-hosts",
+        "list_scheduling:FewHosts",
+        "earliest finish by upward rank on one host, on two, four, ...",
+        TOPCUOGLU,
+        "several hosts with slow or shared links between them",
+    ),
+    _spec(
         "cpop",
         "list_scheduling:Cpop",
         "critical path on one device, the rest by earliest finish",

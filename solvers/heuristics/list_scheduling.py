@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.makespan.bounds.relaxation import islands
+from placeopt.model.arrays import frozen, place_in
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
@@ -41,18 +42,27 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.projection import Units
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+    from placeopt.solving.base import SearchSolver
     from placeopt.solving.tracker import Tracker
 
 
 def heft_plan(
-    context: Context, *, insertion: bool = True, contention: bool = False
+    context: Context,
+    *,
+    insertion: bool = True,
+    contention: bool = False,
+    units: Units | None = None,
 ) -> ListSchedule:
-    """Schedule ops by decreasing upward rank, each on the device of its earliest finish."""
+    """Schedule ops by decreasing upward rank, each on the device of its earliest finish; `units`
+    are others than those of the problem.
+    """
     rank, _ = context.upward_rank()
     sequence = context.by_decreasing(rank)
-    return context.in_order(sequence, insertion=insertion, contention=contention)
+    return context.in_order(sequence, units=units, insertion=insertion, contention=contention)
 
 
 def cpop_plan(
@@ -150,6 +160,34 @@ class Heft(_InsertionScheduler):
     """
 
     plan = staticmethod(heft_plan)
+
+
+@dataclass(frozen=True)
+class FewHosts(Heuristic):
+    """HEFT on one host, on two, on four, ..., fewer than all, those that are fastest together
+    first; on all devices where they are one host. What cannot run there goes anywhere.
+
+    HEFT sends a tensor to another host wherever that op then ends first, however many transfers
+    follow, or wait for the same channel.
+    """
+
+    def within(self, problem: PlacementProblem, seconds: float) -> SearchSolver | None:
+        """Return None on a single host, where it is HEFT."""
+        return self if islands(problem).any() else None
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Plan with free channels and, where there are channels, with queued transfers."""
+        compute, units = context.problem.compute, context.units
+        host = np.unique(islands(context.problem), return_inverse=True)[1]
+        speed = context.mean_compute[:, None] / np.maximum(compute, 1)
+        power = np.bincount(host, np.where(compute < 0, 0.0, speed).sum(axis=0))
+        place = place_in(np.argsort(-power, kind="stable"))[host]
+        for doubling in range(max(1, (len(power) - 1).bit_length())):
+            inside = units.allowed & (place < 2**doubling)
+            allowed = np.where(inside.any(axis=1, keepdims=True), inside, units.allowed)
+            fewer = units._replace(allowed=frozen(allowed))
+            for contention in (False, True)[: 1 + context.contended]:
+                yield context.fitted(heft_plan(context, contention=contention, units=fewer))
 
 
 @dataclass(frozen=True)

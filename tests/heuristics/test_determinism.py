@@ -42,5 +42,5 @@ def test_hash_seed_and_threads_do_not_matter():
         )
         assert run.returncode == 0, run.stderr
         outputs.append(run.stdout.splitlines())
-    assert len(outputs[0]) == 3 * 14
+    assert len(outputs[0]) == 3 * 15
     assert outputs[0] == outputs[1]

@@ -297,6 +297,23 @@ def test_solvers_name_the_kernels_of_what_they_run():
     assert {"walks", "populations"} <= set(kernels_of(MAKESPAN, [TunedList()]))
 
 
+def test_few_hosts_are_tried_where_there_are_several():
+    """Layers whose tensors queue for the link between two hosts: HEFT takes longer than one device
+    does, and half of that on the devices of one host. On a single host the portfolio need not try.
+    """
+    edges = [(v, v // 8 * 8 + 8 + (3 * v + d) % 8, 1) for v in range(40) for d in (0, 1, 4)]
+    far = (np.arange(4)[:, None] // 2 != np.arange(4) // 2).astype(np.int64)
+    problem = PlacementProblem.from_edges(np.full((48, 4), 10), edges).replace(
+        transfer=np.tile([1, 60], (len(edges), 1)), link_class=far, channel=far - 1
+    )
+    few, heft = (make_solver(name) for name in ("few-hosts", "heft"))
+    assert heft.solve(problem, Budget(evaluations=10)).value > 480
+    assert few.solve(problem, Budget(evaluations=10)).value == 240
+    assert few.within(problem, 1.0) is few
+    assert few.within(problem.replace(link_class=0 * far), 1.0) is None
+    assert "few-hosts" in HEURISTICS
+
+
 def test_packing_is_asked_for_once(monkeypatch):
     """Its integer program may take long; heuristics and searches share the answer."""
     problem = PlacementProblem.from_edges(
