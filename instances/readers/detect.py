@@ -166,8 +166,7 @@ _JSON_KEYS = (
 _NO_GRAPHS = {
     "split": "a split of a dnn-partitioning graph, not a graph: "
     "placeopt verify GRAPH.json SPLIT.json",
-    "configuration": "the configuration of a model, not a graph; `placeopt plan` takes its sizes, "
-    "as layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,gated=1",
+    "configuration": "the configuration of a model, not a graph; `placeopt plan` takes it",
 }
 
 

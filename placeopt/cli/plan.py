@@ -42,8 +42,8 @@ def plan_command(
     model: Annotated[
         str | None,
         Argument(
-            help="Model: llama3-70b and other public names, gen:NAME, a file; with a folder as "
-            "--costs a name there.",
+            help="Model: llama3-70b and other public names, config.json of Hugging Face, gen:NAME, "
+            "a file; with a folder as --costs a name there.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +84,12 @@ def plan_command(
         str, Option(help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
     ] = "bf16",
     sequence: Annotated[
-        int | None, Option(min=1, help="Tokens of a sample.", show_default="4096")
+        int | None,
+        Option(
+            min=1,
+            help="Tokens of a sample.",
+            show_default="4096, or as many as config.json has positions",
+        ),
     ] = None,
     fabric: Annotated[
         float | None, Option(help="GB/s of a device to other hosts.", show_default="as sold")
@@ -126,7 +131,8 @@ def plan_command(
     `schedule --joint` is for block placements that need no data or tensor degrees, with schedules
     found block by block.
 
-    A transformer by name or sizes is planned as launchers know plans, on any number of devices.
+    A transformer by name, sizes or config.json is planned as launchers know plans, on any number of
+    devices.
 
     Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
@@ -206,8 +212,8 @@ def _refuse_unknown(model: str, costs: Path | None) -> None:
     near = common.near_model(model)
     raise InputError(
         f"plan: model '{model}' is no file, no public model that is known and no generator"
-        f"{f' (near: {near})' if near else ''}; expected a file, gen:NAME, a name as llama3-70b, "
-        "or a shape, as layers=32,hidden=4096,heads=32"
+        f"{f' (near: {near})' if near else ''}; expected a file (a graph or config.json), "
+        "gen:NAME, a name as llama3-70b, or a shape, as layers=32,hidden=4096,heads=32"
     )
 
 
@@ -605,7 +611,7 @@ def plan_launch(
 
     Of the `space` of plans that `placeopt plan` asks for it takes costs, precision, recomputation
     and the limit on memory; `given` are degrees. Samples have 4096 tokens where `sequence` does not
-    say.
+    say, or as many as the model has positions where these are fewer.
     """
     from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
     from placeopt.plans.calibration import is_calibration
@@ -625,7 +631,7 @@ def plan_launch(
         shape,
         machine,
         batch,
-        sequence or 4096,
+        sequence or min(4096, shape.positions or 4096),
         calibration_constants(costs),
         space["precision"],
         space["recompute"],

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.configuration import RECOMPUTE, Configuration
+from placeopt.plans.model_config import config_shape
 from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage_layers
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
@@ -82,14 +83,17 @@ def read_machine(text: str, fabric: float | None = None) -> Machine | None:
 
 
 def read_shape(model: Any) -> ModelShape | None:
-    """Return the shape that a name means, None if it is no transformer that is known by name.
+    """Return the shape that a name or a file means, None if it is no transformer that is known so.
 
+    A `config.json` of Hugging Face, or a folder with one, says the shape of its model;
     `gen:NAME` without options, and `ORGANISATION/NAME`, is the public model of that name;
     `layers=72,hidden=14336,heads=112` (also kv_heads, ffn, vocab, gated, experts, active,
     expert_ffn) is one of the user's own.
     """
-    if not isinstance(model, str) or Path(model).exists() or "?" in model:
+    if not isinstance(model, str) or "?" in model:
         return None
+    if Path(model).exists():
+        return config_shape(model)
     if re.search(r"\.(onnx|pt2|xml|json|csv|dot|txt|py)$", model):  # a file that is not there
         return None
     if "layers=" in model:

@@ -26,8 +26,8 @@ class ModelShape:
     latent : whether heads make keys and values from latents; `kv_heads` then says their size alone.
     expert_hidden : width that tokens are brought to for the experts, 0 for the hidden size.
     attention_layers : layers with attention, all by default; of them `local_layers` see the last
-    `window` tokens. published, published_active :
-    parameters that the shape is completed to.
+    `window` tokens. positions : tokens of a sample at most, 0 if not known.
+    published, published_active : parameters that the shape is completed to.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ModelShape:
     local_layers: int = 0
     window: int = 0
     latent: bool = False
+    positions: int = 0
     published: float = 0.0
     published_active: float = 0.0
 

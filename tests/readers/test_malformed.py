@@ -410,7 +410,7 @@ def test_a_product_of_groups_is_bounded(tmp_path):
         ('{"format": "placeopt/placement", "version": 1}', "expected a graph"),
         ('{"cpus": [], "fpgas": []}', "a split of a dnn-partitioning graph"),
         ('{"device": {}}', "a placement file"),
-        ('{"model_type": "gemma2", "text_config": {}}', "`placeopt plan` takes its sizes"),
+        ('{"model_type": "gemma2", "text_config": {}}', "`placeopt plan` takes it"),
         ('{"x": 1}', "no known graph format (its first keys: x)"),
         ("<html></html>", "received <html>"),
         ("some prose, with words in it\n", "not recognised"),
