@@ -672,7 +672,7 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
         f"{body['peak_flops'] / 1e12:.4g} TFLOP/s ({body['peak_precision']})"
     )
     if body["devices_left"]:
-        say(f"{body['devices_left']} devices are left without work: no plan uses them evenly")
+        say(f"{body['devices_left']} devices are left without work: no plan with them is faster")
     if body["lower_bound_seconds"]:
         say(
             f"no plan of the space that fits is below {time_text(body['lower_bound_seconds'])} "
@@ -696,7 +696,11 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
 def _print_regret(body: dict[str, Any]) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
     say, safest = common.say, body["safest"]
-    compared = "plans that fit" if body["lower_bound_seconds"] else "that were looked at in time"
+    compared = (
+        "plans that fit on as many devices"
+        if body["lower_bound_seconds"]
+        else "that were looked at in time"
+    )
     say(
         f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
         f"bootstraps of the runs), against all {compared}; no bound over all constants"

@@ -21,8 +21,9 @@ def regrets(answer: LaunchAnswer) -> Floats | None:
     """Return what each fitting plan loses at most against the best of all, as a part; shape
     (plans,).
 
-    Over the sampled calibrations: constants that were fitted together to a bootstrap of the runs,
-    and no others, so that it certifies nothing about constants between and beyond them.
+    All are plans on as many devices. Over the sampled calibrations: constants that were fitted
+    together to a bootstrap of the runs, and no others, so that it certifies nothing about constants
+    between and beyond them.
     """
     samples = answer.problem.constants.samples
     if not answer.fitting or not samples:
@@ -165,7 +166,7 @@ def _search_body(answer: LaunchAnswer) -> dict[str, Any]:
         "gap": None,
         "status": _status(answer),
         "plans_looked_at": answer.looked,
-        "plans_that_fit": len(answer.fitting),
+        "plans_that_fit": answer.fits,
         "runtime": answer.runtime,
         "space": [SEARCHED, NOT_SEARCHED],
         "devices_left": answer.left,

@@ -2,8 +2,9 @@
 
 The space is that of today's launchers: tensor parallelism inside a host, equal pipeline stages,
 interleaved or not, data parallelism with whole or sharded states, context and expert parallelism,
-three kinds of recomputation. Plans use all devices and divide the batch. Every plan of it that fits
-into memory is priced, so that the least price is a bound over the space, under the cost model.
+three kinds of recomputation. Plans use all devices or fewer whole hosts, and divide the batch.
+Every plan of it that fits into memory is priced, from the most devices down to where the layers'
+compute alone takes longer, so that the least price is a bound over the space, under the cost model.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ SEARCHED = (
     "(or a layer less in the first and the last), 1F1B and, where stages divide the micro-batches, "
     "interleaved with 2, 3, 4, 5, 6, 8 or 10 stages a device, micro-batches of 1, 2, 4, 8, 16 or "
     "32, recomputation none, selective or full, ZeRO 1 or whole states with stages, ZeRO 2 and 3 "
-    "(FSDP, also within a host) without; all devices, batch divided evenly; beside, the degrees "
-    "and the micro-batch that are given"
+    "(FSDP, also within a host) without; all devices or fewer whole hosts, batch divided evenly; "
+    "beside, the degrees and the micro-batch that are given"
 )
 NOT_SEARCHED = (
     "not searched: other uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
@@ -355,9 +356,9 @@ class LaunchAnswer:
     ----------
     given : the plan with what was fixed, where something was.
     others : the best plans that differ in one choice, by what differs. looked : plans looked at.
-    leanest : the plan with the least memory. left : devices that no plan uses.
-    complete : whether all plans of the space were looked at. fitting : all plans that fit,
-    fastest first.
+    leanest : the plan with the least memory. fits : plans that fit.
+    complete : whether all plans of the space were looked at. fitting : those that fit on as many
+    devices as the best, fastest first.
     """
 
     problem: LaunchProblem
@@ -365,7 +366,7 @@ class LaunchAnswer:
     others: dict[str, Priced]
     looked: int
     leanest: Priced | None
-    left: int
+    fits: int
     complete: bool
     runtime: float
     fitting: tuple[Priced, ...]
@@ -376,6 +377,12 @@ class LaunchAnswer:
         return self.fitting[0] if self.fitting else None
 
     @property
+    def left(self) -> int:
+        """Devices without work."""
+        shown = self.given or self.best or self.leanest
+        return self.problem.machine.devices - (shown.conf.devices if shown else 0)
+
+    @property
     def lower_bound(self) -> float:
         """Seconds that no plan of the space goes below, 0 if some were not looked at."""
         return self.fitting[0].seconds if self.fitting and self.complete else 0.0
@@ -384,19 +391,52 @@ class LaunchAnswer:
 def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
     """Price all plans of a problem that fit; see the module.
 
-    Where no plan can use all devices, the largest number of whole hosts that some plan uses is
-    taken, and the rest is named.
-
     Raises
     ------
     InputError
         If no plan can be launched on these devices with this batch at all.
     """
-    start = time.perf_counter()
+    start, answer = time.perf_counter(), None
     for devices in problem.device_counts():
+        if answer and (not answer.complete or _beats(answer, devices)):
+            break
         if any(map(problem.allowed, problem.configurations(devices))):
-            return _search(problem, devices, start, seconds)
-    raise InputError(f"plan: {_refusal(problem)}")
+            found = _search(problem, devices, start, seconds)
+            answer = found if answer is None else _joined(answer, found)
+    if answer is None:
+        raise InputError(f"plan: {_refusal(problem)}")
+    return replace(answer, runtime=time.perf_counter() - start)
+
+
+def _beats(answer: LaunchAnswer, devices: int) -> bool:
+    """Whether no plan on so many devices is faster than what was found, and fits."""
+    problem = answer.problem
+    found = answer.given if problem.fixed else answer.best
+    if found is None or found.memory.total > problem.limit:
+        return False
+    return problem.model.floor(found.conf) / devices >= found.seconds
+
+
+def _joined(one: LaunchAnswer, other: LaunchAnswer) -> LaunchAnswer:
+    """Return the answer over the plans of two."""
+    limit = one.problem.limit
+
+    def order(priced: Priced) -> tuple[float, float]:
+        over = priced.memory.total > limit
+        return (priced.memory.total, 0.0) if over else (0.0, priced.seconds)
+
+    def least(name: str, key: Any) -> Priced | None:
+        known = (getattr(answer, name) for answer in (one, other))
+        return min((priced for priced in known if priced), key=key, default=None)
+
+    return replace(
+        min((one, other), key=lambda answer: answer.best.seconds if answer.best else math.inf),
+        given=least("given", order),
+        leanest=least("leanest", lambda priced: priced.memory.total),
+        looked=one.looked + other.looked,
+        fits=one.fits + other.fits,
+        complete=other.complete,
+    )
 
 
 def _refusal(problem: LaunchProblem) -> str:
@@ -463,9 +503,9 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
         _others(found),
         looked,
         lean,
-        problem.machine.devices - devices,
+        len(found),
         complete,
-        time.perf_counter() - start,
+        0.0,
         tuple(found),
     )
 

@@ -152,6 +152,13 @@ class Calibration:
             return 0.0
         return sum(self.offsets.get(key, 0.0) for key in offset_keys(shape, conf, gpu))
 
+    def least_offset(self, shape: ModelShape, conf: Configuration, gpu: Gpu) -> float:
+        """Return the least offset of runs that differ in degrees, tokens and recomputation."""
+        *kinds, layer = offset_keys(shape, conf, gpu)
+        sizes = layer.partition(",")[0] + ","
+        known = [offset for key, offset in self.offsets.items() if key.startswith(sizes)]
+        return sum(self.offsets.get(key, 0.0) for key in kinds) + min([0.0, *known])
+
     def interval(
         self, conf: Configuration, gpu: Gpu, launcher: str = ""
     ) -> tuple[float, float, int, str] | None:

@@ -23,7 +23,7 @@ counts (`_working`). Masks of dropout are not counted.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from placeopt.plans.configuration import SHARDING
@@ -150,6 +150,18 @@ class StepModel:
             c["step"] + c["micro_batch"] * rounds,
             self.factor(conf),
         )
+
+    def floor(self, conf: Configuration) -> float:
+        """Seconds times devices that no plan of this batch goes below: the compute of its layers,
+        of micro-batches so large that launches and weights count nothing, at the least offset.
+        """
+        large = replace(conf, tensor=1, context=1, expert=1, micro_batch=2**40, recompute="none")
+        kinds = [replace(large, framework=name) for name in ("megatron", "fsdp")]
+        times = [
+            self._layer(kind)[0] * math.exp(self.constants.least_offset(self.shape, kind, self.gpu))
+            for kind in kinds
+        ]
+        return conf.batch * conf.sequence * self.shape.layers / large.tokens * min(times)
 
     def held(self, conf: Configuration) -> float:
         """Parameters on the fullest device, before states are sharded."""

