@@ -4,8 +4,8 @@ The pattern is unrolled from the first micro-batch to the last, which gives warm
 and cool-down at once: every start is that of a valid infinite schedule with some micro-batches left
 out, so dependencies of every index gap and the memory limit hold. Then every device's order is
 shifted left, which changes no order and hence no peak. Greedy variants that keep the pattern's
-priorities but not its order may end earlier, forwards or backwards in time; the shortest of all is
-taken.
+priorities but not its order, or run the oldest micro-batch first, may end earlier, forwards or
+backwards in time; the shortest of all is taken.
 
 References
 ----------
@@ -26,6 +26,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.problem import PipelineProblem
@@ -34,6 +36,9 @@ from placeopt.schedules.solution import PipelineSchedule, Repetend
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
+
+GREEDY_PASSES = 7
+"""What `complete` makes at most."""
 
 
 def affordable_passes(problem: PipelineProblem, seconds: float) -> float:
@@ -46,6 +51,14 @@ def affordable_passes(problem: PipelineProblem, seconds: float) -> float:
     return seconds * dispatches_per_second / (len(problem.device) * problem.micro_batches**2)
 
 
+def kept_for_completion(problem: PipelineProblem, seconds: float) -> float:
+    """Return how many of the seconds left a search leaves to the greedy variants of `complete`:
+    none where they take more than half.
+    """
+    enough = affordable_passes(problem, seconds) > 2 * GREEDY_PASSES
+    return GREEDY_PASSES / affordable_passes(problem, 1) if enough else 0.0
+
+
 def complete(problem: PipelineProblem, repetend: Repetend, seconds: float) -> Ints:
     """Return the starts of all micro-batches, shape (micro_batches, num_blocks) ticks.
 
@@ -53,9 +66,11 @@ def complete(problem: PipelineProblem, repetend: Repetend, seconds: float) -> In
     """
     unrolled = repetend.unroll(problem.micro_batches)
     shifted = compact(problem, unrolled)
-    if affordable_passes(problem, seconds) < 6:
+    if affordable_passes(problem, seconds) < GREEDY_PASSES:
         return shifted
-    greedy = [dispatch(problem, rank) for rank in (unrolled, unrolled + problem.span)]
+    oldest_first = np.zeros_like(unrolled) + np.arange(problem.micro_batches)[:, None]
+    ranks = (unrolled, unrolled + problem.span, oldest_first)
+    greedy = [dispatch(problem, rank) for rank in ranks]
     found = [shifted, *(start for start in greedy if start is not None)]
     best = justify(problem, min(found, key=lambda start: makespan(problem, start)))
     return best - best.min()

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.random_bits import random_states
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import cp_limits, offer_pattern
-from placeopt.schedules.cyclic import CyclicModel, tighten
+from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
+from placeopt.schedules.period_walk import tighten, walk
 from placeopt.schedules.solution import Repetend, relaunch
 
 if TYPE_CHECKING:
@@ -52,17 +54,18 @@ class PeriodSearch:
         num_workers: int,
         tracker: Tracker[PipelineSchedule],
         share: float = 1,
+        kept: float = 0,
     ) -> None:
         self.problem, self.size, self.num_workers = problem, size, num_workers
         self.tracker = tracker
-        self._end = tracker.elapsed + share * tracker.seconds_left
+        self._end = tracker.elapsed + share * (tracker.seconds_left - kept)
         self.tree = DeviceTree(problem, size)
         self.low = ceil(best_bound(problem)[0] * size)
         self.pattern: Repetend | None = None
         self._step: int | None = (
             None  # how far to climb from the bound while the device tree decides
         )
-        self._placed = False
+        self._state = random_states(tracker.rng(), 1)[0]
 
     @property
     def value(self) -> Fraction | float:
@@ -86,6 +89,7 @@ class PeriodSearch:
         self._offer(greedy_pattern(self.problem, self.size))
         for pattern in known:
             self._offer_repeated(pattern)
+        self._offer_placed()
         # The most time for one period before others are tried; later rounds have 4 times as long
         first = min(2.0, 1 / 6 * self.seconds_left)
         timed = self.tracker.budget.evaluations is None
@@ -145,8 +149,8 @@ class PeriodSearch:
             time = self.seconds_left if last else min(self.seconds_left, seconds)
             status, pattern = model.solve(**cp_limits(self.tracker, time, self.num_workers))
             if status == "unknown":
-                self._offer_placed()
-                return False
+                self._walk(time)
+                return self.pattern is not None and self.pattern.period <= period
             answer = pattern is not None, pattern
         feasible, found = answer
         if not feasible:
@@ -169,12 +173,11 @@ class PeriodSearch:
         return period if answer is None else wanted, answer
 
     def _offer_placed(self) -> None:
-        """Once a period takes long to decide, offer patterns made by placing block after block: at
-        periods from the bound upwards in steps that double, then half-way back.
+        """Offer patterns made by placing block after block: at periods from the bound upwards in
+        steps that double, then half-way back.
         """
-        if self.size > 1 or self._placed or self.pattern is None:
+        if self.size > 1 or self.pattern is None:
             return
-        self._placed = True
         failed, step, end = self.low - 1, 1, self.pattern.period
         while end - failed > 1 and not self._done():
             period = min(failed + step, (failed + end) // 2)
@@ -184,6 +187,18 @@ class PeriodSearch:
                 failed, step = period, 2 * step
             else:
                 end, step = period, end
+
+    def _walk(self, seconds: float) -> None:
+        """Walk from the best pattern again and again, each time twice as far, for about so many
+        seconds.
+        """
+        # Counted, not timed: the walks do not depend on the machine
+        arcs_per_second, walks = 200_000_000, 4
+        total = int(min(seconds, self.seconds_left) * arcs_per_second)
+        for number in range(walks):
+            if self.pattern is not None and not self._done():
+                effort = total * 2**number // (2**walks - 1)
+                self._offer(walk(self.problem, self.pattern, self._state, self.low, effort))
 
     def _offer(self, pattern: Repetend | None) -> None:
         if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):

@@ -27,7 +27,13 @@ from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
+from placeopt.schedules.completion import (
+    complete,
+    cp_limits,
+    kept_for_completion,
+    offer_pattern,
+    prove_first,
+)
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.period_search import PeriodSearch
@@ -83,18 +89,21 @@ class RepetendSolver(SearchSolver):
         if self.period:
             self._least_latency_at_period(problem, tracker)
             return
-        best = self._search_sizes(problem, tracker)
+        kept = kept_for_completion(problem, tracker.seconds_left)
+        best = self._search_sizes(problem, tracker, kept)
         if best.pattern is None:
             tracker.message = "no repeating pattern found in time; allow more seconds"
             return
+        if best.pattern.period > best.low and not tracker.stop():
+            tracker.stop_reason = "time"
         size_bound = Fraction(best.low, best.pattern.size)
-        start = complete(problem, best.pattern, tracker.seconds_left)
+        start = complete(problem, best.pattern, max(kept, tracker.seconds_left))
         offer_pattern(problem, tracker, best.pattern, start, size_bound)
         if tracker.value == best.pattern.per_micro_batch:
             self._shorten(problem, tracker, best.pattern, size_bound)
 
     def _search_sizes(
-        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]
+        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule], kept: float
     ) -> PeriodSearch:
         """Search the wanted size after one micro-batch per pattern, or size after size, and share
         the time among them.
@@ -103,7 +112,7 @@ class RepetendSolver(SearchSolver):
         known = None if tracker.solution is None else tracker.solution.repetend
         best: PeriodSearch | None = None
         for size, share in self._shares().items():
-            search = PeriodSearch(problem, size, self.num_workers, tracker, share)
+            search = PeriodSearch(problem, size, self.num_workers, tracker, share, kept)
             search.run([known, None if best is None else best.pattern])
             if size == self.size or best is None or search.value < best.value:
                 best = search

@@ -12,7 +12,9 @@ from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import compact
+from placeopt.schedules.period_walk import tighten
 from placeopt.schedules.shapes import shape
+from placeopt.schedules.solution import relaunch
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -101,6 +103,7 @@ def warm_up() -> None:
 
     problem = shape("V", devices=1)
     justify(problem, compact(problem, problem.heads[None, :]))
+    tighten(problem, relaunch(problem, problem.heads[None, :]))
     best_bound(shape("V", devices=2).with_capacity(2))
     DeviceTree(shape("V", devices=2).with_capacity(2)).decide(8)
     solve_interruptibly(cp_solver(workers=1), cp_model.CpModel())

@@ -112,7 +112,11 @@ GROUPS = {
         KernelGroup("plan-stages", ("solvers.planning.step_search",), 4.0),
         KernelGroup("replicas", ("solvers.exact.split_ideals",), 4.0, _PERIOD),
         KernelGroup("streams", ("streams.episode_loop",), 9.0),
-        KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), 8.0),
+        KernelGroup(
+            "pipelines",
+            ("schedules.evaluate", "schedules.device_tree", "schedules.period_walk"),
+            12.0,
+        ),
     )
 }
 """In the order in which they are compiled: first what takes longest, or what another one's first

@@ -13,12 +13,16 @@ from random_pipelines import random_blocks
 import placeopt as po
 from placeopt.model.cp_sat import cp_solver
 from placeopt.model.errors import InputError
+from placeopt.model.random_bits import random_states
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
-from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images, tighten
+from placeopt.schedules.completion import complete
+from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images
 from placeopt.schedules.device_tree import DeviceTree
+from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.judge import pattern_violations, pipeline_violations
-from placeopt.schedules.period_search import placed_pattern
+from placeopt.schedules.period_search import greedy_pattern, placed_pattern
+from placeopt.schedules.period_walk import tighten, walk
 from placeopt.schedules.problem import Block, PipelineProblem
 
 PERIODS = {
@@ -226,26 +230,72 @@ def test_no_room_beside_what_takes_the_whole_period():
     assert placed_pattern(problem, 5) is not None
 
 
+def two_stages_each(devices: int) -> PipelineProblem:
+    """Return a chain that goes over the devices twice, and back."""
+    stages = range(2 * devices)
+    blocks = [
+        Block(f"F{s}", "F", (s % devices,), 2 + s % 3, (1,), ((f"F{s - 1}", 1),) if s else (), s)
+        for s in stages
+    ]
+    for s in reversed(stages):
+        after = [(f"F{s}", 0)] + ([(f"B{s + 1}", 1)] if s + 1 < len(stages) else [])
+        blocks.append(Block(f"B{s}", "B", (s % devices,), 5, (-1,), tuple(after), s))
+    names = [f"d{d}" for d in range(devices)]
+    return PipelineProblem.from_blocks("long", blocks, names, capacity=60)
+
+
 def test_long_pipelines_overlap_micro_batches_though_no_period_is_decided(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Two stages per device and a memory limit: without any answer in time the micro-batches do not
     run one after another.
     """
-    stages, devices = range(64), 32
-    blocks = [
-        Block(f"F{s}", "F", (s % devices,), 2 + s % 3, (1,), ((f"F{s - 1}", 1),) if s else (), s)
-        for s in stages
-    ]
-    for s in reversed(stages):
-        after = [(f"F{s}", 0)] + ([(f"B{s + 1}", 1)] if s < 63 else [])
-        blocks.append(Block(f"B{s}", "B", (s % devices,), 5, (-1,), tuple(after), s))
-    names = [f"d{d}" for d in range(devices)]
-    problem = PipelineProblem.from_blocks("long", blocks, names, capacity=60)
+    problem = two_stages_each(32)
     monkeypatch.setattr(CyclicModel, "solve", lambda *_, **__: ("unknown", None))
     result = schedule_result(problem, seconds=2)
     assert result.solution.period < 2 * result.lower_bound
     assert max(result.solution.peak_memory) <= 60
+
+
+def test_completion_has_time_though_no_period_is_decided(monkeypatch: pytest.MonkeyPatch):
+    """Where the search for a period takes all its time, greedy schedules are tried all the same."""
+    lags = [0, *[300] * 23]
+    blocks = [
+        Block(f"F{s}", "F", (s,), 100 + s, (1,), ((f"F{s - 1}", lags[s]),) if s else (), s)
+        for s in range(24)
+    ]
+    for s in reversed(range(24)):
+        after = ((f"B{s + 1}", 300),) if s < 23 else ((f"F{s}", 0),)
+        blocks.append(Block(f"B{s}", "B", (s,), 200 + s, (-1,), after, s))
+    names = [f"d{d}" for d in range(24)]
+    problem = PipelineProblem.from_blocks("lags", blocks, names, capacity=20, micro_batches=48)
+    monkeypatch.setattr(CyclicModel, "solve", lambda *_, **__: ("unknown", None))
+    monkeypatch.setattr(DeviceTree, "decide", lambda *_, **__: None)
+    found = schedule(problem, seconds=0.4)
+    assert found.makespan <= makespan(problem, complete(problem, found.repetend, 10.0))
+
+
+def test_walks_keep_every_rule_and_shorten_patterns():
+    """What a walk ends with is valid, no longer than what it began with, and never below what is
+    proved.
+    """
+    problem = two_stages_each(16)
+    state = random_states(np.random.default_rng(0), 1)[0]
+    start = placed_pattern(problem, 40)
+    assert walk(problem, start, state, 0, 20_000_000).period < 1.3 * problem.work.max()
+    shorter = 0
+    for seed in range(60):
+        problem, size = random_blocks(seed), 1 + seed % 2
+        pattern = greedy_pattern(problem, size)
+        if pattern is None:
+            continue
+        state = random_states(np.random.default_rng(seed), 1)[0]
+        found = walk(problem, pattern, state, 0, 100_000)
+        assert pattern_violations(problem, found.period, found.start) == []
+        tight = tighten(problem, pattern)
+        assert best_bound(problem)[0] * size <= found.period <= tight.period <= pattern.period
+        shorter += found.period < tight.period
+    assert shorter > 20
 
 
 def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):

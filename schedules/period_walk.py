@@ -1,0 +1,296 @@
+r"""A walk over the orders of blocks on devices to patterns of shorter periods.
+
+What a pattern decides is, for any two instances i and j of a device, a whole number h_ij: how many
+repetitions j runs ahead of the i that it waits for. Starts and a period P fit these *heights* if
+
+    S_j >= S_i + span_i - P h_ij  and  S_i >= S_j + span_j - P (1 - h_ij)
+
+beside the precedences, whose heights are 0. So the least P is the largest ratio of ticks to heights
+of a circle of such arcs, and a circle that reaches it is *critical*: only who changes one of its
+heights shortens the period. A step raises the height of a critical arc from i to j by one (j no
+longer waits for this i but for the one before, and i, in turn, for j), as van Laarhoven and others
+exchange critical operations of job shops [1]_. Memory right after c starts is
+sum_i m_i (1 - h_ic), so a step changes it in two places; what passes a capacity is not done.
+
+Annealing takes a step to a longer period with the probability exp(-increase / temperature). The
+temperature falls from the period of the pattern to nothing, in proportion to the effort left.
+
+References
+----------
+.. [1] P. J. M. van Laarhoven, E. H. L. Aarts, J. K. Lenstra, "Job shop scheduling by simulated
+annealing", Operations Research 40(1), 1992.
+.. [2] A. Dasdan, "Experimental analysis of the fastest optimum cycle ratio and mean algorithms",
+ACM Transactions on Design Automation of Electronic Systems 9(4), 2004 (from circle to circle).
+.. [3] C. Hanen, "Study of a NP-hard cyclic scheduling problem: the recurrent job-shop", EJOR 72(1),
+1994 (heights).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.arrays import csr
+from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.random_bits import below, uniform
+from placeopt.schedules.solution import Repetend
+
+if TYPE_CHECKING:
+    from placeopt.model.arrays import Ints
+    from placeopt.schedules.problem import PipelineProblem
+
+MOST_TICKS = np.int64(2**62)
+
+
+class Arcs(NamedTuple):
+    """S[target] >= S[source] + ticks - P height: two arcs for each pair of a device, 2 k and
+    2 k + 1, then the precedences.
+    """
+
+    source: Ints
+    target: Ints
+    ticks: Ints
+    height: Ints
+    order: Ints  # in which they are looked at
+    num_exchanged: int  # arcs of pairs
+
+
+class Rows(NamedTuple):
+    """Memory of a device right after an instance starts: row r says sum of amount (1 - height) over
+    its arcs <= room.
+    """
+
+    row_ptr: Ints  # rows of each instance
+    room: Ints
+    entry_ptr: Ints  # arcs of each row
+    arc: Ints
+    amount: Ints
+
+
+class Walk(NamedTuple):
+    """Starts and a critical circle at a period, and room to find them."""
+
+    start: Ints  # (num_instances,) ticks
+    circle: Ints  # arcs
+    before: Ints  # (num_instances,) arc that decides a start
+    mark: Ints
+
+
+def tighten(problem: PipelineProblem, pattern: Repetend) -> Repetend:
+    """Return the pattern of least period with the same order on every device and the same indices
+    k.
+    """
+    return walk(problem, pattern, np.array([128, 128, 128]), 0, 0)
+
+
+def walk(
+    problem: PipelineProblem, pattern: Repetend, state: Ints, low: int, effort: int
+) -> Repetend:
+    """Return the pattern of the shortest period on a walk that begins with a pattern.
+
+    Parameters
+    ----------
+    state : of the random numbers (`placeopt.model.random_bits`).
+    low : ticks; a pattern of such a period ends the walk.
+    effort : how many arcs may be looked at.
+    """
+    arcs, of = _arcs(problem, pattern)
+    if not len(arcs.source):
+        return pattern
+    rows = _rows(problem, pattern.size, of)
+    low = max(low, int(problem.span.max()), int(problem.work.max()) * pattern.size)
+    period, start = _walk(arcs, rows, state, low, effort, pattern.start.size)
+    return Repetend(period, start.reshape(pattern.start.shape))
+
+
+def _arcs(problem: PipelineProblem, pattern: Repetend) -> tuple[Arcs, dict[tuple[int, int], int]]:
+    """Return the arcs of a pattern, and the numbers of those of pairs."""
+    size, start = pattern.size, pattern.start.ravel()
+    span = np.tile(problem.span, size)
+    here = [problem.instances_on(d, size) for d in range(problem.num_devices)]
+    pairs = sorted({pair for each in here for pair in itertools.combinations(each, 2)})
+    both = np.array([(i, j, j, i) for i, j in pairs], np.int64).reshape(-1, 2)
+    edges = np.array(problem.edges_of(size), np.int64).reshape(-1, 3)
+    i, j = both[::2].T
+    ahead = -((start[j] - start[i] - span[i]) // pattern.period)
+    heights = np.stack([ahead, 1 - ahead], axis=1).ravel()
+    source, target = map(np.ascontiguousarray, np.concatenate([both, edges[:, :2]]).T)
+    arcs = Arcs(
+        source,
+        target,
+        np.concatenate([span[both[:, 0]], edges[:, 2]]),
+        np.concatenate([heights, np.zeros(len(edges), np.int64)]),
+        np.argsort(start[source], kind="stable"),
+        len(both),
+    )
+    return arcs, {(u, v): number for number, (u, v) in enumerate(both.tolist())}
+
+
+def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -> Rows:
+    """Return a row for each device that an instance takes memory of."""
+    b = problem.num_blocks
+    found: list[tuple[int, int, list[int], list[int]]] = []
+    for d in np.flatnonzero(problem.limited).tolist():
+        memory, capacity = np.tile(problem.memory[:, d], size).tolist(), int(problem.capacity[d])
+        changing = [i for i in problem.instances_on(d, size) if memory[i]]
+        for c in changing:
+            if memory[c] > 0:
+                others = [i for i in changing if i != c]
+                arcs, amounts = [of[i, c] for i in others], [memory[i] for i in others]
+                found.append((c, capacity - memory[c], arcs, amounts))
+    found.sort(key=lambda row: row[0])
+    instance, room = np.array([row[:2] for row in found], np.int64).reshape(-1, 2).T
+    entry_ptr, arc = csr([row[2] for row in found])
+    _, amount = csr([row[3] for row in found])
+    row_ptr = np.searchsorted(instance, np.arange(size * b + 1))
+    return Rows(row_ptr, np.ascontiguousarray(room), entry_ptr, arc, amount)
+
+
+@entry
+def _walk(
+    arcs: Arcs, rows: Rows, state: Ints, low: int, effort: int, num_instances: int
+) -> tuple[np.int64, Ints]:
+    """Return the least period that was reached and starts that have it."""
+    now, trial = _nothing_yet(num_instances), _nothing_yet(num_instances)
+    period, length, used = _least_period(arcs, now, np.int64(low), MOST_TICKS)
+    first, best, best_height = period, period, arcs.height.copy()
+    while used < effort and best > low:
+        arc = _any_exchanged(arcs, now, length, state)
+        if arc < 0:
+            break
+        _raise(arcs, arc)
+        used += length
+        if not (_fits(arcs, rows, arcs.target[arc]) and _fits(arcs, rows, arcs.source[arc])):
+            _raise(arcs, arc ^ 1)
+            continue
+        temperature = first * max(0.0, 1 - used / effort)
+        most = period - np.int64(temperature * np.log(1 - uniform(state)))
+        # The circle is still there
+        least = max(np.int64(low), _ratio(arcs, now, length))
+        trial.start[:] = now.start - now.start.min()
+        found, circle, looked = _least_period(arcs, trial, least, most)
+        used += looked
+        if found > most:
+            _raise(arcs, arc ^ 1)
+            continue
+        period = found
+        now.start[:] = trial.start
+        if circle:
+            length = circle
+            now.circle[:length] = trial.circle[:length]
+        if period < best:
+            best, best_height[:] = period, arcs.height
+    arcs.height[:] = best_height
+    now.start[:] = 0
+    _least_period(arcs, now, best, MOST_TICKS)
+    return best, now.start
+
+
+@inner_kernel
+def _nothing_yet(num_instances: int) -> Walk:
+    return Walk(
+        np.zeros(num_instances, np.int64),
+        np.empty(num_instances, np.int64),
+        np.empty(num_instances, np.int64),
+        np.empty(num_instances, np.int64),
+    )
+
+
+@inner_kernel
+def _raise(arcs: Arcs, arc: int) -> None:
+    arcs.height[arc] += 1
+    arcs.height[arc ^ 1] -= 1
+
+
+@inner_kernel
+def _any_exchanged(arcs: Arcs, now: Walk, length: int, state: Ints) -> int:
+    """Return any arc of a pair on the critical circle, -1 if there is none."""
+    count = 0
+    for at in range(length):
+        count += now.circle[at] < arcs.num_exchanged
+    left = below(state, count)
+    for at in range(length):
+        if now.circle[at] < arcs.num_exchanged:
+            if left == 0:
+                return now.circle[at]
+            left -= 1
+    return -1
+
+
+@inner_kernel
+def _fits(arcs: Arcs, rows: Rows, instance: int) -> bool:
+    """Whether memory suffices right after an instance starts."""
+    for r in range(rows.row_ptr[instance], rows.row_ptr[instance + 1]):
+        held = 0
+        for e in range(rows.entry_ptr[r], rows.entry_ptr[r + 1]):
+            held += rows.amount[e] * (1 - arcs.height[rows.arc[e]])
+        if held > rows.room[r]:
+            return False
+    return True
+
+
+@inner_kernel
+def _ratio(arcs: Arcs, walk: Walk, length: int) -> np.int64:
+    """Return the least whole period that a circle allows, MOST_TICKS if none is enough."""
+    ticks, height = np.int64(0), np.int64(0)
+    for at in range(length):
+        arc = walk.circle[at]
+        ticks += arcs.ticks[arc]
+        height += arcs.height[arc]
+    return -(-ticks // height) if height > 0 else MOST_TICKS
+
+
+@inner_kernel
+def _least_period(
+    arcs: Arcs, trial: Walk, period: np.int64, most: np.int64
+) -> tuple[np.int64, int, int]:
+    """Find the least period from `period` on for which starts exist, from circle to circle.
+
+    Return it, the length of the last circle, and how many arcs were looked at; some period above
+    `most` as soon as it is known to be.
+    """
+    length, looked = 0, 0
+    trial.before[:] = -1
+    while period <= most:
+        moved = False
+        for e in arcs.order:
+            at = trial.start[arcs.source[e]] + arcs.ticks[e] - period * arcs.height[e]
+            if at > trial.start[arcs.target[e]]:
+                trial.start[arcs.target[e]] = at
+                trial.before[arcs.target[e]] = e
+                moved = True
+        looked += len(arcs.order)
+        if not moved:
+            break
+        found = _circle(arcs, trial)
+        if found:
+            length = found
+            period = _ratio(arcs, trial, length)
+            trial.before[:] = -1
+    return period, length, looked
+
+
+@inner_kernel
+def _circle(arcs: Arcs, trial: Walk) -> int:
+    """Find a circle of arcs that decide each other's starts; return its length, 0 if there is
+    none.
+    """
+    trial.mark[:] = -1
+    for first in range(len(trial.mark)):
+        at = first
+        while trial.mark[at] < 0:
+            trial.mark[at] = first
+            if trial.before[at] < 0:
+                break
+            at = arcs.source[trial.before[at]]
+        else:
+            if trial.mark[at] == first:
+                length, end = 0, at
+                while length == 0 or at != end:
+                    trial.circle[length] = trial.before[at]
+                    length += 1
+                    at = arcs.source[trial.before[at]]
+                return length
+    return 0
