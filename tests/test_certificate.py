@@ -344,6 +344,26 @@ def test_a_placement_as_a_list_or_a_mapping(given):
     assert po.solve(problem, "random", evaluations=2, initial=given).value == 10
 
 
+def test_labels_of_a_series_win_over_its_order_and_a_tensor_is_a_list():
+    """What pandas holds is taken by its index, by evaluate too, which took it by position; a tensor
+    is an array.
+    """
+    graph = nx.DiGraph([("a", "b"), ("a", "c")])
+    nx.set_node_attributes(graph, dict(zip("abc", (5, 7, 1), strict=True)), "time")
+    problem = po.load(graph, "uniform:2")
+    series = pytest.importorskip("pandas").Series([1, 0, 0], index=["c", "a", "b"])
+
+    class Tensor:
+        def __array__(self, *options, **more):
+            return np.array([0, 0, 1])
+
+    for given in (series, series.map("device{}".format), Tensor()):
+        assert po.verify(problem, given, seconds=0.1).value == 12
+        assert po.solve(problem, "random", evaluations=1, initial=given).value == 12
+        assert po.evaluate(problem, given).makespan == 12
+    assert po.evaluate(problem, dict(series)).makespan == 12
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -12,7 +12,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,8 +80,9 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
 
     Parameters
     ----------
-    value : a Placement, the device of every op in order (a list or an array), or a mapping: of ops
-        to devices, each by name or index, or of the keys of a placement file.
+    value : a Placement, the device of every op in order (a list, an array or a tensor), or a
+        mapping (a dict, a pandas Series): of ops to devices, each by name or index, or of the keys
+        of a placement file.
 
     Raises
     ------
@@ -91,10 +91,10 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
     """
     if isinstance(value, Placement):
         return value
-    if isinstance(value, Mapping):
+    if hasattr(value, "keys"):  # a Series is an array, too, but its order is not that of the ops
         data = dict(value) if {"device", "format"} & set(value) else {"device": dict(value)}
         return _from_json(data, problem, "placement")
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple) or hasattr(value, "__array__"):
         placement = Placement(np.asarray(value))
         check_devices(problem, placement, "placement")
         return placement

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.placement_file import placement_of
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.judge import placement_violations
 from placeopt.makespan.simulator import problem_arrays
@@ -20,6 +21,8 @@ from placeopt.model.shown import Shown
 from placeopt.model.threads import parallel_slices
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch"]
@@ -130,7 +133,7 @@ def _mode(queue: str | None, has_priority: bool) -> str:
 
 def evaluate(
     problem: PlacementProblem,
-    placement: Placement | ArrayLike,
+    placement: Placement | ArrayLike | Mapping[Any, Any],
     queue: str | None = None,
     *,
     check: bool = True,
@@ -139,7 +142,8 @@ def evaluate(
 
     Parameters
     ----------
-    placement : a Placement, or the device of every op.
+    placement : a Placement, the device of every op, or a mapping of ops to devices (see
+        `placeopt.io.placement_file.placement_of`).
     queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else
         "fifo".
     check : refuse placements that break colocation or capacity (compatibility is always needed).
@@ -149,7 +153,9 @@ def evaluate(
     InfeasiblePlacementError
         If a constraint is broken, or a planned order can never be executed.
     """
-    if not isinstance(placement, Placement):
+    if hasattr(placement, "keys"):
+        placement = placement_of(placement, problem)
+    elif not isinstance(placement, Placement):
         placement = Placement(np.asarray(placement))
     mode = _mode(queue, placement.priority is not None)
     arrays = problem_arrays(problem)
