@@ -92,11 +92,10 @@ def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
     """Hundreds of idle gaps of a device, filled out of order, zero times among the ops: the first
     that fits is found.
 
-    Interpreted, leaves and nodes are so small that all of them are divided again and again.
+    Interpreted, leaves are so small that all of them are divided again and again.
     """
     if numba.config.DISABLE_JIT:
         monkeypatch.setattr(idle_gaps, "WIDTH", 2)
-        monkeypatch.setattr(idle_gaps, "BRANCHES", 2)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         compute = rng.integers(0, 60, (400, 3)) * (rng.random((400, 1)) < 0.9)
