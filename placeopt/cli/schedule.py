@@ -191,7 +191,7 @@ def schedule_command(
         with_transfers(
             shown.problem, transfers
         )  # refuses a word that it does not know before anything runs
-    known = _initial(initial)
+    known = None if initial is None else schedule_in(initial, f"--initial '{initial}'")
     names = common.words(solver) or ["repetend"]
     solvers = _solvers(names, repetend_size, common.options(option))
     with common.search_progress(shown.problem, json) as (announce, show):
@@ -381,11 +381,6 @@ def _one_size(memory: str | None) -> int | None:
             f"'{memory}'"
         )
     return sizes[0]
-
-
-def _initial(path: Path | None) -> PipelineSchedule | None:
-    """Read a schedule, or that of a result."""
-    return None if path is None else schedule_in(path, f"--initial '{path}'")
 
 
 def _run_all(

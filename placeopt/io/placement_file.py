@@ -105,7 +105,6 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
 
 
 def check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
-    """Refuse a placement of other ops, or on devices that the problem has not."""
     """Refuse a placement of other ops, or on devices that are not there."""
     if len(placement.device) != problem.num_ops:
         raise InputError(

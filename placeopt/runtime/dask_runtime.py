@@ -91,8 +91,8 @@ class DaskRuntime:
     timeout: float = 300.0
     _client: Any = field(default=None, repr=False)
     _local: Any = field(default=None, repr=False)
-    _graph: OpGraph | None = field(default=None, repr=False)
-    _plan: ExecutionPlan | None = field(default=None, repr=False)
+    _graph: OpGraph = field(init=False, repr=False)
+    _plan: ExecutionPlan = field(init=False, repr=False)
     _token: str = field(default="", repr=False)
     _installed: frozenset[str] = field(default=frozenset(), repr=False)
     _serial: dict[int, NDArray[Any]] | None = field(default=None, repr=False)
@@ -225,7 +225,7 @@ class DaskRuntime:
         return Measurement.of_runs(graph.name, "dask", self.cluster(), placement, runs, check)
 
     def _load(self, graph: OpGraph) -> None:
-        if self._graph is not graph:
+        if getattr(self, "_graph", None) is not graph:
             self._graph, self._plan, self._serial = graph, make_plan(graph), None
             self._token = f"plan-{uuid.uuid4().hex[:12]}"
             self._installed = frozenset()
@@ -240,24 +240,19 @@ class DaskRuntime:
                 self._installed = frozenset()
                 if attempt == self.retries:
                     raise ExecutionError(
-                        f"graph '{self._name}': {error}; the execution was given up after "
+                        f"graph '{self._graph.name}': {error}; the execution was given up after "
                         f"{attempt + 1} attempt(s)"
                     ) from None
         raise AssertionError  # not reached: the loop returns or raises
-
-    @property
-    def _name(self) -> str:
-        return self._graph.name if self._graph is not None else ""
 
     def _execute(
         self, placement: Placement, addresses: tuple[str, ...], check: bool
     ) -> tuple[Floats, Floats, float]:
         """Run once; return (start, finish) of the ops, the transfers, and the wall time."""
         client, graph = self._connect(), self._graph
-        assert graph is not None
         self._prepare(placement, addresses)
         run = f"r{os.getpid()}-{next(_runs)}-"
-        tasks = _Tasks(graph, self._plan, placement, addresses, self._token, run)  # type: ignore[arg-type]
+        tasks = _Tasks(graph, self._plan, placement, addresses, self._token, run)
         began = time.perf_counter()
         futures = tasks.submit(client)
         try:
@@ -314,8 +309,8 @@ class DaskRuntime:
                 raise _WorkerLostError(lost)
             if todo and time.monotonic() > end:
                 raise ExecutionError(
-                    f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing "
-                    f"after {self.timeout:g} s; give the runtime a longer timeout"
+                    f"graph '{self._graph.name}': {len(todo)} of {len(futures)} results are "
+                    f"missing after {self.timeout:g} s; give the runtime a longer timeout"
                 )
 
     def _explain(self, future: Any, addresses: tuple[str, ...]) -> None:
@@ -330,9 +325,9 @@ class DaskRuntime:
             raise _WorkerLostError(lost or f"a worker died while it ran '{future.key}'")
         if "lost its plan" in str(error):
             raise _WorkerLostError("a worker restarted")
-        assert self._graph is not None
         raise ExecutionError(
-            f"graph '{self._name}': task '{future.key}' failed: {type(error).__name__}: {error}"
+            f"graph '{self._graph.name}': task '{future.key}' failed: {type(error).__name__}: "
+            f"{error}"
         )
 
     def _lost(self, addresses: tuple[str, ...]) -> str:
@@ -343,15 +338,12 @@ class DaskRuntime:
 
     def _expected(self) -> dict[int, NDArray[Any]]:
         if self._serial is None:
-            assert self._graph is not None
-            assert self._plan is not None
             self._serial, _ = execute(self._graph, self._plan, self._graph.topological_order)
         return self._serial
 
     def _times(
         self, tasks: _Tasks, records: dict[str, Any], addresses: tuple[str, ...]
     ) -> tuple[Floats, Floats]:
-        assert self._graph is not None
         nanoseconds: Ints = np.full((2, self._graph.num_ops), -1, np.int64)
         moved = []
         for d, address in enumerate(addresses):
