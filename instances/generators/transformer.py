@@ -29,6 +29,7 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from placeopt.instances.generators import built, check_count
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
@@ -40,14 +41,26 @@ class TransformerBuilder(GraphBuilder):
 
     Parameters
     ----------
+    seq, batch : tokens of a sequence, and sequences.
     detail : "fine" for primitive ops, "coarse" for fused kernels.
     training : include the dropout ops of a training graph.
     """
 
     def __init__(
-        self, name: str, detail: str = "fine", dtype_bytes: int = 4, training: bool = False
+        self,
+        name: str,
+        hidden: int = 768,
+        heads: int = 12,
+        vocab: int = 30522,
+        seq: int = 128,
+        batch: int = 1,
+        detail: str = "fine",
+        dtype_bytes: int = 4,
+        training: bool = False,
     ) -> None:
         super().__init__(name, dtype_bytes)
+        self.hidden, self.heads, self.vocab = hidden, heads, vocab
+        self.seq, self.batch = seq, batch
         self.fine, self.drops = detail == "fine", training
 
     def layer_norm(self, x: Tensor, name: str = "ln") -> Tensor:
@@ -114,7 +127,6 @@ class TransformerBuilder(GraphBuilder):
         self,
         x: Tensor,
         *,
-        heads: int,
         head_dim: int = 0,
         kv_heads: int = 0,
         context: Tensor | None = None,
@@ -133,7 +145,7 @@ class TransformerBuilder(GraphBuilder):
         ----------
         x : queries' input, shape (batch, seq, hidden).
         head_dim : features of a head, 0 for hidden / heads.
-        kv_heads : heads of keys and values (grouped-query attention), 0 for `heads`.
+        kv_heads : heads of keys and values (grouped-query attention), 0 for those of queries.
         context : input of keys and values, default `x`.
         fused_qkv : one projection for queries, keys and values.
         rotary : rotate queries and keys (Su et al. 2021).
@@ -141,6 +153,7 @@ class TransformerBuilder(GraphBuilder):
         """
         source = x if context is None else context
         (batch, seq, hidden), keys = x.shape, source.shape[1]
+        heads = self.heads
         head_dim, kv_heads = head_dim or hidden // heads, kv_heads or heads
         with self.layer(name):
             if fused_qkv:
@@ -234,148 +247,115 @@ class TransformerBuilder(GraphBuilder):
         return self.unary("tanh", self.linear(first, hidden, name=name))
 
 
-def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
+def check_heads(b: TransformerBuilder, kv_heads: int = 1) -> None:
     """Refuse heads that do not divide the hidden size or the query heads."""
-    if hidden % heads:
+    if b.hidden % b.heads:
         raise InputError(
-            f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}"
+            f"generator '{b.name}': hidden must be a multiple of heads, received {b.hidden} and "
+            f"{b.heads}"
         )
-    if heads % kv_heads:
+    if b.heads % kv_heads:
         raise InputError(
-            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and "
+            f"generator '{b.name}': heads must be a multiple of kv_heads, received {b.heads} and "
             f"{kv_heads}"
         )
 
 
 @built(TransformerBuilder)
-def bert(
-    b: TransformerBuilder,
-    *,
-    layers: int = 12,
-    hidden: int = 768,
-    heads: int = 12,
-    ffn: int = 0,
-    vocab: int = 30522,
-    seq: int = 128,
-    batch: int = 1,
-) -> None:
+def bert(b: TransformerBuilder, *, layers: int = 12, ffn: int = 0) -> None:
     """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
-    check_heads(b.name, hidden, heads)
-    x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
+    check_heads(b)
+    x = _bert_stack(b, layers, ffn)
     with b.layer("pooler"):
         b.pooler(x)
 
 
-def bert_stack(
-    b: TransformerBuilder,
-    tokens: Tensor,
-    layers: int,
-    hidden: int,
-    heads: int,
-    ffn: int,
-    vocab: int,
-) -> Tensor:
+def _bert_stack(b: TransformerBuilder, layers: int, ffn: int = 0) -> Tensor:
     """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
-    seq = tokens.shape[1]
+    seq, hidden, tokens = b.seq, b.hidden, b.input(b.batch, b.seq)
     with b.layer("embeddings"):
-        words = b.embedding(tokens, vocab, hidden, name="word")
+        words = b.embedding(tokens, b.vocab, hidden, name="word")
         positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")
         types = b.embedding(tokens, 2, hidden, name="token_type")
         x = b.add(b.add(words, types), positions)
         x = b.dropout(b.layer_norm(x))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(x, heads=heads)
+            y = b.attention(x)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
-            y = b.feed_forward(x, ffn)
+            y = b.feed_forward(x, ffn or 4 * hidden)
             x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
     return x
 
 
-@built(TransformerBuilder)
-def gpt(
-    b: TransformerBuilder,
-    *,
-    layers: int = 12,
-    hidden: int = 768,
-    heads: int = 12,
-    ffn: int = 0,
-    vocab: int = 50257,
-    seq: int = 1024,
-    batch: int = 1,
-    tied: bool = True,
-) -> None:
+@built(TransformerBuilder, vocab=50257, seq=1024)
+def gpt(b: TransformerBuilder, *, layers: int = 12, ffn: int = 0, tied: bool = True) -> None:
     """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020).
 
     Parameters
     ----------
     tied : whether input and output embedding share one table; if not, the head has its own.
     """
-    check_heads(b.name, hidden, heads)
+    check_heads(b)
+    hidden, seq = b.hidden, b.seq
     with b.layer("embeddings"):
-        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied, name="wte")
+        x, table = b.shared_embedding(b.input(b.batch, seq), b.vocab, hidden, tied, name="wte")
         x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
             y = b.layer_norm(x, "ln1")
-            y = b.attention(y, heads=heads, fused_qkv=True)
+            y = b.attention(y, fused_qkv=True)
             x = b.add(x, b.dropout(y))
             y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
             x = b.add(x, b.dropout(y))
     with b.layer("final"):
         x = b.layer_norm(x)
         if table is None:
-            b.linear(x, vocab, bias=False, name="head")
+            b.linear(x, b.vocab, bias=False, name="head")
         else:
             # where the head is on another device, the table is sent there
             shape = (*x.shape[:-1], table.shape[0])
             b.matmul(x, table, shape, x.shape[-1], name="head")
 
 
-@built(TransformerBuilder, dtype_bytes=2, training=None)
-def llama(
-    b: TransformerBuilder,
-    *,
-    layers: int = 32,
-    hidden: int = 4096,
-    heads: int = 32,
-    kv_heads: int = 0,
-    ffn: int = 11008,
-    vocab: int = 32000,
-    seq: int = 2048,
-    batch: int = 1,
-) -> None:
+_LLAMA: dict[str, Any] = {
+    "hidden": 4096,
+    "heads": 32,
+    "seq": 2048,
+    "dtype_bytes": 2,
+    "training": None,
+}
+"""Options of decoders like Llama, whose graphs have no dropout."""
+
+
+@built(TransformerBuilder, **_LLAMA, vocab=32000)
+def llama(b: TransformerBuilder, *, layers: int = 32, kv_heads: int = 0, ffn: int = 11008) -> None:
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
-    check_heads(b.name, hidden, heads, kv_heads or heads)
+    check_heads(b, kv_heads or b.heads)
     with b.layer("embeddings"):
-        x = b.embedding(b.input(batch, seq), vocab, hidden)
+        x = b.embedding(b.input(b.batch, b.seq), b.vocab, b.hidden)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, heads, kv_heads)
+            x = _llama_attention(b, x, kv_heads)
             x = b.add(x, b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn), name="residual2")
     with b.layer("final"):
-        b.linear(b.rms_norm(x), vocab, bias=False, name="head")
+        b.linear(b.rms_norm(x), b.vocab, bias=False, name="head")
 
 
-def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
-    y = b.attention(b.rms_norm(x, "norm1"), heads=heads, kv_heads=kv_heads, bias=False, rotary=True)
+def _llama_attention(b: TransformerBuilder, x: Tensor, kv_heads: int) -> Tensor:
+    y = b.attention(b.rms_norm(x, "norm1"), kv_heads=kv_heads, bias=False, rotary=True)
     return b.add(x, y, name="residual1")
 
 
-@built(TransformerBuilder, dtype_bytes=2, training=None)
+@built(TransformerBuilder, **_LLAMA, vocab=0)
 def moe(
     b: TransformerBuilder,
     *,
     layers: int = 1,
-    hidden: int = 4096,
-    heads: int = 32,
     kv_heads: int = 8,
     ffn: int = 14336,
     experts: int = 8,
     top_k: int = 2,
-    vocab: int = 0,
-    seq: int = 2048,
-    batch: int = 1,
 ) -> None:
     """Build decoder layers whose feed-forward part is a mixture of experts (Jiang et al. 2024).
 
@@ -386,24 +366,24 @@ def moe(
     ----------
     vocab : 0 leaves the embedding and the output layer out.
     """
-    check_heads(b.name, hidden, heads, kv_heads)
+    check_heads(b, kv_heads)
     check_count(b.name, layers * experts * 5, MAX_BUILT)
     if top_k > experts:
         raise InputError(
             f"generator '{b.name}': top_k must be at most experts = {experts}, received {top_k}"
         )
-    x = b.input(batch, seq, hidden)
-    if vocab:
+    x = b.input(b.batch, b.seq, b.hidden)
+    if b.vocab:
         with b.layer("embeddings"):
-            x = b.embedding(b.input(batch, seq), vocab, hidden)
+            x = b.embedding(b.input(b.batch, b.seq), b.vocab, b.hidden)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, heads, kv_heads)
+            x = _llama_attention(b, x, kv_heads)
             y = _expert_mixture(b, b.rms_norm(x, "norm2"), ffn, experts, top_k)
             x = b.add(x, y, name="residual2")
-    if vocab:
+    if b.vocab:
         with b.layer("final"):
-            b.linear(b.rms_norm(x), vocab, bias=False, name="head")
+            b.linear(b.rms_norm(x), b.vocab, bias=False, name="head")
 
 
 def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, top_k: int) -> Tensor:
@@ -420,20 +400,15 @@ def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, to
     return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
 
 
-@built(TransformerBuilder)
+@built(TransformerBuilder, hidden=512, heads=6, vocab=250112, seq=512)
 def mt5(
     b: TransformerBuilder,
     *,
     layers: int = 8,
     decoder_layers: int = 0,
-    hidden: int = 512,
-    heads: int = 6,
     head_dim: int = 64,
     ffn: int = 1024,
-    vocab: int = 250112,
-    seq: int = 512,
     target: int = 128,
-    batch: int = 1,
     tied: bool = True,
 ) -> None:
     """Build an mT5 encoder-decoder (Xue et al. 2021), mT5-small by default.
@@ -447,23 +422,23 @@ def mt5(
     seq, target : tokens of the source and of the target.
     """
     with b.layer("shared"):
-        x, table = b.shared_embedding(b.input(batch, seq), vocab, hidden, tied)
+        x, table = b.shared_embedding(b.input(b.batch, b.seq), b.vocab, b.hidden, tied)
     with b.layer("encoder"):
-        x = _t5_stack(b, b.dropout(x), None, layers, heads, head_dim, ffn)
+        x = _t5_stack(b, b.dropout(x), None, layers, head_dim, ffn)
     with b.layer("decoder"):
-        tokens = b.input(batch, target)
+        tokens = b.input(b.batch, target)
         if table is None:
-            y = b.embedding(tokens, vocab, hidden)
+            y = b.embedding(tokens, b.vocab, b.hidden)
         else:
             y = b.op(
                 "embedding",
                 (table, tokens),
-                (batch, target, hidden),
-                moved=2 * batch * target * hidden * b.dtype_bytes,
+                (*tokens.shape, b.hidden),
+                moved=2 * tokens.size * b.hidden * b.dtype_bytes,
             )
-        y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, heads, head_dim, ffn)
+        y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, head_dim, ffn)
     with b.layer("final"):
-        b.linear(y, vocab, bias=False, name="head")
+        b.linear(y, b.vocab, bias=False, name="head")
 
 
 def _t5_stack(
@@ -471,19 +446,18 @@ def _t5_stack(
     x: Tensor,
     memory: Tensor | None,
     layers: int,
-    heads: int,
     head_dim: int,
     ffn: int,
 ) -> Tensor:
     """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder
     too.
     """
-    seq = x.shape[1]
+    seq, heads = x.shape[1], b.heads
     buckets = b.input(seq, seq)
     position = b.op(
         "embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads
     )
-    attend = partial(b.attention, heads=heads, head_dim=head_dim, bias=False, scaled=False)
+    attend = partial(b.attention, head_dim=head_dim, bias=False, scaled=False)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
             y = attend(b.rms_norm(x, "norm1"), position_bias=position)
@@ -497,20 +471,15 @@ def _t5_stack(
     return b.rms_norm(x, "final_norm")
 
 
-@built(TransformerBuilder)
+@built(TransformerBuilder, seq=77, batch=8)
 def flava(
     b: TransformerBuilder,
     *,
     image_layers: int = 12,
     text_layers: int = 12,
     layers: int = 6,
-    hidden: int = 768,
-    heads: int = 12,
-    vocab: int = 30522,
     image: int = 224,
     patch: int = 16,
-    seq: int = 77,
-    batch: int = 8,
 ) -> None:
     """Build a vision-language model (after FLAVA, Singh et al. 2022).
 
@@ -521,12 +490,12 @@ def flava(
     ----------
     image_layers, text_layers, layers : layers of the image, text and multimodal encoder.
     """
-    check_heads(b.name, hidden, heads)
+    check_heads(b)
     if image % patch:
         raise InputError(
             f"generator '{b.name}': image must be a multiple of patch, received {image} and {patch}"
         )
-    patches = (image // patch) ** 2
+    patches, batch, hidden = (image // patch) ** 2, b.batch, b.hidden
     with b.layer("image"):
         x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
         x = b.reshape(x, (batch, patches, hidden), name="sequence")
@@ -539,21 +508,21 @@ def flava(
             flops=x.size,
             parameters=(patches + 1) * hidden,
         )
-        x = _encoder(b, b.dropout(x), image_layers, heads)
+        x = _encoder(b, b.dropout(x), image_layers)
     with b.layer("text"):
-        y = bert_stack(b, b.input(batch, seq), text_layers, hidden, heads, 4 * hidden, vocab)
+        y = _bert_stack(b, text_layers)
     with b.layer("multimodal"):
         x = b.linear(x, hidden, name="image_projection")
         y = b.linear(y, hidden, name="text_projection")
         joint = b.class_token(b.concat((x, y)))
-        b.pooler(_encoder(b, joint, layers, heads), name="pooler")
+        b.pooler(_encoder(b, joint, layers), name="pooler")
 
 
-def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
+def _encoder(b: TransformerBuilder, x: Tensor, layers: int) -> Tensor:
     """Pre-norm encoder layers and a final norm, as in the vision transformer."""
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, masked=False)
+            y = b.attention(b.layer_norm(x, "ln1"), masked=False)
             x = b.add(x, b.dropout(y), name="residual1")
             y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * x.shape[-1])
             x = b.add(x, b.dropout(y), name="residual2")
