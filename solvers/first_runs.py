@@ -284,6 +284,7 @@ def plan_stages() -> None:
         1,
         4,
         1,
+        0,
     )
     search_period(arrays, 0, 5, 9)
 

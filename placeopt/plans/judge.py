@@ -261,6 +261,8 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     if plan.kept:
         pace, first_pass = _repetend(periods, passes, links, plan.kept)
         return pace * (rounds - 1) + first_pass + closing
+    if plan.schedule.startswith("zb"):
+        first_pass = max(first_pass, *periods)
     return max(periods) * (rounds * chunks - 1) + first_pass + closing
 
 

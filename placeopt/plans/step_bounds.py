@@ -15,7 +15,7 @@ Transfers, all-reduce and memory are left out.
 With v stages per device the longest period is that of a stage, at least m / v since a device does
 all of its stages, n v of them are counted, and a pass through all layers counts a v-th. Where a
 schedule takes w times the gradients of weights from the fill, the pass takes at least the sum over
-layers of the least p - w g, p and g being a layer's ticks and their part.
+layers of the least p - w g, p and g being a layer's ticks and their part, and at least m.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple
         return NEVER, 0
     period = max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
     passing = work.least_pass[schedule.weight_parts]
-    if schedule.chunks == 1 and not schedule.weight_parts:
+    if schedule.chunks == 1:
         return period, max(period, passing)
     return -(-period // schedule.chunks), -(-passing // schedule.chunks)
 

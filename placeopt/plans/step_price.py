@@ -94,6 +94,8 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
     links = [cut.fill_before + cut.fill_behind for cut in shares]
     slots, pace = rounds * schedule.chunks, max(stage.period for stage in stages)
     first = sum(stage.fill for stage in stages)
+    if schedule.splits_backward:
+        first = max(first, pace)
     if plan.kept:
         behind = behind_stages(compute, links)
         pace = least_pace([stage.period for stage in stages], behind, plan.kept)

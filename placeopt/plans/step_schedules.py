@@ -14,7 +14,8 @@ of the weights), equal stages idle for
 (exactly so for f = i = w where W is split off; for zb-h2 between a device's first pass and its
 last: it gains only where steps follow each other without a barrier, as a global norm of the
 gradients would be one). `StepPrice` applies this to unequal stages: every stage but the last gives
-up `weight_parts` times its w of the fill; v stages on a device are priced as if all of them were as
+up `weight_parts` times its w of the fill, of which one period of the longest stage is left, since
+its device works through all n; v stages on a device are priced as if all of them were as
 long, as large and as late to close as the stage looked at, so that each may take a v-th of the
 time, and of the memory beside the base, of its device. What is in flight is counted on the order
 itself, whatever the times.

@@ -440,6 +440,7 @@ class DegreeTables:
             most_stages=stages[1],
             compared=COMPARED[self.schedule.chooses_kept],
             rounds=self.rounds,
+            fills_period=int(self.schedule.splits_backward),
         )
 
     def arrays_of(self, stages: int) -> StepArrays:

@@ -342,5 +342,8 @@ class _Front:
                 return
             price = self._offer(plan)
             self._push(replace(part, most=min(limit, price.pace - 1), rest=rest))
+            if tables.schedule.splits_backward and part.least < price.pace == price.first:
+                # where the fill is the period alone, others from it on may close sooner
+                self._push(replace(part, least=price.pace, most=limit, rest=rest))
         if limit < top:
             self._push(replace(part, least=limit + 1, most=top))

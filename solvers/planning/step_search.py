@@ -80,6 +80,7 @@ class StepArrays(NamedTuple):
     most_stages: int
     compared: int
     rounds: int
+    fills_period: int  # 1 where the fill is counted as a period at least
 
 
 @inner_kernel
@@ -284,7 +285,8 @@ def search_period(arrays, low, limit, cutoff):  # type: ignore[no-untyped-def]
     """Return (labels, best label or -1, its fill + closing): the least one below `cutoff` with
     periods of at most `limit`.
 
-    With repetends, whose period is low..limit, that is a lower bound.
+    With repetends, whose period is low..limit, that is a lower bound; where the fill is a period at
+    least, it is of plans with a period of at least `low`.
     """
     classes, width = arrays.compute.shape[0], arrays.compute.shape[1]
     left = -least_prices((arrays.compute, arrays.flight, arrays.used), arrays.price, limit)
@@ -300,6 +302,7 @@ def search_period(arrays, low, limit, cutoff):  # type: ignore[no-untyped-def]
             at = head[0, c] if stages >= arrays.least_stages else -1
             while at >= 0:
                 passed = _passed(arrays, labels[at], labels[at, OPEN], low, limit)
+                passed = max(passed, low * arrays.fills_period)
                 value = passed + labels[at, SYNC] + labels[at, UPDATE]
                 if value < cutoff:
                     best, cutoff = at, value

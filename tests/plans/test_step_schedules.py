@@ -134,6 +134,23 @@ def test_the_whole_space_is_searched_exactly(seed):
     assert (result.value, result.lower_bound) == (min(steps), min(steps))
 
 
+@pytest.mark.parametrize("seed", [3, 4, 7])
+def test_no_step_is_shorter_than_the_work_of_a_device(seed):
+    """Of unequal stages the zero-bubble fill was less than the last period of the longest one."""
+    schedules = ("zb-h1", "zb-h2", "interleaved-1f1b:2")
+    problem = step_problem(
+        seed, devices=2, layers=4, schedules=schedules, batch=4, micro_batches=(1,)
+    )
+    for plan in every_plan(problem):
+        price, devices = step_price(problem, plan), len(plan.on_devices)
+        assert judged_step(problem, plan) == price.step
+        for device in range(devices):
+            own = price.stages[device::devices]
+            work = price.rounds * sum(stage.compute for stage in own)
+            assert price.step >= work + max(stage.sync + stage.optimizer for stage in own)
+    check_optimum(problem)
+
+
 def test_sharded_states_fit_where_whole_ones_do_not():
     """Memory that is too small for whole states of two replicas may do for sharded ones."""
     problem = step_problem(
