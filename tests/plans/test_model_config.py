@@ -79,6 +79,11 @@ PUBLISHED = {
         | sparse(256, 8, 2048, n_shared_experts=1, first_k_dense_replace=3),
         671.03,
     ),
+    "deepseek-v2": (
+        sized("deepseek_v2", 60, 5120, 128, 128, 12288, 102400, **LATENT)
+        | sparse(160, 6, 1536, n_shared_experts=2, first_k_dense_replace=1),
+        235.74,
+    ),
     "deepseek-v2-lite": (
         sized("deepseek_v2", 27, 2048, 16, 16, 10944, 102400, **LATENT | {"q_lora_rank": None})
         | sparse(64, 6, 1408, n_shared_experts=2, first_k_dense_replace=1, moe_layer_freq=1),
@@ -107,6 +112,14 @@ def test_a_file_means_the_public_model(name, tmp_path):
     """The shape of a file is that of its name: prices are the same."""
     shape = config_shape(written(tmp_path, PUBLISHED[name][0]))
     assert replace(shape, name=name, positions=0) == named_shape(name)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"])
+def test_latent_attention_by_name_is_that_of_the_file(name, tmp_path):
+    """DeepSeek-V2 by name had keys of 128 heads: a token met 27.5e9 parameters of 21.4e9."""
+    file, known = config_shape(written(tmp_path, PUBLISHED[name][0])), named_shape(name)
+    assert known.parameters == pytest.approx(file.parameters, rel=0.005)
+    assert known.active_parameters == pytest.approx(file.active_parameters, rel=0.005)
 
 
 def test_latents_windows_and_layers_without_experts_are_read(tmp_path):
