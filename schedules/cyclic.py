@@ -19,6 +19,11 @@ Without loss of generality: the pattern may be rotated, so one source starts at 
 block may be sorted, since micro-batches are identical and sorting two sequences that respect a
 precedence pairwise keeps it.
 
+Where a unit divides all spans, lags and P, starts are whole units: with orders and k as they are
+every constraint is S_v - S_u >= w - P h, all of it whole units, so it holds of starts that are
+rounded down, too. These keep k, since P is whole, and the orders on a device, since spans are. The
+model asks for ticks all the same where the least latency is to be proved, which may be half a unit.
+
 With one member, nothing waits a whole period for nothing. Let D hold b and all its descendants, and
 let b be the only way into D: every predecessor of a descendant lies in D. If S_b >= S_u + span_u +
 l + P for all predecessors u of b, then D can start P earlier: no precedence breaks, no device
@@ -47,6 +52,7 @@ Schedule Search", HPCA
 from __future__ import annotations
 
 import itertools
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -77,7 +83,9 @@ class CyclicModel:
     def __init__(
         self, problem: PipelineProblem, period: int, size: int = 1, *, for_latency: bool = False
     ) -> None:
-        self.problem, self.period, self.size, self.for_latency = problem, period, size, for_latency
+        self._unit = 1 if for_latency else gcd(period, problem.unit)
+        self.problem = problem = problem.in_units(self._unit)
+        self.period, self.size, self.for_latency = period // self._unit, size, for_latency
         self.model = cp_model.CpModel()
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
@@ -267,7 +275,7 @@ class CyclicModel:
                 for s, k in zip(self.sigma, self.turn, strict=True)
             ]
         )
-        pattern = Repetend(self.period, start.reshape(self.size, self.problem.num_blocks))
+        pattern = Repetend(self.period, start.reshape(self.size, -1)).in_ticks(self._unit)
         return "optimal" if status == cp_model.OPTIMAL else "feasible", pattern
 
 

@@ -4,7 +4,8 @@ method, for how long.
 Each period is decided by a dynamic program over the devices where these form a tree
 (`placeopt.schedules.device_tree`), by CP-SAT otherwise (`placeopt.schedules.cyclic`). Feasibility
 is monotone in the period, so the search climbs from a proven bound and bisects towards the best
-pattern found.
+pattern found. Periods that are whole units of the problem come first: on a grid of units each is
+decided as fast as if a tick were as long (seconds, where ticks took minutes).
 
 References
 ----------
@@ -14,7 +15,7 @@ References
 
 from __future__ import annotations
 
-from math import ceil, inf
+from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +60,7 @@ class PeriodSearch:
         self.problem, self.size, self.num_workers = problem, size, num_workers
         self.tracker = tracker
         self._end = tracker.elapsed + share * (tracker.seconds_left - kept)
-        self.tree = DeviceTree(problem, size)
+        self.trees: dict[int, DeviceTree] = {}
         self.low = ceil(best_bound(problem)[0] * size)
         self.pattern: Repetend | None = None
         self._step: int | None = (
@@ -93,7 +94,7 @@ class PeriodSearch:
         # The most time for one period before others are tried; later rounds have 4 times as long
         first = min(2.0, 1 / 6 * self.seconds_left)
         timed = self.tracker.budget.evaluations is None
-        seconds, wanted = first, self.low
+        seconds, wanted = first, self._whole(self.low, self.low)
         while not self._done():
             floor = self.low
             while not self._done():
@@ -109,8 +110,8 @@ class PeriodSearch:
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:
                     break
-                wanted = self._next(floor)
-            seconds, wanted = seconds * 4, self._next(self.low)
+                wanted = self._whole(floor, self._next(floor))
+            seconds, wanted = seconds * 4, self._whole(self.low, self._next(self.low))
 
     def _offer_repeated(self, pattern: Repetend | None) -> None:
         """Offer a pattern as often as it takes to one of this size, if its own divides it."""
@@ -128,8 +129,17 @@ class PeriodSearch:
             return 2 * floor
         gap = self.pattern.period - floor
         if self._step is not None:
-            return floor + min(self._step - 1, gap // 2)
+            return floor + min((self._step - 1) * self.problem.unit, gap // 2)
         return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
+
+    def _whole(self, floor: int, period: int) -> int:
+        """Return the next period of whole units, the one before where the pattern's is no longer,
+        the same one where neither is from `floor` to below the pattern's.
+        """
+        unit = self.problem.unit
+        above = -(-period // unit) * unit
+        end = inf if self.pattern is None else self.pattern.period
+        return next((p for p in (above, above - unit) if floor <= p < end), period)
 
     def _done(self) -> bool:
         if self.pattern is not None and self.pattern.period <= self.low:
@@ -165,12 +175,22 @@ class PeriodSearch:
         """Return the period that was decided and the answer: while climbing, one nearer to the
         bound if this is too far.
         """
-        wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
+        wanted, answer = period, self._listed(period, seconds)
         while answer is None and self._step is not None and wanted > self.low:
             wanted = (self.low + wanted) // 2
-            answer = self.tree.decide(wanted, min(seconds, self.seconds_left))
+            answer = self._listed(wanted, seconds)
         self._step = None if answer is None else 2 * (self._step or 1)
         return period if answer is None else wanted, answer
+
+    def _listed(self, period: int, seconds: float) -> tuple[bool, Repetend | None] | None:
+        """Ask the device tree on the coarsest grid that has the period."""
+        unit = gcd(period, self.problem.unit)
+        if unit not in self.trees:
+            self.trees[unit] = DeviceTree(self.problem.in_units(unit), self.size)
+        answer = self.trees[unit].decide(period // unit, min(seconds, self.seconds_left))
+        if answer is None or answer[1] is None:
+            return answer
+        return answer[0], answer[1].in_ticks(unit)
 
     def _offer_placed(self) -> None:
         """Offer patterns made by placing block after block: at periods from the bound upwards in

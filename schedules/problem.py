@@ -301,6 +301,18 @@ class PipelineProblem(ArrayHolder):
         return tuple(tuple(owner[self.device == d].tolist()) for d in range(self.num_devices))
 
     @cached_property
+    def unit(self) -> int:
+        """Greatest common divisor of all spans and lags, in ticks."""
+        return int(np.gcd.reduce(np.append(self.span, self.lag)))
+
+    def in_units(self, unit: int) -> PipelineProblem:
+        """Return the problem with this divisor of its unit as the tick."""
+        if unit == 1:
+            return self
+        ticks = self.tick_seconds * unit
+        return replace(self, span=self.span // unit, lag=self.lag // unit, tick_seconds=ticks)
+
+    @cached_property
     def critical_path(self) -> int:
         """Ticks that one micro-batch takes at least: the longest chain of spans and lags."""
         return int((self.heads + self.span).max())

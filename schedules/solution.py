@@ -63,6 +63,10 @@ class Repetend(ArrayHolder):
         """Tessel's index: how many repetitions after its micro-batch began each block runs."""
         return self.start // self.period
 
+    def in_ticks(self, unit: int) -> Repetend:
+        """Return the pattern of a problem in units of so many ticks, in ticks."""
+        return Repetend(self.period * unit, self.start * unit)
+
     def latency(self, span: Ints) -> int:
         """Ticks that one micro-batch spends in the pipeline (the slowest of the pattern)."""
         return int(((self.start + span).max(axis=1) - self.start.min(axis=1)).max())

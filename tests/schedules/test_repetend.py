@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from random_pipelines import random_blocks
 
 import placeopt as po
@@ -123,6 +124,39 @@ def test_infeasible_period_is_proved_and_monotone():
         CyclicModel(problem, period).solve(60, num_workers=1, seed=0)[0] for period in (8, 9, 10)
     ]
     assert statuses == ["infeasible", "optimal", "optimal"]
+
+
+def in_longer_units(problem: PipelineProblem, unit: int) -> PipelineProblem:
+    """Return the problem with all times so many times as long."""
+    return replace(problem, span=problem.span * unit, lag=problem.lag * unit)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([2, 6, 1000, 10**6]))
+@settings(max_examples=6, deadline=None)
+def test_longer_units_decide_whole_periods_alike(seed: int, unit: int):
+    """A period of whole units is feasible if and only if it was in ticks, by the model and by the
+    tree; the least one lies within a unit of the old one.
+    """
+    problem = random_blocks(seed)
+    schedule_found = po.solve(problem, num_workers=1, evaluations=50).solution
+    assume(schedule_found is not None)  # no schedule of some fits into memory
+    least = schedule_found.repetend.period
+    scaled = in_longer_units(problem, unit)
+    for period in (least - 1, least, least + 1):
+        status, pattern = CyclicModel(scaled, period * unit).solve(10, num_workers=1, seed=0)
+        assert status == ("infeasible" if period < least else "optimal")
+        assert pattern is None or not pattern_violations(scaled, pattern.period, pattern.start)
+    found = po.solve(scaled, num_workers=1, evaluations=12).solution.repetend
+    assert (least - 1) * unit < found.period <= least * unit
+    assert pattern_violations(scaled, found.period, found.start) == []
+
+
+def test_a_long_unit_costs_no_more_work_than_a_tick():
+    """A wave of uneven blocks: CP-SAT did not find this pattern in 5 s in units of 1000 ticks."""
+    span = np.array([2, 2, 2, 2, 2, 4, 3, 4, 7, 7, 8, 8, 7, 7, 7, 8])
+    wave = replace(po.load_pipeline("shape:wave?devices=4&memory=4"), span=1000 * span)
+    model = CyclicModel(wave, 33_000)
+    assert model.solve(60, num_workers=1, effort=0.2, seed=0)[0] == "optimal"
 
 
 def test_tighten_shortens_a_loose_pattern_without_changing_orders():
