@@ -129,11 +129,13 @@ class Stages:
         problem = self.evaluator.problem
         if problem.num_ops > SLOW.get(name, problem.num_ops) or not self.registered(name):
             return None
-        solver: Any = make_solver(name)
-        if not self._compiled(name, kernels_of(self.evaluator.objective, [solver])):
+        made: Any = make_solver(name)
+        solver: SearchSolver | None = made.within(problem, self.tracker.seconds_left / 2)
+        if solver is None or not self._compiled(
+            name, kernels_of(self.evaluator.objective, [solver])
+        ):
             return None
-        found: SearchSolver | None = solver.within(problem, self.tracker.seconds_left / 2)
-        return found
+        return solver
 
     def _comes_back(self, name: str) -> bool:
         """Whether a heuristic comes back in time, as far as the first one tells."""

@@ -64,7 +64,7 @@ class SearchSolver(ABC):
 
     def within(self, problem: Any, seconds: float) -> SearchSolver | None:
         """Return the solver as it runs as one of several on so many seconds; None where it would
-        not come back in time.
+        not come back in time, or adds nothing.
         """
         return self
 

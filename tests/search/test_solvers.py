@@ -314,6 +314,19 @@ def test_few_hosts_are_tried_where_there_are_several():
     assert "few-hosts" in HEURISTICS
 
 
+def test_a_heuristic_that_adds_nothing_is_not_left_out(monkeypatch):
+    """A first run names the heuristics whose kernels it misses, of those that it would have run."""
+    monkeypatch.setattr("placeopt.solvers.stages.ready", lambda kernels: False)
+    problem = PlacementProblem.from_edges([[1, 1]] * 2, [(0, 1, 1)])
+    tracker = Tracker("test", problem, Budget(evaluations=10))
+    tracker.offer(2, Placement([0, 0]))
+    stages = Stages(BudgetedEvaluator(tracker))
+    assert stages.able("few-hosts") is None
+    assert not tracker.message
+    assert stages.able("heft") is None
+    assert "without 1 heuristics" in tracker.message
+
+
 def test_packing_is_asked_for_once(monkeypatch):
     """Its integer program may take long; heuristics and searches share the answer."""
     problem = PlacementProblem.from_edges(
