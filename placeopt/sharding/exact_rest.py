@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     Ending = Callable[[Callable[[], object]], AbstractContextManager[None]]
 
 
+MOST_COST = 2**53
+"""CP-SAT proves nothing of choices that cost more: it keeps what it has found as a float, and calls
+some "optimal" that are not."""
+
+
 @dataclass(frozen=True)
 class Rest:
     """What CP-SAT found: a cheaper choice if there is one, and the least that one below the known
@@ -80,18 +85,19 @@ def solve_rest(
     solver = cp_solver(workers=workers, seed=seed, linearization_level=2, **limit)
     with nullcontext() if ending is None else ending(solver.stop_search):
         status = solve_interruptibly(solver, model)
+    most = upper if upper <= MOST_COST else 0  # that is proved
     if status == cp_model.INFEASIBLE:
-        return Rest(None, upper)
+        return Rest(None, most)
     if status == cp_model.MODEL_INVALID:  # costs too large for it
         return Rest(None, 0)
     proved = solver.best_objective_bound
     bound = max(0, math.ceil(proved - 1e-6 - 1e-12 * abs(proved)))  # it is reported as a float
     if status == cp_model.UNKNOWN:
-        return Rest(None, min(bound, upper))
+        return Rest(None, min(bound, most))
     chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
-    return Rest(chosen - compact.node_ptr[:-1], bound)
+    return Rest(chosen - compact.node_ptr[:-1], min(bound, most))
 
 
 def _strategies(
