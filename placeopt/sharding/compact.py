@@ -74,6 +74,29 @@ class Compact(NamedTuple):
         return np.maximum.reduceat(self.usage, self.node_ptr[:-1])
 
 
+class Scale(NamedTuple):
+    """How costs are counted: in a unit, rounded down; and those that stand for "forbidden" as
+    `clamp`, which is more than all others of a choice together, too.
+    """
+
+    unit: int = 1
+    forbidden: int = MAX_TOTAL**2  # above all sums
+    clamp: int = MAX_TOTAL**2
+
+    def counted(self, value: int) -> int:
+        """Return a cost as it is counted, rounded up: less cost those choices that do here."""
+        count, rest = divmod(-(-value // self.unit), self.forbidden)
+        return count * self.clamp + min(rest, self.clamp)
+
+    def meant(self, counted: int) -> int:
+        """Return what a choice costs at least that is counted as so much or more."""
+        count, rest = divmod(counted, self.clamp)
+        return self.unit * (count * self.forbidden + rest)
+
+
+UNSCALED = Scale()
+
+
 class Condensed(NamedTuple):
     """What `condense` made, and how a choice of it becomes a choice of what it was made from.
 
@@ -88,13 +111,13 @@ class Condensed(NamedTuple):
     node: Ints  # (n,)
     strategy: Ints  # (S,)
     time: Ints  # (T,)
-    unit: int = 1  # in which costs are counted, each rounded down
+    scale: Scale = UNSCALED
 
     def counted(self, value: int) -> int:
         """Return the cost of a choice of the old problem, rounded up, as it is counted here:
         without the offset.
         """
-        return max(0, -(-value // self.unit) - self.offset)
+        return max(0, self.scale.counted(value) - self.offset)
 
     def expand(self, choice: Ints) -> Ints:
         """Return the choice of the old problem."""
@@ -166,7 +189,7 @@ def without_unavoidable(problem: ShardingProblem) -> tuple[ShardingProblem, int]
     return replace(problem, cost=left[0], edge_cost=left[1]), paid
 
 
-def cost_unit(problem: ShardingProblem) -> int:
+def cost_scale(problem: ShardingProblem) -> Scale:
     """Return the unit in which every choice costs no more than costs are clamped at; 1 where all
     that are clamped cost the same, more than all others may together: that stands for "forbidden".
     """
@@ -178,9 +201,11 @@ def cost_unit(problem: ShardingProblem) -> int:
             kept = np.where(costs <= most, costs, 0)
             rest += exact_sum(np.maximum.reduceat(kept, starts[:-1]))
     clamped = np.concatenate([costs[costs > most] for costs, _ in parts])
-    if not clamped.size or rest < clamped.min() == clamped.max():
-        return 1
-    return 1 + total // most
+    if not clamped.size:
+        return UNSCALED
+    if rest < clamped.min() == clamped.max():
+        return Scale(forbidden=int(clamped[0]), clamp=rest + 1) if rest < most else UNSCALED
+    return Scale(1 + total // most)
 
 
 def usage_unit(problem: ShardingProblem) -> int:
@@ -209,14 +234,14 @@ def _live(problem: ShardingProblem) -> Flags:
     return live & problem.limited
 
 
-def draft_of(problem: ShardingProblem, unit: int = 1) -> tuple[Draft, Flags]:
+def draft_of(problem: ShardingProblem, scale: Scale = UNSCALED) -> tuple[Draft, Flags]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
-    Costs are counted in `unit`, rounded down, and clamped. Every choice that fits the draft fits
+    Costs are counted by `scale`, and clamped. Every choice that fits the draft fits
     the problem; the reverse holds only if `usage_unit` is 1: otherwise usages above the smallest of
     their node are rounded up, and bounds of the draft say nothing about the problem.
     """
-    clamp = most_cost(problem)
+    unit, clamp = scale.unit, min(scale.clamp, most_cost(problem))
     sizes = problem.num_choices
     live = _live(problem)
     fits = ~np.repeat(live, sizes) | (problem.usage <= problem.usage_limit)

@@ -124,7 +124,7 @@ def composed(outer: Condensed, inner: Condensed) -> Condensed:
     old = np.repeat(starts[inner.node], inner.compact.num_choices) + inner.strategy
     offset, node, time = outer.offset + inner.offset, outer.node[inner.node], outer.time[inner.time]
     strategy = outer.strategy[old]
-    return Condensed(inner.compact, offset, fixed, node, strategy, time, outer.unit)
+    return Condensed(inner.compact, offset, fixed, node, strategy, time, outer.scale)
 
 
 @entry

@@ -58,7 +58,7 @@ from placeopt.sharding.compact import (
     as_draft,
     condense,
     cost_of,
-    cost_unit,
+    cost_scale,
     draft_of,
     over_time,
     usage_of,
@@ -498,7 +498,7 @@ class TreeDescent(SearchSolver):
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve the initial solution, or the one of the least usage."""
-        condensed = condense(*draft_of(problem, cost_unit(problem)))
+        condensed = condense(*draft_of(problem, cost_scale(problem)))
         compact = condensed.compact
         start = start_of(condensed, tracker.solution)
 

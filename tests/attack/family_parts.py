@@ -242,15 +242,12 @@ def _whole(problem, drawn, best, known, rng):
             bound.certify(narrow=rng.random() < 0.8)
         elif deed == "aim":
             above = rng.choice([0, 1, 5, 10**6])
-            bound.aim(
-                max(0, best - bound.condensed.offset + above), guess=rng.choice([1.0, np.inf])
-            )
+            bound.aim(bound.condensed.counted(best) + above, guess=rng.choice([1.0, np.inf]))
         elif deed == "finish":
             bound.finish(5.0, deterministic=True)
         elif deed == "prove":
             lost = (bound.unit - 1) * (problem.num_nodes + problem.num_edges)  # by rounding down
-            least = (best - lost) // bound.unit - bound.condensed.offset
-            bound.prove(rng.randint(0, max(0, least)))
+            bound.prove(rng.randint(0, bound.condensed.counted(best - lost)))
         elif deed == "decode" and not bound.settled:
             bound.decoded(limited=rng.random() < 0.5)
             found += [] if bound.prices.min(initial=0.0) >= 0 else ["a price below 0"]
@@ -282,9 +279,9 @@ def _branches(problem, drawn, best, known, rng):
         bounding.certify()
     if bounding.settled or bounding.upper is None or not bounding.cheap:
         return []
-    offset = bounding.condensed.offset
+    least = bounding.condensed.counted(best)
     sure = (
-        bounding._exact and bounding._others > best - offset
+        bounding._exact and bounding.unit == 1 and bounding._others > least
     )  # no choice is left out, none blurred
     branches, found = Branches(bounding), []
     looks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 30)])))
@@ -297,11 +294,11 @@ def _branches(problem, drawn, best, known, rng):
             break
         branches.step(stop)
         if rng.random() < 0.2:
-            branches.close(max(0, best - offset) + rng.choice([0, 0, 1, 5]))
-        if sure and branches.bound + offset > best:
-            found.append(f"{branches.bound + offset} is proved by parts, the optimum is {best}")
-    if branches.over and sure and branches.bound + offset != best:
-        found.append(f"no part is open at {branches.bound + offset}, the optimum is {best}")
+            branches.close(least + rng.choice([0, 0, 1, 5]))
+        if sure and branches.bound > least:
+            found.append(f"{branches.bound} is proved by parts, the optimum is {least}")
+    if branches.over and sure and branches.bound != least:
+        found.append(f"no part is open at {branches.bound}, the optimum is {least}")
     bounding.prove(branches.bound)
     if bounding.bound > best:
         found.append(f"{bounding.bound} is proved by branches, the optimum is {best}")

@@ -8,14 +8,15 @@ import random
 
 import numpy as np
 import pytest
-from sharding_problems import draw, draw_linked, oracle
+from sharding_problems import FORBIDDEN, draw, draw_linked, oracle
 from tampering import load_checker, verdict
 
 import placeopt as po
 from placeopt.certify.certificate import prove
 from placeopt.sharding.bounds.bounding import Bounding
-from placeopt.sharding.compact import cost_of, cost_unit
+from placeopt.sharding.compact import condense, cost_of, cost_scale, draft_of
 from placeopt.sharding.contest_format import from_contest
+from placeopt.sharding.exact_rest import solve_rest
 from placeopt.sharding.problem import ShardingProblem
 
 
@@ -63,7 +64,7 @@ def test_dear_costs_against_brute_force():
         best = min(oracle(data).values(), default=None)
         if best is None:
             continue
-        lost = cost_unit(problem) * (problem.num_nodes + problem.num_edges)
+        lost = cost_scale(problem).unit * (problem.num_nodes + problem.num_edges)
         result = po.solve(problem, evaluations=3000, seed=seed)
         assert result.lower_bound <= best <= result.value <= best + lost
         assert result.status != "optimal" or result.value == best
@@ -89,9 +90,9 @@ def test_chains_of_dear_costs_are_solved(top):
     """A long chain ends at its best cost, however dear: its messages are exact."""
     problem, best = chain(5000, top)
     result = po.solve(problem, evaluations=3000)
-    lost = cost_unit(problem) * (problem.num_nodes + problem.num_edges)
+    lost = cost_scale(problem).unit * (problem.num_nodes + problem.num_edges)
     assert best - lost <= result.lower_bound <= best <= result.value <= best + lost
-    assert lost < 1e-9 * best or cost_unit(problem) == 1
+    assert lost < 1e-9 * best or cost_scale(problem).unit == 1
     descended = po.solve(problem, "tree-descent", evaluations=3000)
     assert descended.value < 1.3 * best
 
@@ -101,8 +102,8 @@ def test_one_cost_that_stands_for_forbidden_needs_no_unit():
     exactly.
     """
     for seed in range(30):
-        assert cost_unit(draw(seed)[0]) == cost_unit(draw_linked(seed)[0]) == 1
-    assert cost_unit(chain(5000, 10**13)[0]) == 1 < cost_unit(chain(5000, 10**15)[0])
+        assert cost_scale(draw(seed)[0]).unit == cost_scale(draw_linked(seed)[0]).unit == 1
+    assert cost_scale(chain(5000, 10**13)[0]).unit == 1 < cost_scale(chain(5000, 10**15)[0]).unit
 
 
 def test_proofs_of_dear_costs_claim_what_they_show():
@@ -111,7 +112,7 @@ def test_proofs_of_dear_costs_claim_what_they_show():
     for seed in range(12):
         problem, data = dear(seed)
         best = min(oracle(data).values(), default=None)
-        if best is not None and cost_unit(problem) > 1:
+        if best is not None and cost_scale(problem).unit > 1:
             result = po.solve(problem, evaluations=200, seed=0)
             certificate = po.verify(problem, result.solution, seconds=0.05)
             proof = prove(problem, result.solution, certificate, seconds=0.2)
@@ -132,3 +133,41 @@ def test_dear_costs_that_every_choice_pays_are_proved_exactly():
     result = po.solve(problem, evaluations=100)
     assert result.status == "optimal"
     assert result.value == result.lower_bound == 7 * top - 3 * 3 + 6
+
+
+@pytest.mark.jit
+def test_forbidden_costs_that_no_choice_avoids_are_counted_exactly():
+    """Where every choice uses what is forbidden, the least of it is proved, and the rest as well."""
+    count = 0
+    for seed in range(24):
+        problem, data = draw_linked(seed)
+        best = min(oracle(data).values(), default=0)
+        if best >= FORBIDDEN:
+            result = po.solve(problem, evaluations=3000)
+            assert result.value == result.lower_bound == best
+            count += 1
+    assert count > 6
+
+
+def test_cp_sat_proves_nothing_of_costs_that_floats_round():
+    """With costs of 2^58 CP-SAT calls a choice of 21 optimal; the best one costs 15."""
+    top = 2**58
+
+    def follow(*costs):
+        return [cost if x == y else top for x, cost in enumerate(costs) for y in range(4)]
+
+    nodes = {"costs": [[3, 1, 0, 1], [2, 1, 3, 3], [3, 1, 3], [2, 1]], "intervals": [[0, 1]] * 4}
+    nodes["usages"] = [[1, 8, 0, 8], [2, 7, 9, 0], [0, 5, 7], [6, 6]]
+    tables = [
+        follow(3, 1, 1, 0),
+        follow(3, 2, 0, 0),
+        [2, top, top, top, 0, top, top, top, 2, 3, top, top],
+        [1, top, 2, top, 0, top],
+        [2, 2, 0, 1, 2, 3, 2, 2],
+    ]
+    edges = {"nodes": [[0, 1], [0, 1], [1, 2], [3, 2], [0, 3]], "costs": tables}
+    data = {"problem": {"nodes": nodes, "edges": edges, "usage_limit": 15}}
+    best = min(oracle(data).values())
+    compact = condense(*draft_of(from_contest(data))).compact
+    assert solve_rest(compact, top + 50, seconds=5).bound <= best
+    assert solve_rest(compact, top, seconds=5).bound <= best

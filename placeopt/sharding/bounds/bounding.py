@@ -27,7 +27,7 @@ from placeopt.sharding.compact import (
     MAX_TOTAL,
     Condensed,
     condense,
-    cost_unit,
+    cost_scale,
     draft_of,
     most_cost,
     unchanged,
@@ -71,7 +71,7 @@ class Bounding:
 
     Attributes
     ----------
-    forbidden : costs of so much or more are all but forbidden: they are clamped here.
+    forbidden : costs of so much or more are all but forbidden.
     condensed : what remains of the problem once choices that use such are left out; searches work
     on its `compact`; a new one where the whole problem has to be looked at after all.
     upper : cost of the best known choice, None before one.
@@ -91,7 +91,6 @@ class Bounding:
         late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem = problem
-        self.forbidden = most_cost(problem)
         # else usages are rounded up, and choices may fit that seem not to
         self._exact = usage_unit(problem) == 1
         self._bound = 0
@@ -99,7 +98,7 @@ class Bounding:
         self.found: Ints | None = None
         self.settled: bool
         self.dual: Dual
-        self._open(without_forbidden(problem, self.forbidden, upper, late))
+        self._open(without_forbidden(problem, upper, late))
         if upper is not None:
             self.aim(self.condensed.counted(upper))
 
@@ -111,12 +110,12 @@ class Bounding:
     @property
     def inner_bound(self) -> int:
         """The best bound as `condensed` counts costs, without its offset."""
-        return self.bound // self.unit - self.condensed.offset
+        return self.condensed.counted(self.bound)
 
     @property
     def unit(self) -> int:
         """The unit of costs."""
-        return self.condensed.unit
+        return self.condensed.scale.unit
 
     @property
     def rounded(self) -> bool:
@@ -142,7 +141,8 @@ class Bounding:
             self._reopen_if_empty()
             return
         offset = self.narrowed.offset
-        self.dual.aim(max(1, self.upper - offset), max(1.0, guess - offset))
+        guess = max(1.0, guess - offset) if self._others < MAX_TOTAL else math.inf
+        self.dual.aim(max(1, self.upper - offset), guess)
 
     def step(self) -> None:
         """Improve prices and messages by one step."""
@@ -199,9 +199,9 @@ class Bounding:
         """Return about how much CP-SAT would have to look at, 0 where nothing is left to prove."""
         if self.settled:
             return 0
-        if self.upper is None or not self.cheap:
+        if self.upper is None:
             return MAX_TOTAL
-        return amount_left(self.dual.compact, self.upper - self.narrowed.offset)
+        return amount_left(self.dual.compact, self._below(self.upper))
 
     def finish(
         self,
@@ -219,10 +219,9 @@ class Bounding:
         """
         if self.settled or self.left() > CP_SAT_PAIRS or self.upper is None:
             return
-        c, offset = self.dual.compact, self.narrowed.offset
-        below = self.upper - offset
+        offset, below = self.narrowed.offset, self._below(self.upper)
         rest = solve_rest(
-            c,
+            self.dual.compact,
             below,
             seconds=seconds,
             deterministic=deterministic,
@@ -240,6 +239,7 @@ class Bounding:
         """Work on what remains."""
         self.settled = False  # first: others may look
         self.condensed, self._others = remainder.condensed, remainder.others
+        self.forbidden = min(most_cost(self.problem), self._others)
         self._bound = max(self._bound, remainder.bound)
         self.upper = None
         self._work_on(unchanged(self.compact))
@@ -271,15 +271,19 @@ class Bounding:
             self.dual.begin_at(before.state(), rest)
             self.aim(self.upper)
 
+    def _below(self, upper: int) -> int:
+        """Return what the choices cost less than that are looked for, as `narrowed` counts."""
+        return min(upper, self._others) - self.narrowed.offset
+
     def _raise(self, bound: int) -> None:
         reached = min(bound, self._others) + self.condensed.offset
-        self._bound = max(self._bound, self.unit * reached)
+        self._bound = max(self._bound, self.condensed.scale.meant(reached))
 
     def _reopen_if_empty(self) -> None:
         """Work on the whole problem if it is proved that every choice uses what is all but
         forbidden, and a choice of the whole is not known to be the best.
         """
-        empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
+        empty = self._others < MAX_TOTAL and self.condensed.counted(self._bound) >= self._others
         if empty and self.upper is not None and self.upper > self._others:
             self.found = None
             self._open(_whole(self.problem, self._bound))
@@ -287,7 +291,6 @@ class Bounding:
 
 def without_forbidden(
     problem: ShardingProblem,
-    forbidden: int,
     upper: int | None,
     late: Callable[[], bool],
 ) -> Remainder:
@@ -300,26 +303,30 @@ def without_forbidden(
     for known in dict.fromkeys((upper, None)):
         whole = _condensed(problem)  # anew: reductions use it up
         offset = whole.offset
-        least = forbidden if known is None else max(1, min(forbidden, known - offset))
+        forbidden = min(most_cost(problem), whole.scale.clamp)
+        least = forbidden if known is None else max(1, min(forbidden, whole.counted(known)))
         reduced = reduce(whole, least, late)
         if reduced is not None and reduced.compact.capacity.min(initial=0) >= 0:
             return Remainder(reduced, least + offset - reduced.offset, bound)
-        bound = least + offset
+        bound = whole.scale.meant(least + offset)
     return _whole(problem, bound)
 
 
 def _whole(problem: ShardingProblem, bound: int) -> Remainder:
     """Return all of a problem, of which a bound is known."""
-    return Remainder(_condensed(problem, cost_unit(problem)), MAX_TOTAL, bound)
+    return Remainder(_condensed(problem, in_units=True), MAX_TOTAL, bound)
 
 
-def _condensed(problem: ShardingProblem, unit: int = 1) -> Condensed:
-    """Return a problem condensed, its costs counted in a unit; what every choice costs is put aside
-    where it would be clamped.
+def _condensed(problem: ShardingProblem, *, in_units: bool = False) -> Condensed:
+    """Return a problem condensed, its costs counted in a unit if need be; what every choice costs
+    is put aside where it would be clamped.
     """
     rest, paid = without_unavoidable(problem)
-    whole = condense(*draft_of(rest, unit))
-    return whole._replace(offset=whole.offset + paid // unit, unit=unit)
+    scale = cost_scale(rest)
+    if not in_units:
+        scale = scale._replace(unit=1)
+    whole = condense(*draft_of(rest, scale))
+    return whole._replace(offset=whole.offset + paid // scale.unit, scale=scale)
 
 
 def amount_left(compact: Compact, below: int) -> int:
