@@ -87,21 +87,26 @@ class Stages:
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
     def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
-        """Prove a lower bound, in a tenth of the time, at most so many seconds; only the quickest
-        ones where there are fewer than `per_op` for each op, or evaluations are the limit: then no
-        clock may decide anything.
+        """Prove the quickest lower bounds, unless they are known, and then others in a tenth of the
+        time, at most so many seconds; not where there are fewer than `per_op` for each op, nor
+        where evaluations are the limit: then no clock may decide anything.
         """
-        tracker, problem = self.tracker, self.evaluator.problem
+        tracker = self.tracker
         timed = tracker.budget.evaluations is None
         seconds = min(most, 0.1 * tracker.seconds_left) if timed else 0.0
-        enough = seconds >= per_op * problem.num_ops
         if self.evaluator.measure is not None:
             return  # bounds hold for the model, not for a clock
-        if enough or tracker.lower_bound == 0:  # the quickest are often proved before the search
-            report = self.evaluator.objective.bounds(
-                problem, seconds if enough else 0.0, None, tracker.value
-            )
-            tracker.raise_bound(report.value, report.method)
+        if tracker.lower_bound == 0:
+            self._prove(0.0)
+        if seconds >= per_op * self.evaluator.problem.num_ops and not tracker.stop():
+            self._prove(seconds)
+
+    def _prove(self, seconds: float) -> None:
+        tracker, problem = self.tracker, self.evaluator.problem
+        report = self.evaluator.objective.bounds(problem, seconds, None, tracker.value)
+        tracker.raise_bound(report.value, report.method)
+        if report.infeasible:
+            tracker.infeasible(report.infeasible)
 
     def slices(self) -> None:
         """Offer equal slices of a topological order: an answer at once, where every heuristic takes

@@ -116,6 +116,8 @@ def _run(
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
         with _under_way(tracker), tracker:
+            if bound is True and ours and solver.proves and budget.evaluations is None:
+                bound = False  # an answer comes first where time is the limit
             if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
                 search_within(
