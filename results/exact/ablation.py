@@ -65,7 +65,9 @@ class Ablation(NamedTuple):
                         continue
                     found = self.solve(problem, variant, self.seconds)
                     row = dict(zip(("graph", "cluster", self.part), name, strict=True))
-                    rows.append(row | {"value": found.value, "bound": found.lower_bound})
+                    bound = found.lower_bound  # a fraction of a pipeline's
+                    bound = bound if isinstance(bound, int) else round(float(bound), 3)
+                    rows.append(row | {"value": found.value, "bound": bound})
                     write_csv(self.table, rows)
 
     def page(self, rows: list[Row]) -> str:
