@@ -41,10 +41,8 @@ DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 
 def read(path: Path, *, max_bytes: int, **reading: Any) -> OpGraph:
     """Read the program of an archive; options as for ONNX models."""
-    how, program = (
-        Reading(**reading),
-        parse_json(_program(path, max_bytes), "program of the archive"),
-    )
+    how = Reading(**reading)
+    program = parse_json(_program(path, max_bytes), "program of the archive")
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
         model = _translate(graph, signature["input_specs"], path.stem, how.trip_count)
