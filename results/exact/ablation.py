@@ -32,6 +32,7 @@ class Ablation(NamedTuple):
     solve : runs a problem with the part or without, for so many seconds.
     table : CSV file of the rows; the page stands beside it.
     load : makes a problem of a graph and a cluster. fields : how it does, by default.
+    solver : whose gaps the page shows.
     """
 
     part: str
@@ -44,6 +45,7 @@ class Ablation(NamedTuple):
     seconds: float = 10.0
     fields: Mapping[str, str] = MappingProxyType({})
     load: Callable[..., Any] = po.load
+    solver: str = "solve"
 
     def main(self, doc: str | None) -> None:
         """Run what is missing, and write the page."""
@@ -81,7 +83,7 @@ class Ablation(NamedTuple):
         lines = [
             f"# {self.title}",
             "",
-            f"`python {script}`: gaps of `solve` after {self.seconds:g} s, in per cent.",
+            f"`python {script}`: gaps of `{self.solver}` after {self.seconds:g} s, in per cent.",
             "",
         ]
         for title, families in (("Developed on", self.chosen), ("Set apart", self.apart)):

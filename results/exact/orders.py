@@ -129,6 +129,7 @@ ORDERS = Ablation(
     table=Path(__file__).resolve().parent / "orders.csv",
     seconds=8.0,
     load=load,
+    solver="repetend",
 )
 
 if __name__ == "__main__":
