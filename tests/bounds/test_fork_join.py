@@ -51,6 +51,28 @@ def test_a_worked_fan():
     assert analysis.bounds == {"communication": 14, "fork-join": 16}
 
 
+def on_hosts(problem, host, far):
+    """Return a problem on devices of hosts, between which a transfer takes `far` times as long."""
+    host = np.array(host)
+    return problem.replace(
+        transfer=problem.transfer[:, :1] * [1, far],
+        link_class=(host[:, None] != host).astype(np.int64),
+    )
+
+
+def test_a_worked_fan_on_two_hosts():
+    """Nine ops of 4 ticks, 3 ticks to send inside a host and 9 to the other one: its two devices
+    lose 18 of their ticks each, the second of the first host 6, (36 + 42) / 4 = 19.5; three devices
+    take (36 + 24) / 3 = 20, and two (36 + 6) / 2 = 21.
+    """
+    problem = on_hosts(fan([4] * 9, 3, 4), [0, 0, 1, 1], 3)
+    analysis = raised(problem, "communication")
+    assert analysis.bounds == {"communication": 15, "fork-join": 20}
+    assert raised(on_hosts(problem, [0, 0, 0, 1], 1)).bounds["fork-join"] == 14  # (36 + 18) / 4
+    unlike = on_hosts(fan([4] * 9, 3, 4), [0, 0, 0, 1], 9)  # 3 devices: (36 + 12) / 3
+    assert raised(unlike).bounds["fork-join"] == 16
+
+
 def test_heads_raised_by_delays_end_with_the_time(monkeypatch):
     """Delays are looked for in half of it."""
     ends = []
@@ -103,6 +125,27 @@ def test_below_brute_force():
         for name in ("head-tail", "energy", "destructive", "segments"):
             assert analysis.run(name) <= optimum
         higher += analysis.bounds["fork-join"] > known
+        met += analysis.bounds["fork-join"] == optimum
+    assert higher > 0
+    assert met > 0
+
+
+@pytest.mark.jit
+def test_hosts_are_below_brute_force():
+    """Random fans on a host of one device and one of two: above what is known without hosts, and
+    never above the best of all placements and orders.
+    """
+    rng, higher, met = np.random.default_rng(5), 0, 0
+    for _ in range(25):
+        problem = fan(rng.integers(1, 6, 4), int(rng.integers(1, 3)), 3)
+        alike = raised(problem).bounds["fork-join"]
+        hosts = on_hosts(problem, [0, 1, 1], int(rng.integers(2, 5)))
+        optimum = brute_force(hosts)
+        analysis = raised(hosts)
+        for name in ("head-tail", "energy", "destructive", "segments"):
+            assert analysis.run(name) <= optimum
+        assert alike <= analysis.bounds["fork-join"] <= optimum
+        higher += analysis.bounds["fork-join"] > alike
         met += analysis.bounds["fork-join"] == optimum
     assert higher > 0
     assert met > 0

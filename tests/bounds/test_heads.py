@@ -18,6 +18,7 @@ import pytest
 from placeopt.makespan.bounds import communication, segments
 from placeopt.makespan.bounds.communication import Graph, earliest_starts, heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.segment_graph import MOST_TICKS
 
 pytestmark = pytest.mark.interpreted
 
@@ -266,7 +267,9 @@ def test_the_window_of_a_large_graph_follows_the_time(n, end, expected):
 
 
 def test_delays_between_the_ends_of_a_fork_are_those_of_the_recursion():
-    """In any case the longest path; on another device each edge is paid, or what follows is."""
+    """In any case the longest path; on another device, or on another island, each edge is paid, or
+    what follows is.
+    """
     rng = np.random.default_rng(5)
     for _ in range(60):
         n = int(rng.integers(3, 8))
@@ -276,12 +279,13 @@ def test_delays_between_the_ends_of_a_fork_are_those_of_the_recursion():
                 if rng.random() < 0.6:
                     free = int(rng.choice([0, 0, 1, 3]))
                     pay = INFINITE if rng.random() < 0.1 else free + int(rng.integers(0, 7))
-                    before[v].append((u, free, pay))
+                    far = INFINITE if rng.random() < 0.1 else pay + int(rng.integers(0, 7))
+                    before[v].append((u, free, pay, far))
         ticks = rng.integers(0, 9, n).tolist()
 
         @cache
         def near(v, before=before, ticks=ticks):
-            ways = [f + near(u) + (ticks[u] if u else 0) for u, f, _ in before[v]]
+            ways = [f + near(u) + (ticks[u] if u else 0) for u, f, *_ in before[v]]
             return max(ways, default=0) if v else 0
 
         @cache
@@ -289,10 +293,20 @@ def test_delays_between_the_ends_of_a_fork_are_those_of_the_recursion():
             if v == 0:
                 return INFINITE
             ways = []
-            for u, free, pay in before[v]:
+            for u, free, pay, _ in before[v]:
                 run = ticks[u] if u else 0
                 ways.append(min(pay + run + near(u), INFINITE if free else run + apart(u)))
             return max(ways, default=0)
 
+        @cache
+        def away(v, before=before, ticks=ticks):
+            if v == 0:
+                return INFINITE
+            ways = [0]
+            for u, free, _, far in before[v]:
+                run = ticks[u] if u else 0
+                ways.append(min(far + run + near(u), free + run + away(u)))
+            return max(apart(v), min(max(ways), MOST_TICKS))
+
         found = segments._delays(0, range(1, n), before, ticks)
-        assert found == ({v: near(v) for v in range(n)}, {v: apart(v) for v in range(n)})
+        assert found == tuple({v: delay(v) for v in range(n)} for delay in (near, apart, away))

@@ -344,7 +344,7 @@ def test_the_nearest_meetings_are_those_of_the_definition():
     seen = 0
     for problem, graph in graphs():
         n, place = problem.num_ops, graph.place
-        edges = {(u, v) for v in range(n) for u, _, _ in graph.before[v]}
+        edges = {(u, v) for v in range(n) for u, *_ in graph.before[v]}
         after = {v: {v} for v in range(n)}
         for u in reversed(graph.order):
             for v in range(n):
@@ -374,7 +374,7 @@ def between(graph):
     """Return the ops after each op, itself left out, by the edges."""
     after = {v: set() for v in graph.order}
     for v in reversed(graph.order):
-        for u, _, _ in graph.before[v]:
+        for u, *_ in graph.before[v]:
             after[u] |= after[v] | {v}
     return after
 
@@ -389,8 +389,8 @@ def test_small_segments_are_those_of_the_definition():
             after, expected = between(graph), {}
             for u, v in product(graph.order, repeat=2):
                 inside = {w for w in after[u] if v in after[w]}
-                out = [w for w, _, _ in graph.behind[u] if w in inside or w == v]
-                into = [w for w, _, _ in graph.before[v] if w in inside or w == u]
+                out = [w for w, *_ in graph.behind[u] if w in inside or w == v]
+                into = [w for w, *_ in graph.before[v] if w in inside or w == u]
                 if v in after[u] and len(inside) > 1 and min(len(set(out)), len(set(into))) > 1:
                     expected[u, v] = inside
             with mock.patch.object(SegmentGraph, "limits", Limits(small=most)):
@@ -425,7 +425,7 @@ def listed_by_definition(graph, segment, problem):
         for d in kinds:
             idle = max((end[u] for u in end if home[u] == d and u != segment.first), default=0)
             start = 0 if v == segment.last else idle
-            for u, free, pay in graph.before[v]:
+            for u, free, pay, _ in graph.before[v]:
                 if u in end:
                     start = max(start, end[u] + (free if home[u] == d else max(free, pay)))
             ends = start if v == segment.last else start + run[v][d]
@@ -450,10 +450,10 @@ def test_segments_that_are_worth_while_could_pass_what_is_known():
             assert graph.listed(segment) == listed_by_definition(graph, segment, problem)
         ticks = {s: rng.randint(0, 20) for s in segments}
         for v in graph.order:
-            graph.before[v] = [(u, rng.choice([0, 0, 4]), pay) for u, _, pay in graph.before[v]]
+            graph.before[v] = [(u, rng.choice([0, 0, 4]), *more) for u, _, *more in graph.before[v]]
         head, tail = ([rng.choice([0, 0, 9]) for _ in graph.order] for _ in range(2))
         heads = SimpleNamespace(minima=lambda head=head, tail=tail: (head, tail))
-        steps = [(u, v, free) for v in graph.order for u, free, _ in graph.before[v]]
+        steps = [(u, v, free) for v in graph.order for u, free, *_ in graph.before[v]]
         steps += [(s.first, s.last, ticks[s]) for s in segments]
 
         @cache

@@ -121,9 +121,12 @@ def placement_target(rng, family):
             + honest
         )
     truth = schedule_of(case, best) if edges else (placement_of(case, best), None)
+    of = random.Random(best)  # any partition of the devices may be called islands
+    islands = [of.randrange(2) for _ in range(case.num_devices)] if edges else ()
+    islands = writer.content.get("islands", islands)
 
     def ends(more, steps, believed):
-        state = checker.Supposition(placement, best - 1 + more, believed, edges)
+        state = checker.Supposition(placement, best - 1 + more, believed, edges, islands)
         passed = 0
         for step in steps:
             if followed(state, step):
@@ -132,7 +135,7 @@ def placement_target(rng, family):
                 break
         if believed:  # whatever follows from that
             return False, passed
-        return state.closed or bool(more and says_false(case, state, *truth)), passed
+        return state.closed or bool(more and says_false(case, state, *truth, islands)), passed
 
     def closes(more, steps):
         beliefs = (None, []) if "'front'" in str(steps) else (None,)
@@ -179,7 +182,7 @@ def schedule_of(case, best):
     raise AssertionError
 
 
-def says_false(case, state, device, runs):
+def says_false(case, state, device, runs, islands):
     """Whether what a state says is not true of a placement, or of a schedule; see
     `proof_checker.supposition`.
     """
@@ -199,6 +202,11 @@ def says_false(case, state, device, runs):
         return True
     gaps = {(u, v): runs[v][0] - runs[u][1] for u, v in (*state.edges, *state.waits)}
     if any(gaps[pair] < ticks for pair, ticks in state.waits.items()):
+        return True
+    if any(
+        gaps[u, v] < ticks and islands[device[u]] != islands[device[v]]
+        for (u, v), ticks in state.far.items()
+    ):
         return True
     return any(
         gaps[u, v] < (free if device[u] == device[v] else pay)

@@ -366,7 +366,7 @@ def delays(compute, edges, v, share=(), split=()):
         state.separate(*pair)
     module = sys.modules["proof_checker.delays"]
     order, into = module.before(state, False)
-    return module.least_delays(state, v, order[: order.index(v) + 1], into)
+    return module.least_delays(state, v, order[: order.index(v) + 1], into)[:2]
 
 
 def test_delays_pay_one_link_unless_the_ends_share_a_device():
@@ -578,6 +578,9 @@ def test_devices_idle_before_and_after_what_they_run():
     assert [closed(["ends", [1, 2, 3], 0, 4], most) for most in (15, 16)] == [True, False]
 
 
+FAN = [(0, v, 1) for v in range(1, 7)] + [(v, 7, 1) for v in range(1, 7)]
+
+
 def test_devices_of_a_fork_wait_for_its_link():
     """No heads are known: the fork's device waits 0 ticks, another one its link."""
     compute, edges = [[0] * 2] + [[6] * 2] * 2, [(0, 1, 4), (0, 2, 4)]
@@ -592,6 +595,50 @@ def test_devices_of_a_fork_wait_for_its_link():
     for words in ([[1, 2], 3], [[1, 2], -1], [[1, 2], None, 3], [[1, 1]]):
         with pytest.raises(UNREADABLE):
             follows(["ends", *words], 5, compute, edges)
+
+
+def test_devices_of_other_islands_wait_for_a_link_between_islands():
+    """Two hosts of two devices, 1 tick inside and 5 between them: of four devices that run the
+    branches one waits 0 ticks, one 1 and two 5, before and after; of three, one less of the last.
+    """
+    data = plain(problem_of([[0] * 4] + [[6] * 4] * 6 + [[0] * 4], FAN))
+    link = [[int(d // 2 != e // 2) for e in range(4)] for d in range(4)]
+    data.update(transfer=[[1, 5]] * len(data["transfer"]), link_class=link)
+    placement = checker.Placement(data)
+
+    def longest(islands, *words):
+        most = 0
+        while True:
+            state = checker.Supposition(placement, most, None, True, islands)
+            try:
+                checker.follow(state, ["ends", [1, 2, 3, 4, 5, 6], *words])
+            except FALSE:
+                return most - 1
+            most += 1
+
+    # work of 36; (36 + 2 * 11) / 4 = 14.5, (36 + 2 * 6) / 3 = 16, (36 + 2) / 2 = 19
+    assert longest([0, 0, 1, 1], 0, 7) == 14
+    assert longest([0, 0, 1, 1], 0) == 11  # (36 + 11) / 4 = 11.75
+    assert longest([0, 0, 0, 0], 0, 7) == longest((), 0, 7) == 10  # (36 + 2 * 3) / 4 = 10.5
+    # any partition will do: single devices are no islands that a link of 5 joins to all others
+    assert longest([0, 1, 2, 3], 0, 7) == 10
+    assert longest([0, 1, 0, 1], 0, 7) == 10
+    assert longest([0, 0, 0, 1], 0, 7) == 10
+
+
+def test_delays_between_islands_are_of_the_cheapest_link_by_the_slowest_tensor():
+    """Devices 0 and 1 on one island, 2 on another one: what an op cannot use does not count."""
+    data = plain(problem_of([[3, 3, 3], [5, 5, 5], [4, 4, -1]], [(0, 1, 4), (0, 1, 4), (1, 2, 4)]))
+    data.update(transfer=[[1, 7, 9], [1, 8, 8], [2, 3, 4]])
+    data.update(link_class=[[0, 0, 1], [0, 0, 2], [1, 2, 0]], io_class=[-1] * 3)
+
+    def far(islands, **more):
+        return checker.Supposition(checker.Placement(data | more), 50, [], True, islands).far
+
+    assert far([0, 0, 2]) == {(0, 1): 8, (1, 2): 3}
+    assert far([0, 0, 2], compute=[[3, -1, -1], [5, 5, 5], [-1, 4, -1]]) == {(0, 1): 8, (1, 2): 4}
+    assert far([0, 0, 0]) == {(0, 1): INFINITE, (1, 2): INFINITE}
+    assert far(()) == {}
 
 
 def test_pigeons_share_devices():

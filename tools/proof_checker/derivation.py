@@ -8,7 +8,7 @@ from proof_checker import (
     sweep_steps,
     work_steps,
 )
-from proof_checker.reading import choice, demand, entries, require, whole
+from proof_checker.reading import choice, demand, entries, numbers, require, whole
 from proof_checker.supposition import Supposition
 
 STEPS = {
@@ -40,8 +40,9 @@ def follow(state, step):
 
 def placement_bound(problem, bound, content, believed, _solution=None):
     """Verify that no solution is below a bound: suppose one of bound - 1 ticks, and refute it."""
+    edges, k = problem.objective == "makespan", problem.num_devices
+    islands = numbers(content["islands"], k, 0, k - 1) if "islands" in content else ()
     if whole(bound) > 0:
-        edges = problem.objective == "makespan"
-        refute(Supposition(problem, bound - 1, believed, edges), content["steps"])
+        refute(Supposition(problem, bound - 1, believed, edges, islands), content["steps"])
     else:
         entries(content["steps"], 0)

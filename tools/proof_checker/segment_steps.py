@@ -33,18 +33,18 @@ def segment(state, words, refute):
 def looks_of(part):
     """Return a copy of all that is known of a part: refuting it changes the part."""
     fresh = part.copy()
-    return fresh.time, sorted(fresh.edges.items()), fresh.group, fresh.resident
+    delays = sorted(fresh.edges.items()), sorted(fresh.far.items())
+    return fresh.time, delays, fresh.group, fresh.resident
 
 
 def cut_out(state, ops, most):
     """Return the supposition that all between the ends of a list runs within `most` ticks."""
     place = {v: i for i, v in enumerate(ops)}
     part = state.copy()
-    part.edges = {
-        (place[u], place[v]): costs
-        for (u, v), costs in part.edges.items()
-        if u in place and v in place
-    }
+    part.edges, part.far = (
+        {(place[u], place[v]): x for (u, v), x in delays.items() if u in place and v in place}
+        for delays in (part.edges, part.far)
+    )
     require_between(part.edges, ops)
     part.most, part.believed, part.apart, part.waits = most, None, [], {}
     part.order, part.resident = list(range(len(ops))), [state.resident[v] for v in ops]

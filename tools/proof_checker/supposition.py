@@ -16,6 +16,8 @@ What the state says of S, each of which every step keeps true:
 - `edges[u, v]` = [free, pay]: v comes after u in the order of S, at least `free` ticks pass between
   the end of u and the start of v, and `pay` if they are on two devices. `free` > 0 says that they
   are.
+- `far[u, v]`: so many ticks pass between the ends of an edge if they are on two islands, which are
+  any partition of the devices; at most `island_size` devices are on one
 - `waits[u, v]`: so many ticks pass between them, whatever devices they are on
 
 INFINITE stands for a delay that cannot be: the ops are not on two devices, or S does not exist.
@@ -29,7 +31,7 @@ from proof_checker.reading import INFINITE
 class Supposition:
     """What is known of S; see the head of this file."""
 
-    def __init__(self, problem, most, believed, edges=True):
+    def __init__(self, problem, most, believed, edges=True, islands=()):
         self.problem, self.most, self.believed, self.closed = problem, most, believed, False
         self.cases, self.apart, self.waits = (), [], {}
         self.resident = problem.resident
@@ -39,6 +41,8 @@ class Supposition:
         self.count = [self.kind.count(c) for c in range(width)]  # devices of every class
         self.head, self.tail = ([[0] * width for _ in self.time] for _ in range(2))
         self.edges = first_delays(problem, able, self.group) if edges else {}
+        self.far = far_delays(problem, able, islands) if islands else {}
+        self.island_size = max(map(islands.count, islands), default=problem.num_devices)
         self.order = problem.order if edges else list(range(self.num_ops))
 
     def copy(self):
@@ -157,6 +161,24 @@ def first_delays(problem, able, group):
             found[u, v] = [0, pay]
         else:
             found[u, v] = [pay, pay]
+    return found
+
+
+def far_delays(problem, able, islands):
+    """Return the delays that edges cause between islands: (u, v) to ticks.
+
+    The cheapest link between two devices of different islands that the ops can use is paid, by the
+    slowest tensor between them.
+    """
+    found, known = {}, {}
+    for u, v, t in problem.edges:
+        key = able[u], able[v]
+        if key not in known:
+            here, there = ([d for d, able in enumerate(x) if able] for x in key)
+            links = {problem.link[d][e] for d in here for e in there if islands[d] != islands[e]}
+            known[key] = links
+        ticks = min((problem.transfer[t][c] for c in known[key]), default=INFINITE)
+        found[u, v] = max(ticks, found.get((u, v), 0))
     return found
 
 

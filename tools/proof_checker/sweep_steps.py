@@ -26,7 +26,7 @@ def sweep(state, words, _refute):
             for ticks, ops in of.get((v, c), ()):
                 if ticks > far[v][c]:
                     between = order[min(place[u] for u in ops) : place[v] + 1]
-                    near, apart = least_delays(state, v, between, into)
+                    near, apart, _ = least_delays(state, v, between, into)
                     late = is_late(state, v, c, ticks - 1, ops, far, near, apart)
                     demand(late, f"lemma: op {v} is not as late as {ticks}")
                     far[v][c] = ticks
@@ -46,7 +46,7 @@ def read_lemmas(state, lemmas):
 def along_edges(state, far, into, c):
     """Return the least head on class c that the ops before an op allow."""
     least = 0
-    for u, free, pay in into:
+    for u, free, pay, _ in into:
         ends = [
             far[u][d] + state.time[u][d] + (free if d == c else max(free, pay))
             for d in state.classes(u)

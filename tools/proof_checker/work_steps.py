@@ -51,11 +51,12 @@ def ends(state, words, _refute):
     of that op, and after the last one, for its tail; these are j different ops each time. So j T is
     at least the sum of the j smallest heads, the work of all, and the j smallest tails; that this
     is false for every possible j is a contradiction. From an op called fork, on one device, pass at
-    least the delays to the ops: those in any case on its own device, those on two devices on every
-    other one. So the least with the former and the j - 1 smallest with the latter count as heads;
-    if no op of the set is on the fork's device, the j smallest with the latter count, which are no
-    less, since the latter are taken no smaller than the former. An op called join bounds tails
-    likewise. Both may be left out, or null.
+    least the delays to the ops: those in any case on its own device, those on two devices on the
+    others of its island, which has at most i, those on two islands everywhere else. So the least
+    with the first, the i - 1 smallest with the second and, of j devices, the j - i smallest with
+    the third count as heads. Where fewer devices of the fork's island run ops of the set, others
+    do, and they idle no less, since the third are taken no smaller than the second, and these no
+    smaller than the first. An op called join bounds tails likewise. Both may be left out, or null.
     """
     ops, fork, join = words_of(words, 1, 3)
     work = sum(state.fastest(v) for v in distinct(ops, state.num_ops))
@@ -72,9 +73,12 @@ def idle(state, ops, op, backwards):
     least = {v: min((far[v][c] for c in state.classes(v)), default=INFINITE) for v in ops}
     if op is None:
         return sorted(least.values())
-    near, apart = least_delays(state, whole(op, 0, state.num_ops - 1), *before(state, backwards))
-    own = {v: max(least[v], near.get(v, 0)) for v in ops}
-    return [min(own.values()), *sorted(max(own[v], apart.get(v, 0)) for v in ops)]
+    found = []
+    for delay in least_delays(state, whole(op, 0, state.num_ops - 1), *before(state, backwards)):
+        least = {v: max(least[v], delay.get(v, 0)) for v in ops}
+        found.append(sorted(least.values()))
+    near, apart, away = found
+    return [near[0], *apart[: state.island_size - 1], *away]
 
 
 def pigeons(state, words, _refute):

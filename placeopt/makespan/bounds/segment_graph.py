@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 MOST_TICKS = 2**50
 """Work beyond which no segments are looked for."""
 
-Neighbours = list[tuple[int, int, int]]
-"""Ops before an op, or after it: (op, least delay in any case, least delay between two devices)."""
+Neighbours = list[tuple[int, int, int, int]]
+"""Ops before an op, or after it: (op, least delay in any case, between two devices, between two
+islands)."""
 
 
 class Segment(NamedTuple):
@@ -127,7 +128,12 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
 
 
 class SegmentGraph:
-    """The ops after and before each op, as bits by topological position."""
+    """The ops after and before each op, as bits by topological position.
+
+    Attributes
+    ----------
+    island_size : devices of the largest island.
+    """
 
     limits = Limits()
 
@@ -137,24 +143,26 @@ class SegmentGraph:
         self.fastest = r.min_compute.tolist()
         self.ticks = list(map(tuple, r.compute.tolist()))
         self.class_size = r.class_size.tolist()
+        self.num_devices, self.island_size = r.problem.num_devices, int(r.beside.sum(axis=1).max())
         self.place = np.argsort(self.order).tolist()
         self.before: list[Neighbours] = [[] for _ in self.order]
         self.behind: list[Neighbours] = [[] for _ in self.order]
         self.children = [0] * r.num_ops
         self.parents = [0] * r.num_ops
-        rows = (r.source.tolist(), r.target.tolist(), r.free.tolist(), r.pay.tolist())
-        for u, v, free, pay in zip(*rows, strict=True):
-            self.before[v].append((u, free, pay))
-            self.behind[u].append((v, free, pay))
+        far = r.far if self.island_size < self.num_devices else r.pay
+        rows = (row.tolist() for row in (r.source, r.target, r.free, r.pay, far))
+        for u, v, *delays in zip(*rows, strict=True):
+            self.before[v].append((u, *delays))
+            self.behind[u].append((v, *delays))
             self.children[u] |= 1 << self.place[v]
             self.parents[v] |= 1 << self.place[u]
         self.after, self.above = [0] * r.num_ops, [0] * r.num_ops
         for v in self.order:
-            for u, _, _ in self.before[v]:
+            for u, *_ in self.before[v]:
                 self.above[v] |= self.above[u] | 1 << self.place[u]
         for v in reversed(self.order):
             self.after[v] |= self.children[v]
-            for u, _, _ in self.before[v]:
+            for u, *_ in self.before[v]:
                 self.after[u] |= self.after[v]
 
     def small(self) -> Iterator[Segment]:
@@ -223,7 +231,7 @@ class SegmentGraph:
         for v in (*segment.between, segment.last):
             inputs = [
                 (end[u], home[u], free, max(free, pay))
-                for u, free, pay in self.before[v]
+                for u, free, pay, _ in self.before[v]
                 if u in end
             ]
             ends = []
@@ -268,14 +276,14 @@ class SegmentGraph:
         into = by_number(len(head), ((s.last, s) for s in needed))
         out = by_number(len(head), ((s.first, s) for s in needed))
         for v in self.order:
-            for u, free, _ in self.before[v]:
+            for u, free, *_ in self.before[v]:
                 head[v] = max(head[v], head[u] + self.fastest[u] + free)
             for s in into[v]:
                 head[v] = max(head[v], head[s.first] + self.fastest[s.first] + needed[s])
         for v in reversed(self.order):
             for s in out[v]:
                 tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + needed[s])
-            for u, free, _ in self.before[v]:
+            for u, free, *_ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
         return head, tail
 

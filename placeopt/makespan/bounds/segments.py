@@ -6,18 +6,21 @@ Each is an edge of the graph: with it the longest paths, and the communication-a
 
 Fork and join, on one device or spread over several. Proof. Let op v come after op u, and let S be
 ops that come after u and before v. For w in S let near(w) be the longest path from the end of u to
-the start of w with free communication, and apart(w) a lower bound on the same delay where u and w
-are on different devices (d0 and d1 of `communication`, read from u); likewise near' and apart'
-towards v. Let j devices run S. One of them at most is that of u, so before their first ops they
-idle, counted from the end of u, at least the least near of S and the j - 1 smallest apart; between
-their last ops and the start of v, likewise. With W the work of S,
+the start of w with free communication, and apart(w) and away(w) lower bounds on the same delay
+where u and w are on different devices and on different islands (d0, d1 and d2 of `communication`,
+read from u; away is no less than apart); likewise near', apart' and away' towards v. Let j devices
+run S, and i be the largest number of devices on one island. One of the j at most is that of u, at
+most i - 1 others are on its island, and their first ops differ; so before these they idle, counted
+from the end of u, at least the least near of S, the min(i, j) - 1 smallest apart and the j -
+min(i, j) smallest away (with fewer on the island of u no less, since away is no less than apart);
+between their last ops and the start of v, likewise. With W the work of S,
 
-    j (start(v) - end(u)) >= near + (j - 1 smallest apart) + W + near' + (j - 1 smallest apart'),
+    j (start(v) - end(u)) >= near + (smallest apart and away) + W + near' + (likewise),
 
 so from u to v passes at least the least of this over j, whatever devices u and v are on. Each op
 counts as fast as anywhere. Every fork is taken with the first op at which all of its branches have
-met, every join with the last one before which they part; S is the best set by thresholds on apart
-and apart'.
+met, every join with the last one before which they part; S is the best set by thresholds on away
+and away'.
 
 What it adds: a head pays for the way to its op and a tail for the way from it, but where one layer
 fans out into experts or branches, neither pays for both ways at once.
@@ -128,7 +131,7 @@ def spreads(
         visited += len(segment.between)
         if visited > most_visited or time.perf_counter() >= end:
             break
-        spread, path = _spread(graph, segment, evidence.relaxation.problem.num_devices)
+        spread, path = _spread(graph, segment)
         if spread.ticks > path:
             found[segment] = spread
     useful = graph.worthwhile(
@@ -137,72 +140,98 @@ def spreads(
     return [(segment, found[segment]) for segment in useful]
 
 
-def _spread(graph: SegmentGraph, segment: Segment, num_devices: int) -> tuple[Spread, int]:
+class _Delays(NamedTuple):
+    """Least ticks from one end of a segment to its ops: in any case, where they are on another
+    device, and where they are on another island.
+    """
+
+    near: dict[int, int]
+    apart: dict[int, int]
+    away: dict[int, int]
+
+    def idle(self, ops: list[int], devices: int, island: int) -> int:
+        """Return the ticks that so many devices idle in all on this side of ops, of which each
+        runs some.
+        """
+        near, apart, away = (sorted(map(delay.__getitem__, ops)) for delay in self)
+        beside = min(devices, island) - 1
+        return near[0] + sum(apart[:beside]) + sum(away[: devices - 1 - beside])
+
+
+def _spread(graph: SegmentGraph, segment: Segment) -> tuple[Spread, int]:
     """Return the ops that need most, and the longest path between the ends."""
     ops = segment.between
-    near, apart = _delays(segment.first, (*ops, segment.last), graph.before, graph.fastest)
-    near_end, apart_end = _delays(segment.last, ops[::-1], graph.behind, graph.fastest)
-    usable = sorted(
-        (v for v in ops if max(apart[v], apart_end[v]) <= MOST_TICKS), key=lambda v: -apart_end[v]
+    sides = (
+        _delays(segment.first, (*ops, segment.last), graph.before, graph.fastest),
+        _delays(segment.last, ops[::-1], graph.behind, graph.fastest),
     )
+    path = sides[0].near[segment.last]
+    usable = [v for v in ops if max(side.apart[v] for side in sides) <= MOST_TICKS]
     if not usable:
-        return Spread(0, ()), near[segment.last]
-    rows = [(near[v], apart[v], near_end[v], apart_end[v], graph.fastest[v]) for v in usable]
-    level, size = _thresholds(np.array(rows, np.float64).T, num_devices)
-    chosen = [v for v in usable[:size] if apart[v] >= level]
-    idle = [
-        (min(map(at.__getitem__, chosen)), sorted(map(far.__getitem__, chosen)))
-        for at, far in ((near, apart), (near_end, apart_end))
-    ]
+        return Spread(0, ()), path
+    usable.sort(key=lambda v: -sides[1].away[v])
+    rows = [(graph.fastest[v], *(delay[v] for side in sides for delay in side)) for v in usable]
+    counts = graph.island_size, graph.num_devices
+    level, size = _thresholds(np.array(rows, np.float64).T, counts)
+    chosen = [v for v in usable[:size] if sides[0].away[v] >= level]
     work = sum(graph.fastest[v] for v in chosen)
     ticks = min(
-        -(-(work + sum(at + sum(far[: j - 1]) for at, far in idle)) // j)
-        for j in range(1, min(num_devices, len(chosen)) + 1)
+        -(-(work + sum(side.idle(chosen, j, graph.island_size) for side in sides)) // j)
+        for j in range(1, min(graph.num_devices, len(chosen)) + 1)
     )
-    return Spread(ticks, tuple(sorted(chosen, key=graph.place.__getitem__))), near[segment.last]
+    return Spread(ticks, tuple(sorted(chosen, key=graph.place.__getitem__))), path
 
 
 def _delays(
     end: int, ops: Iterable[int], before: Sequence[Neighbours], fastest: list[int]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the least ticks from one end of a segment to its ops, in any case and where they are
-    on another device.
+) -> _Delays:
+    """Return the delays from one end of a segment.
 
     Parameters
     ----------
     ops : each after those of `before`, its neighbours towards that end.
     """
-    near, apart = {end: 0}, {end: INFINITE}
+    near, apart, away = {end: 0}, {end: INFINITE}, {end: INFINITE}
     for w in ops:
-        near[w] = apart[w] = 0
-        for x, free, pay in before[w]:
+        near[w] = apart[w] = away[w] = 0
+        for x, free, pay, far in before[w]:
             if x in near:
                 run = fastest[x] if x != end else 0
                 near[w] = max(near[w], free + run + near[x])
                 apart[w] = max(
                     apart[w], min(pay + run + near[x], INFINITE if free else run + apart[x])
                 )
-    return near, apart
+                away[w] = max(away[w], min(far + run + near[x], free + run + away[x]))
+        away[w] = max(apart[w], min(away[w], MOST_TICKS))
+    return _Delays(near, apart, away)
 
 
-def _thresholds(rows: Floats, num_devices: int, *, most_levels: int = 24) -> tuple[float, int]:
-    """Return the least apart of the best set, and of how many ops of `rows` it is taken: only the
+def _thresholds(
+    rows: Floats, counts: tuple[int, ...], *, most_levels: int = 24
+) -> tuple[float, int]:
+    """Return the least away of the best set, and of how many ops of `rows` it is taken: only the
     choice is in floating point.
 
     Parameters
     ----------
-    most_levels : thresholds on the delay from the fork to another device.
+    counts : devices of an island, and all: the bound is least at one of these numbers, or at one.
+    most_levels : thresholds on the delay from the fork to another island.
     """
-    near, apart, near_end, apart_end, ticks = rows
-    levels = sample(np.unique(apart), most_levels)
-    inside = apart >= levels[:, None]
-    alone = np.cumsum(np.where(inside, ticks, 0.0), axis=1)
-    for row in (near, near_end):
-        alone += np.minimum.accumulate(np.where(inside, row, np.inf), axis=1)
-    many = np.minimum(num_devices, np.maximum(1, np.cumsum(inside, axis=1)))
-    spread = (alone + (many - 1) * (levels[:, None] + apart_end)) / many
-    value = np.where(inside, np.minimum(alone, spread), -1.0)
-    level, last = np.unravel_index(int(value.argmax()), value.shape)
+    away = rows[3]
+    levels = sample(np.unique(away), most_levels)
+    inside = away >= levels[:, None]
+    ticks, *delays = (np.where(inside, row, 2.0**62) for row in rows)
+    near, apart, far = (
+        np.minimum.accumulate(one, axis=1) + np.minimum.accumulate(other, axis=1)
+        for one, other in zip(delays[:3], delays[3:], strict=True)
+    )
+    value = alone = np.cumsum(np.where(inside, ticks, 0.0), axis=1) + near
+    several = np.maximum(1, np.cumsum(inside, axis=1))
+    for count in counts:
+        many = np.minimum(several, count)
+        beside = np.minimum(many, counts[0]) - 1
+        value = np.minimum(value, (alone + beside * apart + (many - 1 - beside) * far) / many)
+    level, last = np.unravel_index(int(np.where(inside, value, -1.0).argmax()), value.shape)
     return float(levels[level]), int(last) + 1
 
 
@@ -288,7 +317,7 @@ def _model(graph: SegmentGraph, segment: Segment, known: dict[int, list[Delay]])
     edges = [
         (number[u], number[v], free, pay)
         for v in ops[1:]
-        for u, free, pay in graph.before[v]
+        for u, free, pay, _ in graph.before[v]
         if u in number
     ]
     inner = [

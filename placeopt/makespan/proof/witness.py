@@ -26,7 +26,7 @@ import numpy as np
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
 from placeopt.makespan.bounds.front import front_proof
-from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
+from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, islands
 from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
 from placeopt.makespan.bounds.segments import segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
@@ -53,6 +53,10 @@ LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
 below."""
 
+Copies = dict[tuple[int, tuple[int, ...], str], list[tuple[int, ...]]]
+"""Segments, as lists of ops, by what one derivation proves of all of them: their delay, the places
+of the ops spread in it, and their looks."""
+
 
 def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
     """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be
@@ -72,7 +76,10 @@ def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds
         found = _steps(problem, aim - 1, end, cases=name == method)
         if found is not None:
             steps, beliefs = found
-            return Witness(aim, name, {"steps": steps}, beliefs)
+            content: dict[str, Any] = {"steps": steps}
+            if (island := islands(problem)).any():
+                content["islands"] = island.tolist()
+            return Witness(aim, name, content, beliefs)
     return Witness(0, "none", {"steps": []})
 
 
@@ -401,7 +408,7 @@ def raise_by_segments(
         analysis.evidence(min(state.most, analysis.best()[0])),
         now + search_share * (end - now),
     )
-    copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    copies: Copies = {}
     solved: dict[tuple[int, ...], int] = {}
     delays = [
         segment_delays(evidence, until, solved, everything=x)
@@ -412,7 +419,7 @@ def raise_by_segments(
         _add(copies, state, segment, ticks)
     weights = np.ones(len(state.count), np.int64)
     steps: list[Step] = []
-    for (ticks, _), alike in copies.items():
+    for (ticks, *_), alike in copies.items():
         part = state.segment(alike[0], ticks - 1)
         try:
             found = derive(part, Effort(most_cases, end, [(weights, np.zeros_like(weights))]))
@@ -426,35 +433,27 @@ def _fork_join_steps(state: Supposition, found: list[tuple[Segment, Spread]]) ->
     """Add delays that hold however ops are spread, where none as long is known, and return the
     steps that prove them.
     """
-    copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
-    spread_of = {}
+    copies: Copies = {}
     for segment, spread in found:
         if spread.ticks > state.delays.get((segment.first, segment.last), 0):
             number = {v: i for i, v in enumerate(segment.between, 1)}
-            spread_of[_add(copies, state, segment, spread.ticks)] = [number[v] for v in spread.ops]
+            _add(copies, state, segment, spread.ticks, tuple(number[v] for v in spread.ops))
     return [
-        _segment_step(state, alike, key[0], [["ends", spread_of[key], 0, len(alike[0]) - 1]])
-        for key, alike in copies.items()
+        _segment_step(state, alike, ticks, [["ends", list(ops), 0, len(alike[0]) - 1]])
+        for (ticks, ops, _), alike in copies.items()
     ]
 
 
 def _add(
-    copies: dict[tuple[int, str], list[tuple[int, ...]]],
-    state: Supposition,
-    segment: Segment,
-    ticks: int,
-) -> tuple[int, str]:
-    """Put a segment with those of the same delay that look alike, and return what they have in
-    common.
-    """
+    copies: Copies, state: Supposition, segment: Segment, ticks: int, spread: tuple[int, ...] = ()
+) -> None:
+    """Put a segment with those of the same delay, and the same ops spread, that look alike."""
     ops = (segment.first, *segment.between, segment.last)
     part = state.segment(ops, ticks - 1)
-    key = (
-        ticks,
-        f"{part.time} {sorted(part.edges.items())} {part.group} {part.problem.resident.tolist()}",
+    looks = (
+        f"{part.time} {sorted(part.edges.items())} {part.group} {part.problem.resident.tolist()}"
     )
-    copies.setdefault(key, []).append(ops)
-    return key
+    copies.setdefault((ticks, spread, looks), []).append(ops)
 
 
 def _segment_step(
