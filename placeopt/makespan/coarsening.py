@@ -90,14 +90,6 @@ class Coarse:
         return Placement.from_starts(device, start, order[np.argsort(finish[order], kind="stable")])
 
 
-def common_unit(problem: PlacementProblem) -> int:
-    """Return the greatest common divisor of all times: a coarser grid without any rounding."""
-    times = np.concatenate(
-        [problem.compute[problem.compute > 0], problem.transfer[problem.transfer > 0]]
-    )
-    return int(np.gcd.reduce(times)) if times.size else 1
-
-
 def natural_grid(
     problem: PlacementProblem,
     horizon: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InfeasiblePlacementError
@@ -126,7 +127,16 @@ class Makespan(PlacementObjective):
         """Prove lower bounds on the makespan; see `placeopt.makespan.bounds`."""
         from placeopt.makespan.bounds import bound
 
-        return bound(problem, seconds=seconds, methods=methods, upper=upper)
+        report = bound(problem, seconds=seconds, methods=methods, upper=upper)
+        return replace(report, value=self.least_value(problem, report.value))
+
+    def least_value(self, problem: PlacementProblem, bound: int) -> int:
+        """Return the least multiple of the common unit of all times that is no less than a bound.
+
+        Keep the order of all starts and ends of a best schedule, and let each be as early as that
+        allows: the schedule is valid and no longer, and all its times are sums of given ones.
+        """
+        return -(-bound // problem.common_unit) * problem.common_unit
 
     def witness(
         self, problem: PlacementProblem, bound: int, method: str, seconds: float

@@ -112,6 +112,10 @@ class Objective(ABC):
             "one"
         )
 
+    def least_value(self, problem: Any, bound: Any) -> Any:
+        """Return the least value that a solution can have which is no less than a bound."""
+        return bound
+
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
         """Return what proves `bound`, or as much of it as can be shown, as data; None where there
         are no witnesses yet.

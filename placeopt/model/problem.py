@@ -260,6 +260,12 @@ class PlacementProblem(SharedTensors):
         return MemoryArrays(self.resident, self.tensor_bytes, self.capacity)
 
     @cached_property
+    def common_unit(self) -> int:
+        """Greatest common divisor of all times, ticks; 1 where all are 0."""
+        times = self.compute[self.compute > 0], self.transfer[self.transfer > 0]
+        return int(np.gcd.reduce(np.concatenate(times))) or 1
+
+    @cached_property
     def min_compute(self) -> Ints:
         """Ticks of each op on its fastest compatible device, shape (num_ops,)."""
         return frozen(fastest(self.compute))

@@ -87,7 +87,8 @@ class BoundTracker(Tracker[Any]):
     def raise_bound(self, value: Any, method: str) -> bool:
         """Record a proven lower bound if it is better; return whether it was."""
         if not self.closed and value > 0:
-            self.found[method] = max(int(value), self.found.get(method, 0))
+            value = objective_of(self.problem).least_value(self.problem, int(value))
+            self.found[method] = max(value, self.found.get(method, 0))
         return super().raise_bound(value, method)
 
     @property

@@ -21,6 +21,7 @@ from placeopt.model.arrays import by_key
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
 from placeopt.model.files import one_line
+from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget, Result, SolutionT, TracePoint
 from placeopt.solving.deadline import reserve
 
@@ -185,6 +186,7 @@ class Tracker(Generic[SolutionT]):
         """Record a proven lower bound if it is better; return whether it was."""
         if self.closed or value <= self.lower_bound:
             return False
+        value = objective_of(self.problem).least_value(self.problem, value)
         before = self.lower_bound
         self.lower_bound, self.bound_method = plain_number(value), method
         part = float((self.lower_bound - before) / (self.value or self.lower_bound))

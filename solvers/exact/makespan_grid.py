@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.makespan.coarsening import common_unit
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
@@ -114,7 +113,7 @@ def solve_on_grid(
         By itself CP-SAT does so on one of six workers or more; with two its one complete search
         looks for short schedules, and its bound hardly moves where devices differ.
     """
-    exact = scale == common_unit(analysis.problem)
+    exact = scale == analysis.problem.common_unit
     upper = horizon
     if upper is None:
         upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value

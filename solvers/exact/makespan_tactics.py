@@ -36,7 +36,7 @@ from placeopt.makespan.bounds.series import (
     restricted,
     series_parts,
 )
-from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, common_unit, natural_grid
+from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
@@ -91,7 +91,7 @@ class MakespanFacts:
     @cached_property
     def unit(self) -> int:
         """Ticks of the exact grid."""
-        return common_unit(self.analysis.problem)
+        return self.analysis.problem.common_unit
 
     @property
     def exact(self) -> bool:
@@ -552,7 +552,7 @@ def _solve(
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
     _take_heads(inner, analysis, coarse.unit, coarse.kept)
-    unit = common_unit(coarse.problem)
+    unit = coarse.problem.common_unit
     timed = math.isfinite(own.seconds_left) and own.budget.evaluations is None
     met = timed and lift(settings, own, inner, unit, 0.5)
     if not met and not own.stop():

@@ -37,7 +37,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL
-from placeopt.makespan.coarsening import COARSE_HORIZON, common_unit
+from placeopt.makespan.coarsening import COARSE_HORIZON
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import UNLIMITED, Flags, Ints
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
@@ -146,7 +146,7 @@ class WindowSearch:
         self.rng = np.random.default_rng(tracker.seed)
         self.unit = problem.units.unit
         self.allowed = allowed[problem.units.first_op]
-        self.grid = common_unit(problem)
+        self.grid = problem.common_unit
         if tracker.value is not None and tracker.value // self.grid > COARSE_HORIZON:
             self.grid = -(-tracker.value // COARSE_HORIZON)
         kinds = named(settings.windows, tuple(WINDOWS), "lns option windows")

@@ -13,6 +13,7 @@ from exact_instances import brute_force, doppler, known_optima, random_layered
 from hypothesis import HealthCheck, given, settings, strategies as st
 from random_problems import random_problem
 
+import placeopt as po
 from placeopt.makespan.bounds import METHODS, analysis, bound, destructive
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import communication_bound, heads_tails
@@ -35,6 +36,22 @@ def test_never_above_a_known_optimum(data):
         assert report.value <= optimum, (problem.name, report.bounds, optimum)
         met += report.value == optimum
     assert met >= 60
+
+
+@pytest.mark.jit
+def test_bounds_end_at_multiples_of_the_unit_of_all_times():
+    """Ops of 6, 4, 4, 2 and 2 ms on two devices take 10 ms, though their work takes 9: `bound`,
+    `solve` and `verify` say so; a transfer of 7 ticks anywhere leaves 9.
+    """
+    compute = np.repeat([[6], [4], [4], [2], [2]], 2, axis=1) * 1_000_000
+    problem = PlacementProblem.from_edges(compute, [])
+    assert po.bound(problem, methods=["load"]).value == 10_000_000
+    result = po.solve(problem, seconds=5)
+    assert (result.value, result.lower_bound, result.status) == (10_000_000, 10_000_000, "optimal")
+    assert po.verify(problem, result.solution, seconds=0).lower_bound == 10_000_000
+    assert problem.common_unit == 2_000_000
+    other = PlacementProblem.from_edges(compute, [(0, 1, 7)])
+    assert po.bound(other, methods=["load"]).value == 9_000_000
 
 
 @pytest.mark.jit

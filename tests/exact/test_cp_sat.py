@@ -296,8 +296,8 @@ def test_a_bound_above_the_incumbent_is_kept():
     """A refuted horizon above the incumbent is not cut to its value, so that the contradiction
     surfaces.
     """
-    problem = PlacementProblem.from_edges([[5]], [])
+    problem = PlacementProblem.from_edges([[2], [3]], [])
     tracker = Tracker("cp-sat", problem, Budget(seconds=1))
-    tracker.offer(5, Placement(np.zeros(1, dtype=np.int64)))
+    tracker.offer(5, Placement(np.zeros(2, dtype=np.int64)))
     record_infeasible(tracker, 7, 1)
     assert tracker.lower_bound == 8

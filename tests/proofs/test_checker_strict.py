@@ -184,6 +184,28 @@ def test_an_unread_witness_of_the_bound_zero_is_empty():
     assert verdict(checker, two_ops(0, [["sweep", 0, []]])) == "no proof"
 
 
+def test_a_unit_divides_all_times_and_bounds_end_at_its_multiples():
+    """Three ops of 5 ticks on two devices end at 10: their work shows 8, and a multiple of 5. Other
+    units are false of the times; islands are labels of devices.
+    """
+    steps = [["sweep", 0, []], ["window", 0, 5, [1], [0]]]
+
+    def said(bound, **words):
+        data = proof_of([[5, 5]] * 3, [0, 0, 1], [0, 5, 0], bound, steps)
+        data["witness"].update(words)
+        return verdict(checker, finished(data))
+
+    assert said(10, unit=5) == "accepted"
+    assert said(10) == said(10, unit=1) == "refused"  # of a schedule of 9 ticks the window needs 3
+    assert said(11, unit=5) == "refused"
+    assert said(10, unit=2) == said(10, unit=10) == "refused"
+    for unit in (0, -5, 5.0, True, "5", None):
+        assert said(10, unit=unit) == "no proof"
+    assert said(10, unit=5, islands=[0, 1]) == "accepted"
+    for islands in ([0], [0, 2], [0, -1], [0, 1, 1], None, 0):
+        assert said(10, unit=5, islands=islands) == "no proof"
+
+
 # --- the envelope
 # -----------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Following the steps of a witness to a contradiction."""
 
+from itertools import chain
+
 from proof_checker import (
     case_steps,
     front_steps,
@@ -39,10 +41,19 @@ def follow(state, step):
 
 
 def placement_bound(problem, bound, content, believed, _solution=None):
-    """Verify that no solution is below a bound: suppose one of bound - 1 ticks, and refute it."""
-    edges, k = problem.objective == "makespan", problem.num_devices
+    """Verify that no solution is below a bound: suppose one of less, and refute it.
+
+    Keep the order of all starts and ends of a schedule, and let each be as early as that allows:
+    the schedule is valid and no longer, and all its times are sums of given ones. So, if a unit
+    divides all these, it is enough to refute the largest multiple of it that is below the bound.
+    """
+    edges, k, unit = problem.objective == "makespan", problem.num_devices, content.get("unit", 1)
     islands = numbers(content["islands"], k, 0, k - 1) if "islands" in content else ()
+    times = chain(*problem.compute, *problem.transfer)
+    divides = whole(unit, 1) == 1 or all(ticks < 0 or ticks % unit == 0 for ticks in times)
+    demand(divides, f"the unit {unit} divides all times")
     if whole(bound) > 0:
-        refute(Supposition(problem, bound - 1, believed, edges, islands), content["steps"])
+        most = (bound - 1) // unit * unit
+        refute(Supposition(problem, most, believed, edges, islands), content["steps"])
     else:
         entries(content["steps"], 0)

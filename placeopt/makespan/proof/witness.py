@@ -71,12 +71,12 @@ def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds
     bound, method : a bound in ticks that is known to hold, and what found it.
     seconds : time for fronts and cases.
     """
-    end = time.perf_counter() + max(seconds, 1.0)
+    end, unit = time.perf_counter() + max(seconds, 1.0), problem.common_unit
     for aim, name in _aims(problem, bound, method):
-        found = _steps(problem, aim - 1, end, cases=name == method)
+        found = _steps(problem, (aim - 1) // unit * unit, end, cases=name == method)
         if found is not None:
             steps, beliefs = found
-            content: dict[str, Any] = {"steps": steps}
+            content: dict[str, Any] = {"steps": steps, "unit": unit}
             if (island := islands(problem)).any():
                 content["islands"] = island.tolist()
             return Witness(aim, name, content, beliefs)
