@@ -130,14 +130,6 @@ class Makespan(PlacementObjective):
         report = bound(problem, seconds=seconds, methods=methods, upper=upper)
         return replace(report, value=self.least_value(problem, report.value))
 
-    def least_value(self, problem: PlacementProblem, bound: int) -> int:
-        """Return the least multiple of the common unit of all times that is no less than a bound.
-
-        Keep the order of all starts and ends of a best schedule, and let each be as early as that
-        allows: the schedule is valid and no longer, and all its times are sums of given ones.
-        """
-        return -(-bound // problem.common_unit) * problem.common_unit
-
     def witness(
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:

@@ -210,7 +210,7 @@ class Objective(ABC):
                 else ()
             )
             for method, value in proofs:
-                found[method] = value
+                found[method] = self.least_value(problem, value)
                 if self.ends_at_upper and upper is not None and value >= upper:
                     break
         except InfeasibleProblemError as error:

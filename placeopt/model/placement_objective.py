@@ -33,6 +33,15 @@ class PlacementObjective(Objective):
             check_static(problem)
         return infeasible_reason(problem)
 
+    def least_value(self, problem: PlacementProblem, bound: int) -> int:
+        """Return the least multiple of the common unit of all times that is no less than a bound.
+
+        Loads are sums of given times, and so are slots one after the other. Of a best schedule keep
+        the order of all starts and ends, and let each be as early as that allows: it is valid and
+        no longer, and all its times are sums of given ones.
+        """
+        return -(-bound // problem.common_unit) * problem.common_unit
+
 
 def check_static(problem: PlacementProblem) -> None:
     """Refuse a limit on the bytes at a peak where no single run has one."""

@@ -44,8 +44,8 @@ def placement_bound(problem, bound, content, believed, _solution=None):
     """Verify that no solution is below a bound: suppose one of less, and refute it.
 
     Keep the order of all starts and ends of a schedule, and let each be as early as that allows:
-    the schedule is valid and no longer, and all its times are sums of given ones. So, if a unit
-    divides all these, it is enough to refute the largest multiple of it that is below the bound.
+    the schedule is valid and no longer, and all its times are sums of given ones; so are loads. If
+    a unit divides all these, it is enough to refute its largest multiple that is below the bound.
     """
     edges, k, unit = problem.objective == "makespan", problem.num_devices, content.get("unit", 1)
     islands = numbers(content["islands"], k, 0, k - 1) if "islands" in content else ()

@@ -19,7 +19,7 @@ FIELDS = (
 
 OBJECTIVES = {
     "makespan": (Placement, makespan, placement_bound, "steps", "islands unit"),
-    "period": (Placement, period, placement_bound, "steps"),
+    "period": (Placement, period, placement_bound, "steps", "unit"),
     "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages", "stars"),
     "pipeline-period": (Pipeline, pattern_period, work_bound, "device"),
 }

@@ -90,15 +90,16 @@ def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
     Weights of classes of devices, or pigeonholes; what they do not show is lowered to what they do.
     """
     choices = class_choices(Supposition(problem, bound, edges=False))
-    low, high, best = 0, bound, Witness(0, "none", {"steps": []})
-    middle = bound
+    low, high, unit = 0, bound, problem.common_unit
+    middle, best = bound, Witness(0, "none", {"steps": []})
     while low < high:  # what closes for a bound closes for a smaller one: bisection
-        steps = _load_steps(Supposition(problem, middle - 1, edges=False), choices)
+        most = (middle - 1) // unit * unit
+        steps = _load_steps(Supposition(problem, most, edges=False), choices)
         if steps is None:
             high = middle - 1
         else:
             low, name = middle, method if middle == bound else "load"
-            best = Witness(middle, name, {"steps": steps})
+            best = Witness(middle, name, {"steps": steps, "unit": unit})
         middle = (low + high + 1) // 2
     return best
 
