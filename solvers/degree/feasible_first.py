@@ -2,7 +2,8 @@
 taken.
 
 A degree left out of a model's order is never used for it, and a job with no feasible degree left is
-blocked. With a fragmentation weight w, the choice minimises (place in the order + w * share of the
+blocked. An order may be empty: on a busy cluster it pays to refuse models that hold servers for
+long. With a fragmentation weight w, the choice minimises (place in the order + w * share of the
 large free blocks it spoils). The order and the weight are found by local search on training
 streams.
 """
@@ -90,17 +91,29 @@ class FeasibleFirst(DegreeSolver):
         self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
     ) -> Iterator[DegreePolicy]:
         """Yield the orders worth trying first, neighbours of the best one (the last of `found`),
-        then weights beside 0.
+        then weights beside 0; before and after the neighbours, the best one with a model refused.
         """
         rng = tracker.rng()
         for row in starting_orders(problem.jobs.degrees):
             yield replace(found[-1], order=same_order(problem, row))
+        yield from _refusing(problem, found)
         for _ in range(self.steps):
             yield replace(found[-1], order=_neighbour(found[-1], rng))
+        yield from _refusing(problem, found)
         if self.fragmentation is None:
             tuned = found[-1]
             for weight in (0.5, 1.0, 2.0):
                 yield replace(tuned, fragmentation=weight)
+
+
+def _refusing(problem: JobStreamProblem, found: list[DegreePolicy]) -> Iterator[DegreePolicy]:
+    """Yield the last of the policies found with the order of one model emptied, the longest model
+    first.
+    """
+    for model in np.argsort(-problem.jobs.arrays.sequential, kind="stable"):
+        order = np.array(found[-1].order)
+        order[model] = -1
+        yield replace(found[-1], order=order)
 
 
 def same_order(problem: JobStreamProblem, row: Sequence[int]) -> Ints:
@@ -150,7 +163,8 @@ def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
         (tuple(problem.jobs.degrees[d] for d in row if d >= 0), model) for model, row in rows
     )
     return "; ".join(
-        f"{', '.join(models)}: {'-'.join(map(str, row))}" for row, models in groups.items()
+        f"{', '.join(models)}: {'-'.join(map(str, row)) or 'refused'}"
+        for row, models in groups.items()
     )
 
 
@@ -172,7 +186,7 @@ def _changed(row: list[int], degrees: int, rng: np.random.Generator) -> list[int
     """Return a row with one of so many degrees inserted, dropped or swapped."""
     missing = [d for d in range(degrees) if d not in row]
     move = rng.random()
-    if (move < 0.4 and missing) or len(row) == 1:
+    if (move < 0.4 and missing) or len(row) <= 1:
         row.insert(int(rng.integers(len(row) + 1)), int(rng.choice(missing)) if missing else row[0])
         return list(dict.fromkeys(row))
     if move < 0.65:

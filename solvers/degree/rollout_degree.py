@@ -64,9 +64,12 @@ class RolloutDegree(DegreeSolver):
         that is better.
         """
         tuning = FeasibleFirst(order=self.order, fragmentation=0.0, training=self.training)
-        for base in tuning.policies(problem, tracker):
+        # the other half of the budget shows whether rolling out pays
+        part = tracker.beside(problem, tracker.share(0.5))
+        for base in tuning.policies(problem, part):
             tracker.message = f"base {describe(problem, base)}"
             yield base
+        tracker.count(part.evaluations)
         options = self._options(problem, tracker, base)
         timed = tracker.budget.seconds is not None
         seconds = 1.2 * episode_seconds(problem, options[0]) if timed else 0.0
@@ -76,7 +79,7 @@ class RolloutDegree(DegreeSolver):
         yield options[0]
         # one batch of training streams, and the stream itself
         batch = seconds * (self.training + 1)
-        if len(options) > 1 and not spent(tracker, self.training, batch):
+        if len(options) > 1 and not spent(tracker, 2 * self.training, batch):
             yield from self._better(problem, tracker, base, options, batch)
 
     def _better(
@@ -93,8 +96,8 @@ class RolloutDegree(DegreeSolver):
         streams = training_streams(problem, self.training, tracker.seed)
         best, fewest = options[0], blocked_per_stream(streams, options[0], tracker, tracker.seed)
         for candidate in options[1:]:
-            if spent(tracker, self.training, batch):
-                return
+            if spent(tracker, 2 * self.training, batch):
+                break
             blocked = blocked_per_stream(streams, candidate, tracker, tracker.seed)
             if blocked.sum() < fewest.sum():
                 best, fewest = candidate, blocked
@@ -103,7 +106,7 @@ class RolloutDegree(DegreeSolver):
         # Training streams without which the base is not compared with the rollout: too few to tell
         # them apart
         min_streams = 4
-        if self.order is not None or self.training < min_streams or spent(tracker, self.training):
+        if self.order is not None or self.training < min_streams:
             return
         # Futures much shorter than the jobs mislead: then the base itself is the better policy.
         if clearly_better(blocked_per_stream(streams, base, tracker, tracker.seed), fewest):

@@ -6,13 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
-from stream_samples import few_jobs, stream
+from stream_samples import few_jobs, random_profile, stream
 
 import placeopt as po
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
-from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
+from placeopt.solvers.degree.feasible_first import (
+    FeasibleFirst,
+    describe,
+    padded,
+    same_order,
+    starting_orders,
+)
 from placeopt.solvers.degree.policy_degree import (
     PolicyDegree,
     Round,
@@ -32,7 +38,15 @@ from placeopt.solvers.degree.tuning import (
 )
 from placeopt.solving.registry import make_solver, solver_class, specs
 from placeopt.solving.tracker import Tracker
-from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
+from placeopt.streams import (
+    DegreePolicy,
+    JobTable,
+    RampTopology,
+    StreamSpec,
+    offline_bound,
+    simulate,
+    simulate_many,
+)
 from placeopt.streams.simulator import network_size
 
 SOLVERS = sorted(specs("jobs"))
@@ -156,6 +170,37 @@ def test_tuned_order_is_the_best_seen():
     best = blocked(FeasibleFirst(training=4, steps=30).tune(problem, free(problem)))
     for row in starting_orders(problem.jobs.degrees):
         assert best <= blocked(DegreePolicy("feasible-first", order=padded(problem, [row] * 3)))
+
+
+def test_models_that_hold_servers_for_long_are_refused():
+    """Where short jobs fill a busy cluster, jobs a hundred times as long get no degree."""
+    short = random_profile(0)
+    long = dataclasses.replace(
+        short, name="long", forward=100 * short.forward, backward=100 * short.backward
+    )
+    table = JobTable((short, long), RampTopology(2, 2, 2))
+    gap = float(table.arrays.sequential[0]) * table.tick_seconds / 8
+    problem = StreamSpec(beta=3, jobs=80, interval=gap).draw(table, 0)
+    policy = FeasibleFirst(training=4, steps=10).tune(problem, free(problem))
+    assert (policy.order[1] < 0).all()
+    assert policy.order[0].max() >= 0
+    streams = [problem.resample(seed) for seed in range(4)]
+    orders = [same_order(problem, row) for row in starting_orders(problem.jobs.degrees)]
+    blocked, *others = (
+        sum(run.blocked for run in simulate_many(streams, each))
+        for each in (policy, *(DegreePolicy("feasible-first", order=order) for order in orders))
+    )
+    assert blocked < 0.8 * min(others)
+    assert "long: refused" in describe(problem, policy)
+
+
+def test_half_of_the_budget_shows_whether_rolling_out_pays(monkeypatch):
+    """Where it does not, the base is taken, however long its order could be tuned."""
+    monkeypatch.setattr("placeopt.solvers.degree.rollout_degree.clearly_better", lambda *_: True)
+    solver = RolloutDegree(training=4, samples=4, depth=4)
+    result = solver.solve(stream(30), Budget(evaluations=150), seed=0)
+    assert result.evaluations <= 150
+    assert result.solution.policy.name == "feasible-first"
 
 
 def test_given_order_is_used():
