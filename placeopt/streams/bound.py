@@ -142,23 +142,44 @@ def completing_options(problem: JobStreamProblem) -> Options:
 
 
 def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floats:
-    """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS
-    has none in time.
+    """Return a price of a server at every arrival: the duals of the linear program, or, if HiGHS
+    has none in time, the best price that is the same at all.
+
+    The servers held at an arrival are a variable: those held at the one before, more where jobs
+    start and less where they have ended. So a job that many arrivals see running takes no more room
+    than others.
     """
-    from scipy.sparse import csr_matrix, vstack
+    from scipy.sparse import coo_matrix, diags, hstack
 
     count, size = len(options.job), problem.num_jobs
-    spans = options.last - options.job
-    column = np.repeat(np.arange(count), spans)
-    row = np.arange(len(column)) - np.repeat(np.cumsum(spans) - spans, spans) + options.job[column]
-    capacity = csr_matrix((options.width[column].astype(float), (row, column)), shape=(size, count))
-    once = csr_matrix((np.ones(count), (options.job, np.arange(count))), shape=(size, count))
-    servers = problem.num_servers
-    right = np.concatenate([np.full(size, float(servers)), np.ones(size)])
+    every, width = np.arange(count), options.width.astype(float)
+    ending = options.last < size
+    row = np.concatenate([options.job, options.last[ending]])
+    column = np.concatenate([every, every[ending]])
+    change = coo_matrix((np.concatenate([-width, width[ending]]), (row, column)), (size, count))
+    held = hstack([change, diags([1.0, -1.0], [0, -1], (size, size))]).tocsr()
+    once = coo_matrix((np.ones(count), (options.job, every)), (size, count + size)).tocsr()
+    most = np.repeat([np.inf, problem.num_servers], [count, size])
     answer = linear_program(
-        -np.ones(count), below=(vstack([capacity, once]), right), seconds=max(0.1, seconds)
+        np.repeat([-1.0, 0.0], [count, size]),
+        below=(once, np.ones(size)),
+        equal=(held, np.zeros(size)),
+        bounds=np.stack([np.zeros(count + size), most], axis=1),
+        seconds=max(0.1, seconds),
+        method="highs-ipm",
     )
-    return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
+    if answer.x is None:
+        return np.full(size, _same_price(problem, options))
+    return -np.asarray(answer.upper.marginals[count:])
+
+
+def _same_price(problem: JobStreamProblem, options: Options) -> float:
+    """Return the price at which the cheapest jobs, in servers times arrivals, fill the cluster."""
+    least = np.full(problem.num_jobs, np.inf)
+    np.minimum.at(least, options.job, options.width * (options.last - options.job))
+    least.sort()
+    full = int(np.searchsorted(np.cumsum(least), problem.num_servers * problem.num_jobs))
+    return 1 / float(least[full]) if full < len(least) else 0.0
 
 
 def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Floats) -> int:

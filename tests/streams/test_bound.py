@@ -4,14 +4,17 @@ jobs.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import stream_oracle
 from stream_samples import few_jobs, stream, table
 
 from placeopt.model.errors import InputError
+from placeopt.model.linear_program import linear_program
 from placeopt.solvers.degree.feasible_first import padded
-from placeopt.streams import DegreePolicy, JobStreamProblem, offline_bound, simulate
+from placeopt.streams import DegreePolicy, JobStreamProblem, bound, offline_bound, simulate
 from placeopt.streams.bound import hopeless_jobs
 
 
@@ -108,3 +111,35 @@ def test_integers_without_time_for_any_prove_no_more_than_prices(jobs):
     problem = stream(jobs, load=1.2)
     bound = offline_bound(problem, method="cp-sat", seconds=0.0).blocked
     assert bound <= min(every_policy(problem))
+
+
+def test_a_program_is_as_large_as_its_jobs_not_as_their_lengths(monkeypatch):
+    """Jobs that run on while hundreds arrive take two entries each, as others do."""
+    sizes = []
+
+    def measured(cost, **program):
+        sizes.append(sum(program[key][0].nnz for key in ("below", "equal")))
+        return linear_program(cost, **program)
+
+    monkeypatch.setattr(bound, "linear_program", measured)
+    problem = stream(300, beta="3", load=40)
+    options = bound.completing_options(problem)
+    assert (options.last - options.job).mean() > 100
+    assert offline_bound(problem).blocked > 200
+    assert sizes[0] <= 3 * len(options.job) + 2 * problem.num_jobs
+
+
+@pytest.mark.parametrize("load", [0.5, 1.5, 8])
+def test_without_time_one_price_bounds_what_is_blocked(load, monkeypatch):
+    """The price at which the cheapest jobs fill the cluster is no worse than other single ones."""
+    problem = stream(200, beta="3", load=load)
+    options = bound.completing_options(problem)
+    exact = offline_bound(problem).blocked
+    monkeypatch.setattr(bound, "linear_program", lambda *_, **__: SimpleNamespace(x=None))
+    found = offline_bound(problem).blocked
+    others = [
+        200 - bound.completed_at_prices(problem, options, np.full(200, price))
+        for price in np.geomspace(1e-4, 1, 50)
+    ]
+    assert max(*others, hopeless_jobs(problem)) <= found <= exact
+    assert load < 8 or found > 0.7 * exact
