@@ -13,6 +13,8 @@ import operator
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placeopt.streams.split import split_counts
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def blocked_jobs(problem: JobStreamProblem, episode: Episode) -> int:
 
 def held_servers(episode: Episode) -> list[list[int]]:
     """Return the servers that each job holds."""
-    return [[server for server, held in enumerate(row) if held] for row in episode.servers.tolist()]
+    return [np.flatnonzero(row).tolist() for row in episode.servers]
 
 
 def _completion_time(table: JobTable, model: int, degree: int) -> int:

@@ -14,13 +14,13 @@ distributed deep learning systems", 2022.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from placeopt.model.arrays import MAX_SUM, Ints, csr
 from placeopt.model.errors import InputError
@@ -150,14 +150,12 @@ class RampTopology:
     @cached_property
     def blocks(self) -> Blocks:
         """Blocks of all sizes up to the largest degree, in the order of first fit."""
+        grid = np.arange(self.num_servers).reshape(self.groups, self.racks, self.servers)
         rows: list[list[int]] = []
         pointer = [0, 0]
         for size in range(1, max(self.degrees) + 1):
             for shape in self.block_shapes(size):
-                room = zip((self.groups, self.racks, self.servers), shape, strict=True)
-                cells = np.indices(shape).reshape(3, -1).T
-                for corner in itertools.product(*(range(n - side + 1) for n, side in room)):
-                    rows.append([self.index(*map(int, server)) for server in cells + corner])
+                rows += sliding_window_view(grid, shape).reshape(-1, size).tolist()
             pointer.append(len(rows))
         server_ptr, server = csr(rows)
         return Blocks(np.array(pointer, np.int64), server_ptr, server)
