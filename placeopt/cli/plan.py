@@ -672,7 +672,8 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
         f"{body['peak_flops'] / 1e12:.4g} TFLOP/s ({body['peak_precision']})"
     )
     if body["devices_left"]:
-        say(f"{body['devices_left']} devices are left without work: no plan with them is faster")
+        why = ": no plan with them is faster" if body["status"] == "optimal" else ""
+        say(f"{body['devices_left']} devices are left without work{why}")
     if body["lower_bound_seconds"]:
         say(
             f"no plan of the space that fits is below {time_text(body['lower_bound_seconds'])} "

@@ -396,15 +396,23 @@ def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
     InputError
         If no plan can be launched on these devices with this batch at all.
     """
-    start, answer = time.perf_counter(), None
+    start, answer, seen = time.perf_counter(), None, set()
     for devices in problem.device_counts():
         if answer and (not answer.complete or _beats(answer, devices)):
             break
         if any(map(problem.allowed, problem.configurations(devices))):
             found = _search(problem, devices, start, seconds)
             answer = found if answer is None else _joined(answer, found)
+            seen.add(devices)
     if answer is None:
         raise InputError(f"plan: {_refusal(problem)}")
+    free = replace(problem, fixed={})
+    # the best plan may use other devices than what is fixed
+    for devices in free.device_counts() if problem.fixed else ():
+        if not answer.complete or _beats(replace(answer, problem=free), devices):
+            break
+        if devices not in seen:
+            answer = _joined(answer, _search(problem, devices, start, seconds))
     return replace(answer, runtime=time.perf_counter() - start)
 
 

@@ -611,6 +611,20 @@ def test_constants_that_were_not_sampled_keep_their_values():
     np.testing.assert_allclose(regrets(answer), (times / times.min(axis=0) - 1).max(axis=1))
 
 
+def test_the_bound_beside_a_given_plan_is_over_all_devices(capsys):
+    """A plan of few devices was said to leave no faster one, and the bound was of its devices."""
+    asked = problem("layers=12,hidden=512,heads=8", "4xA100-80", 4)
+    given = replace(asked, fixed={"tensor": 1, "pipeline": 1, "data": 1, "micro_batch": 1})
+    free, answer = search(asked), search(given)
+    assert answer.given.conf.devices == 1
+    assert (answer.best, answer.lower_bound) == (free.best, free.lower_bound)
+    assert answer.best.seconds < 0.5 * answer.given.seconds
+    arguments = ("--batch", 4, "--sequence", 2048, "--tp", 1, "--pp", 1, "--dp", 1)
+    code, said = command(capsys, asked.shape.name, "--cluster", "4xA100-80", *arguments)
+    assert code == 0
+    assert "3 devices are left without work\n" in said.out
+
+
 def test_a_plan_that_does_not_fit_has_no_gap():
     """A given plan may be faster than all that fit: its gap was negative."""
     asked = problem("llama3-8b", "8xA100-80", fixed={"data": 8, "sharding": "none"})
