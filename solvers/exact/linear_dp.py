@@ -155,8 +155,10 @@ def _order_by(model: ContractedProblem, keys: Floats) -> Ints:
     return np.array(list(order), np.int64)
 
 
-def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
-    """Position of every device in a pipeline order of a feasible chain."""
+def chain_positions(
+    problem: PlacementProblem, device: Ints, generator: np.random.Generator
+) -> Ints:
+    """Position of every device in a random pipeline order of a feasible chain."""
     source, target = order_edges(problem, "chain")
     k = problem.num_devices
     edge = np.zeros((k, k), np.bool_)
@@ -165,7 +167,7 @@ def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
     position = np.full(k, -1, np.int64)
     for rank in range(k):
         left = position < 0
-        position[np.flatnonzero(left & ~edge[left].any(axis=0))[0]] = rank
+        position[generator.choice(np.flatnonzero(left & ~edge[left].any(axis=0)))] = rank
     return position
 
 
@@ -183,7 +185,7 @@ def improve_orders(
         if tracker.solution is None:
             return None
         device = tracker.solution.device
-        place = chain_positions(tracker.problem, device)
+        place = chain_positions(tracker.problem, device, of_devices)
         return place[model.node_devices(device)]
 
     for order in orders_near(model, stages, generator):

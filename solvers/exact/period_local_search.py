@@ -1,5 +1,4 @@
-"""Simulated annealing on the period, without contiguity or with `convex`: a warm start for CP-SAT
-and MILP.
+"""Simulated annealing on the period, for any contiguity: a warm start for CP-SAT and MILP.
 
 The energy of a placement is the excess of its device loads (and bytes) over a target slightly below
 the best period found: zero energy is a new incumbent, after which the target falls. Against
@@ -14,6 +13,10 @@ every device and op, the nodes of the device that the op comes after, and those 
 move changes the counts of what is before and after the moved node. Devices that feed each other are
 allowed, as long as no path returns: an order of the ops cut into intervals, or a pipeline, has none
 of these placements.
+
+With `chain` a cycle keeps an order of the devices in which no edge of the incumbent leads back (any
+order without one); an edge that does costs as much as the incumbent. A device that nothing orders
+is anywhere.
 """
 
 # Kernels take NamedTuples of arrays, described where those are defined, and draw from numba's own
@@ -35,6 +38,7 @@ from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_batch, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
+from placeopt.solvers.exact.linear_dp import chain_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +82,8 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
 
 
 class Paths(NamedTuple):
-    """What comes after and before what on the paths that contiguity orders; empty without it.
+    """What comes after and before what on the paths that convexity orders, and the edges of chains;
+    empty without them.
 
     Only the X ops count that have a predecessor and a successor there: no other lies between two.
     """
@@ -88,12 +93,15 @@ class Paths(NamedTuple):
     op_ptr: Ints  # (N + 1,) ops of a node
     op: Ints
     node: Ints  # (X,) of each op
+    edge_ptr: Ints  # (2, N + 1) of each node: nodes that edges of a chain lead to, and come from
+    edge_end: Ints
 
 
 def paths_of(model: ContractedProblem) -> Paths:
     """Return the paths of a contracted model, for the contiguity of its problem."""
     problem = model.problem
-    source, target = order_edges(problem, problem.contiguity)
+    chain = problem.contiguity == "chain"
+    source, target = order_edges(problem, "none" if chain else problem.contiguity)
     inner = np.intersect1d(source, target)
     bit = dict(zip(inner.tolist(), (1 << x for x in range(len(inner))), strict=True))
     after, before = ([0] * problem.num_ops for _ in range(2))
@@ -105,14 +113,17 @@ def paths_of(model: ContractedProblem) -> Paths:
     reached = [_reached(model, ops, len(inner)) for ops in (after, before)]
     sizes = np.array([[len(found) for found in side] for side in reached], np.int64)
     home = model.node[inner]
+    ends = np.stack([model.order_from, model.order_to])[:, : None if chain else 0]
+    row = np.arange(2)[:, None] * model.num_nodes
+    near = (ends + row).ravel()  # a row for each side of a node
     return Paths(
-        reach_ptr=np.concatenate([[0], sizes.cumsum()])[
-            np.arange(model.num_nodes + 1) + np.array([[0], [model.num_nodes]])
-        ],
+        reach_ptr=np.concatenate([[0], sizes.cumsum()])[np.arange(model.num_nodes + 1) + row],
         reach_op=np.concatenate(reached[0] + reached[1]),
         op_ptr=np.searchsorted(np.sort(home), np.arange(model.num_nodes + 1)).astype(np.int64),
         op=np.argsort(home, kind="stable").astype(np.int64),
         node=home,
+        edge_ptr=np.searchsorted(np.sort(near), np.arange(model.num_nodes + 1) + row),
+        edge_end=ends[::-1].ravel()[np.argsort(near, kind="stable")],
     )
 
 
@@ -131,7 +142,7 @@ class Cycle(NamedTuple):
     target: Ints  # (P,) ticks; falls when it is reached
     aim: float  # share by which the next target lies below a load that was reached
     byte_price: float  # ticks of a byte over the capacity
-    op_price: float  # ticks of an op between those of a device
+    op_price: float  # ticks of an op between those of a device, or of an edge back
     hot: float  # first temperature, ticks
     cold: float  # last temperature, ticks
     moves: int
@@ -145,7 +156,8 @@ class Walk(NamedTuple):
     load: Ints  # (P, k) ticks
     used: Ints  # (k,) bytes
     reach: NDArray[np.int32]  # (2, k, X) nodes of a device that an op comes after, and before
-    between: Ints  # (1,) pairs of a device and an op that it would have to take to be convex
+    between: Ints  # (1,) pairs of a device and an op it would have to take to be convex; edges back
+    place: Ints  # (k,) of each device in a chain
     block: Ints  # (_LARGE_BLOCK,) nodes of the proposal
     came: Ints  # (_LARGE_BLOCK,) the devices they leave
     best: Ints  # (N,) best placement of the cycle
@@ -165,6 +177,7 @@ def make_walk(a: SearchArrays) -> Walk:
         ints(k),
         np.zeros((2, k, len(a.paths.node)), np.int32),
         ints(1),
+        np.arange(k),
         ints(_LARGE_BLOCK),
         ints(_LARGE_BLOCK),
         ints(n),
@@ -215,6 +228,11 @@ def _move(a, w, v, b):
             w.between[0] += 1
         if w.reach[0, b, x] > 0 and w.reach[1, b, x] > 0:
             w.between[0] -= 1
+    for side in range(2):
+        sign = 1 - 2 * side
+        for e in range(a.paths.edge_ptr[side, v], a.paths.edge_ptr[side, v + 1]):
+            end = sign * w.place[device[a.paths.edge_end[e]]]
+            w.between[0] += (end < sign * w.place[b]) - (end < sign * w.place[old])
     device[v] = b
     _count(a.paths, w, v, b, 1)
 
@@ -469,14 +487,19 @@ class _Annealing:
         self.moves = min(self.most_moves, self.moves_per_choice * choices)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
         # from a quarter of this to 16 times it, four graphs differed less than seeds do
-        self.op_price = self.value / max(1, len(self.arrays.paths.node))
+        self.op_price = self.value / max(1, len(self.arrays.paths.node))  # an edge: all of it
 
     def begin(self, rng: np.random.Generator) -> None:
         """Begin a cycle from the best placement so far, with a target drawn below its value."""
+        problem = self.model.problem
         low = max(self.tracker.lower_bound, int(self.value * (1 - self.aim * rng.random() * 2)))
         share = _pass_shares(self.model, self.device) if len(self.walk.load) == 2 else np.ones(1)
         self.target = np.maximum(np.floor(low * share), 1).astype(np.int64)
         self.at = self.device
+        if self.tracker.solution is None:
+            self.walk.place[:] = rng.permutation(problem.num_devices)
+        elif problem.contiguity == "chain":
+            self.walk.place[:] = chain_positions(problem, self.model.expand(self.device), rng)
 
     def cool(self, hot: float, cold: float, seed: int) -> None:
         """Walk one chunk."""

@@ -132,12 +132,13 @@ class PeriodFacts:
 
     @property
     def anneals(self) -> bool:
-        """Whether annealing, which knows no chains, has something to choose, and its table of all
-        paths is not larger than those of ideals may be.
+        """Whether annealing has something to choose, and its table of all paths is not larger than
+        those of ideals may be.
         """
         p = self.problem
-        few = p.contiguity == "none" or p.num_ops**2 <= MAX_CELLS
-        return p.contiguity != "chain" and few and p.num_devices > 1 and self.free.num_nodes > 1
+        model = self.chain if p.contiguity == "chain" else self.free
+        few = p.contiguity != "convex" or p.num_ops**2 <= MAX_CELLS
+        return few and p.num_devices > 1 and model is not None and model.num_nodes > 1
 
     @property
     def contiguous(self) -> bool:
@@ -534,8 +535,9 @@ class PeriodCpModel(PlacementModel):
         """Hint the incumbent; devices of a type by falling load, in a chain by their order."""
         loads = period_loads(self.problem, placement)
         load = loads[0] if self.model.two_pass else loads.sum(axis=0)
-        chain = self.problem.contiguity == "chain"
-        position = chain_positions(self.problem, placement.device) if chain else -load
+        position, draw = -load, np.random.default_rng(0)
+        if self.problem.contiguity == "chain":
+            position = chain_positions(self.problem, placement.device, draw)
         rename = np.arange(self.problem.num_devices)
         for devices in self.model.types:
             rename[sorted(devices, key=lambda d: (position[d], d))] = devices

@@ -12,6 +12,7 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
@@ -78,11 +79,33 @@ def test_counts_are_those_of_the_definition(contiguity):
     assert (count[True] > 20) == (contiguity == "convex")
 
 
-@pytest.mark.parametrize("contiguity", ["convex", "none"])
+def test_edges_back_are_those_of_the_definition():
+    """After moves that were made and taken back in a chain, loads are those of the definition, and
+    edges back are counted once.
+    """
+    count = {True: 0, False: 0}
+    for seed in range(100):
+        problem = problems.random_problem(seed, contiguity="chain", n=9)
+        try:
+            model = contract(problem)
+        except InfeasibleProblemError:
+            continue
+        device, walk = walked(problem, seed)
+        loads = period_loads(problem, po.Placement(device))
+        assert (walk.load.sum(axis=0) == loads.sum(axis=0)).all()
+        at = walk.place[walk.device]
+        back = at[model.order_from] > at[model.order_to]
+        assert walk.between[0] == back.sum()
+        count[bool(back.any())] += 1
+    assert min(count.values()) > 20
+
+
+@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
 def test_alone_it_finds_the_best(contiguity):
     """From nothing, with no other tactic, it ends at the best of all placements of small problems,
     colocation, memory and unlike devices counted (but for a few of two passes, whose shares of the
-    target it does not search); it offers nothing that is infeasible or below.
+    target it does not search, and of chains, whose devices it does not bring into another order); it
+    offers nothing that is infeasible or below.
     """
     missed = {"1f1b": 0, "gpipe": 0}
     drawn = 0
@@ -103,7 +126,7 @@ def test_alone_it_finds_the_best(contiguity):
         if tracker.solution is not None:
             assert not period_violations(problem, tracker.solution)
     assert drawn > 60
-    assert missed["1f1b"] == 0
+    assert missed["1f1b"] <= 2 * (contiguity == "chain")
     assert missed["gpipe"] <= 3
 
 
