@@ -72,6 +72,10 @@ class ChainSearch(SearchSolver):
         """Nothing is left to do, unless a subclass knows better."""
 
 
+QUICK = 2**8
+"""States up to which the first answer is worth any time limit; every further one has to keep it."""
+
+
 @dataclass(frozen=True)
 class LinearDp(ChainSearch):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
@@ -111,36 +115,36 @@ def search_orders(
     tracker: Tracker[Placement], model: ContractedProblem, orders: int = 4
 ) -> Iterator[None]:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
-    model, one per step.
+    model, one per step; along the first one, few states of the devices come before more where a
+    pass over these takes longer than a second.
     """
-    for order in _orders(model, orders, tracker.rng()):
-        if tracker.evaluations > 0 and tracker.stop():
-            return
-        _search_along(tracker, model, order)
-        yield
+    few = min(QUICK, states_along(model, least=model.problem.num_devices + 1))
+    first = (few, QUICK) if few < math.prod((model.type_counts + 1).tolist()) <= QUICK else (few,)
+    for index, order in enumerate(_orders(model, orders, tracker.rng())):
+        for states in (states_along(model),) if index else first:
+            if tracker.evaluations > 0 and tracker.stop():
+                return
+            _search_along(tracker, model, order, states)
+            yield
 
 
 def _search_along(
     tracker: Tracker[Placement],
     model: ContractedProblem,
     order: Ints,
+    states: int,
     sequence: Ints | None = None,
-    *,
-    quick: int = 2**8,
 ) -> None:
     """Offer the best pipeline along one order.
 
     Parameters
     ----------
-    sequence : types of the devices in an order, see `IdealProgram`.
-    quick : states up to which the first answer is worth any time limit; every further one has to
-    keep it.
+    states, sequence : most states, and types of the devices in an order, see `IdealProgram`.
     """
-    along, first = model.renumbered(order), tracker.evaluations == 0
-    states, lattice = quick if first else states_along(model), linear_lattice(model.num_nodes)
+    along, lattice = model.renumbered(order), linear_lattice(model.num_nodes)
     program = IdealProgram(along, lattice, most_states=states, sequence=sequence)
     tracker.count()
-    small = len(program.arrays.digit) <= quick
+    small = len(program.arrays.digit) <= QUICK
     stop = None if small and tracker.value is None else tracker.stop
     offer_stages(tracker, along, best_chain(program, tracker.value, stop))
 
@@ -190,7 +194,7 @@ def improve_orders(
 
     for order in orders_near(model, stages, generator):
         sequence = None if place is None else model.type_of[_devices_near(place, of_devices)]
-        _search_along(tracker, model, order, sequence)
+        _search_along(tracker, model, order, states_along(model), sequence)
         yield
 
 

@@ -234,23 +234,43 @@ def test_devices_that_the_tables_have_no_room_for_are_left_to_cp_sat(monkeypatch
     assert (result.value, result.lower_bound) == (best.value, best.lower_bound)
 
 
-def test_the_first_answer_of_many_unlike_devices_is_quick(monkeypatch):
-    """The states of twelve devices that all differ would take many times the limit: along the first
-    order of nodes they are taken in one order, along the next ones in any.
-    """
-    rng, programs, init = np.random.default_rng(0), [], IdealProgram.__init__
+@pytest.fixture
+def states(monkeypatch):
+    """Numbers of states of all programs that are made, but those that compile kernels."""
+    found, init = [], IdealProgram.__init__
 
     def noted(program, *given, **options):
         init(program, *given, **options)
-        programs.append(program)
+        if program.model.num_nodes > 7:
+            found.append(len(program.arrays.digit))
 
     monkeypatch.setattr(IdealProgram, "__init__", noted)
-    compute = rng.integers(1, 9, (12, 12))
-    edges = [(v, v + 1, 1) for v in range(11)]
-    problem = PlacementProblem.from_edges(compute, edges, objective="period", contiguity="chain")
-    result = make_solver("linear-dp").solve(problem, Budget(seconds=20.0), seed=0)
-    assert [len(program.arrays.digit) for program in programs[:2]] == [13, 2**12]
+    return found
+
+
+def path_of(n, k):
+    """A path of ops that like any of the devices."""
+    compute = np.random.default_rng(0).integers(1, 9, (n, k))
+    edges = [(v, v + 1, 1) for v in range(n - 1)]
+    return PlacementProblem.from_edges(compute, edges, objective="period", contiguity="chain")
+
+
+def test_the_first_answer_of_many_unlike_devices_is_quick(states):
+    """The states of twelve devices that all differ would take many times the limit: along the first
+    order of nodes they are taken in one order, along the next ones in any.
+    """
+    result = make_solver("linear-dp").solve(path_of(12, 12), Budget(seconds=20.0), seed=0)
+    assert states[:2] == [13, 2**12]
     assert result.value is not None
+
+
+def test_the_first_pass_over_a_large_graph_is_quick(states):
+    """All states of eight devices that differ take long where pairs of nodes are many: along the
+    first order of nodes they are taken in one order before any.
+    """
+    for n in (100, 1200):
+        make_solver("linear-dp").solve(path_of(n, 8), Budget(evaluations=2), seed=0)
+    assert states == [2**8, 2**8, 9, 2**8]
 
 
 def test_models_of_chains_on_many_devices_wait_for_their_time():
