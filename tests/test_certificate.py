@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
 
 import networkx as nx
 import numpy as np
@@ -23,6 +24,7 @@ from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
+from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.sources import load_pipeline
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
@@ -450,6 +452,17 @@ def test_a_proof_of_a_pattern_says_of_how_much_its_bound_is(fractional, tmp_path
     assert said in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_bound_is_not_credited_to_a_weaker_method(problem):
+    """What another method proves is no excuse for a false number beside one that needs no time."""
+    placement = make_solver("heft").solve(problem, Budget(seconds=5), seed=0).solution
+    honest = verify(problem, placement, seconds=0)
+    assert honest.bounds["critical-path"] < honest.lower_bound
+    false = {**honest.bounds, "critical-path": honest.lower_bound}
+    forged = replace(honest, bounds=false, bound_method="critical-path")
+    (said,) = recheck(forged, problem, placement, seconds=0)
+    assert said.startswith(f"bound critical-path: certified {honest.lower_bound}")
+
+
 class Plain:
     """A solution that is no dataclass."""
 
@@ -462,3 +475,46 @@ def test_solutions_of_any_class_are_told_apart(kind):
     """A certificate of one does not hold for another one of the same class and value."""
     first, again, other = kind([1, 2]), kind([1, 2]), kind([2, 1])
     assert solution_hash(first) == solution_hash(again) != solution_hash(other)
+
+
+@dataclass
+class Mixed:
+    """A solution of another package: arrays beside numbers, texts and objects."""
+
+    content: object
+    more: object = 0
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (Mixed(np.array([1]), 1), Mixed(np.array([1]), 2)),
+        (Mixed(np.array([0.3])), Mixed(np.array([0.7]))),
+        (Mixed(np.array(["a"])), Mixed(np.array(["b"]))),
+        (Mixed(np.array([2**70], object)), Mixed(np.array([2**71], object))),
+        (Mixed([np.arange(5000)]), Mixed([np.arange(5000) % 2500])),
+        (Mixed([Plain(1)]), Mixed([Plain(2)])),
+        (Mixed({"a": {1}}), Mixed({"a": {2}})),
+        (Mixed([1, 23]), Mixed([12, 3])),
+    ],
+)
+def test_all_of_a_solution_is_hashed(first, other):
+    """Of a solution with an array nothing else counted, and of an array whole numbers alone."""
+    assert solution_hash(first) == solution_hash(deepcopy(first)) != solution_hash(other)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """A solution that was written and read is the same one."""
+    written = Mixed(np.int32(3), (np.float32(0.5), np.array([1], np.uint8)))
+    assert solution_hash(written) == solution_hash(Mixed(3, (0.5, np.array([1]))))
+
+
+def test_the_pattern_of_a_schedule_is_hashed():
+    """What a schedule of a pipeline repeats decides its value."""
+    problem = load_pipeline("shape:V?devices=2&memory=2")
+    schedule = run(problem, make_solver("1f1b", "pipeline"), Budget(seconds=5)).solution
+    pattern = schedule.pattern
+    one = PipelineSchedule(problem, schedule.start, pattern)
+    slower = PipelineSchedule(problem, schedule.start, Repetend(pattern.period + 5, pattern.start))
+    assert solution_hash(one) == solution_hash(replace(one, makespan_bound=10**6))
+    assert solution_hash(one) != solution_hash(slower)

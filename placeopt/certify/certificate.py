@@ -34,7 +34,7 @@ from placeopt.model.result import gap_of
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 FORMAT, FORMAT_VERSION = "placeopt-certificate", 2
@@ -214,21 +214,47 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
 
 
 def solution_hash(solution: Any) -> str:
-    """SHA-256 of a solution, of its arrays or, without any, of its fields: what was decided, not
-    who decided it.
+    """SHA-256 of a solution, whatever it is made of: of what was decided, not of who decided it or
+    of what is claimed of it.
     """
-    found = hashlib.sha256(type(solution).__name__.encode())
-    own = is_dataclass(solution)
-    values = vars(solution) if hasattr(solution, "__dict__") else {"": solution}
-    if own:
-        values = {item.name: getattr(solution, item.name) for item in fields(solution)}
-    arrays = {name: x for name, x in values.items() if isinstance(x, np.ndarray)}
-    if not arrays:
-        found.update(repr(solution if own else values).encode())
-    for name, array in arrays.items():
-        found.update(f"{name}{array.shape}".encode())
-        found.update(np.ascontiguousarray(array, np.int64).tobytes())
+    found = hashlib.sha256()
+    for part in _parts(solution):
+        found.update(part)
     return found.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """Yield what tells a value from others, the same in every process; of a problem its hash."""
+    if isinstance(value, type):
+        yield f"{value!r},".encode()
+    elif hasattr(value, "__array__"):
+        array = np.asarray(value)
+        array = array.astype(_NUMBERS.get(array.dtype.kind, array.dtype))
+        if array.ndim and array.dtype.kind in _NUMBERS:
+            yield from (f"{array.dtype.kind}{array.shape}".encode(), array.tobytes())
+        else:
+            yield from _parts(array.tolist())
+    elif isinstance(getattr(value, "hash", None), str):
+        yield value.hash.encode()
+    elif isinstance(value, list | tuple):
+        yield f"[{len(value)}]".encode()
+        for x in value:
+            yield from _parts(x)
+    elif isinstance(value, dict):
+        yield from _parts([*value.items()])
+    elif isinstance(value, set | frozenset):
+        yield from _parts(sorted(value, key=repr))
+    elif is_dataclass(value):
+        names = [x.name for x in fields(value) if x.name not in getattr(value, "claims", ())]
+        yield from _parts([type(value).__name__, *((x, getattr(value, x)) for x in names)])
+    elif hasattr(value, "__dict__"):
+        yield from _parts([type(value).__name__, vars(value)])
+    else:
+        yield f"{value!r},".encode()
+
+
+_NUMBERS = {"i": np.int64, "u": np.int64, "f": np.float64}
+"""What arrays of numbers are compared as, by the kind of their type."""
 
 
 def names_hash(problem: Any) -> str:
