@@ -59,9 +59,10 @@ class Pipeline:
         self.work = [sum(self.span[b] for b in self.on(d)) for d in range(self.num_devices)]
 
     def _check_memory(self):
-        earlier = [set() for _ in self.after]
+        earlier = [0] * self.num_blocks  # bit u: whether the block waits for u
         for v in self.order:
-            earlier[v].update(*({u} | earlier[u] for u, _ in self.after[v]))
+            for u, _ in self.after[v]:
+                earlier[v] |= earlier[u] | 1 << u
         for d in range(self.num_devices):
             changes = [row.get(d, 0) for row in self.memory]
             demand(sum(changes) == 0, f"a micro-batch leaves nothing on device {d}")

@@ -5,7 +5,7 @@ def never_below_zero(changes, before):
     """Whether the changes of one micro-batch on a device add up to 0 or more at every moment of
     every order of its blocks.
 
-    `before[v]` are the blocks that v waits for, directly or not. Each unit that a block frees is
+    Bit u of `before[v]` says that v waits for u, directly or not. Each unit that a block frees is
     given to it by a block that it waits for and that allocated it. If all are given, what has been
     freed at a moment was allocated before, whatever the order. If a block lacks one, let R be this
     block and all that could be asked to pass on what they were given (`way_to_spare`): whatever the
@@ -32,7 +32,7 @@ def way_to_spare(block, spare, given, before):
     ways, waiting = {block: [block]}, [block]
     for taker in waiting:  # it grows while it is read
         for giver in spare:
-            if giver not in before[taker]:
+            if not before[taker] >> giver & 1:
                 continue
             if spare[giver] > 0:
                 return [*ways[taker], giver]

@@ -40,15 +40,17 @@ def check_repeated_device(problem, period, starts, d):
     moved by whole periods into one, do not overlap there, the last one and the first one of the
     next period included. Memory changes at starts only. Of the block at s, so many runs more have
     started by a moment t than of one at 0: floor((t - s) / period), less floor(t / period). As the
-    changes of a micro-batch add up to 0, the common part adds nothing.
+    changes of a micro-batch add up to 0, the common part adds nothing. Within the period that
+    begins at 0 the former is -1 - floor(s / period) before the block's turn, and one more from it.
     """
     mine = sorted((row[b] % period, row[b], b) for row in starts for b in problem.on(d))
     ends = [(at, at + problem.span[b]) for at, _, b in mine]
     ends += [(at + period, 0) for at, _ in ends[:1]]
     apart = all(end <= later for (_, end), (later, _) in pairwise(ends))
     demand(apart, f"device {d} runs one block at a time, for ever")
-    for moment, _, _ in mine if problem.capacity[d] is not None else ():
-        held = sum(problem.memory[b][d] * ((moment - start) // period) for _, start, b in mine)
+    held = sum(problem.memory[b][d] * (-1 - start // period) for _, start, b in mine)
+    for _, _, b in mine if problem.capacity[d] is not None else ():
+        held += problem.memory[b][d]
         demand(held <= problem.capacity[d], f"device {d} holds {held} bytes at most")
 
 

@@ -6,6 +6,7 @@ row by row over the strategies of its first node; edges between the same two nod
 of 2^62 is none.
 """
 
+from bisect import bisect_left
 from itertools import pairwise
 
 from proof_checker.reading import (
@@ -66,6 +67,15 @@ def added(first, second):
     """Return the sum of two tables of one shape."""
     rows = zip(first, second, strict=True)
     return [[a + b for a, b in zip(x, y, strict=True)] for x, y in rows]
+
+
+def sums_before(rows):
+    """Return a function of a time: the sum of the amounts of rows [time, amount] before it."""
+    times, sums = [], [0]
+    for time, amount in sorted(rows):
+        times.append(time)
+        sums.append(sums[-1] + amount)
+    return lambda time: sums[bisect_left(times, time)]
 
 
 def sharding_cost(problem, solution, schedule):

@@ -25,6 +25,7 @@ from proof_checker.reading import (
     table,
     whole,
 )
+from proof_checker.sharding import sums_before
 from proof_checker.sharding_stars import with_stars
 
 
@@ -35,7 +36,8 @@ def sharding_bound(problem, bound, content, _believed, _solution=None):
     price = sum(level for _, level in prices)
     require(price == 0 or problem.limit < INFINITE, "prices: expected none, as usage has no limit")
     least = -price * problem.limit >> q if price else 0
-    node = [priced(problem, v, prices, k, q) for v in range(len(problem.cost))]
+    paid_before = sums_before(prices)
+    node = [priced(problem, v, paid_before, k, q) for v in range(len(problem.cost))]
     sent = read_messages(problem, content["messages"])
     tables = {
         pair: [[cost << k for cost in row] for row in t] for pair, t in problem.tables.items()
@@ -62,10 +64,10 @@ def pairs_after_messages(tables, sent, node):
     return least
 
 
-def priced(problem, v, prices, k, q):
+def priced(problem, v, paid_before, k, q):
     """Return cost and priced usage of a node's strategies, INFINITE where one is in no choice."""
     start, end = problem.interval[v]
-    paid = sum(level for time, level in prices if start <= time < end)
+    paid = paid_before(end) - paid_before(start)
     return [
         INFINITE if start < end and usage > problem.limit else (cost << k) + (paid * usage >> q)
         for cost, usage in zip(problem.cost[v], problem.usage[v], strict=True)

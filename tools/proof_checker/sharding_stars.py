@@ -14,23 +14,35 @@ choice that keeps the limit costs more in all. Both are rounded down.
 """
 
 from proof_checker.reading import INFINITE, NUMBER, require, table, whole
+from proof_checker.sharding import sums_before
 
 
 def with_stars(problem, stars, q, node, tables):
     """Change the costs of nodes and tables, in units of 2^-k, by stars [v, x, t, L]."""
     require(not stars or problem.limit < INFINITE, "stars: expected none, as usage has no limit")
     least = [min((u for u in row if u <= problem.limit), default=0) for row in problem.usage]
-    around = neighbours(tables, len(node))
+    around, least_before = neighbours(tables, len(node)), sums_before(changes_of(problem, least))
     for v, x, t, price in table(stars, None, 4, 0, NUMBER):
         whole(v, 0, len(node) - 1)
         whole(x, 0, len(node[v]) - 1)
-        live = [start <= t < end for start, end in problem.interval]
-        room = problem.limit - sum(usage for usage, here in zip(least, live, strict=True) if here)
-        own = problem.usage[v][x] - least[v] if live[v] else 0
+        room = problem.limit - least_before(t + 1)
+        own = problem.usage[v][x] - least[v] if is_live(problem, v, t) else 0
         node[v][x] += -price * (room - own) >> q
-        for w in filter(live.__getitem__, around[v]):
+        for w in filter(lambda w, t=t: is_live(problem, w, t), around[v]):
             more = [price * (usage - least[w]) >> q for usage in problem.usage[w]]
             raise_row(tables, v, w, x, more)
+
+
+def changes_of(problem, amounts):
+    """Return [time, change] of what the live nodes have together, each a given amount."""
+    rows = list(zip(problem.interval, amounts, strict=True))
+    return [(start, x) for (start, _), x in rows] + [(end, -x) for (_, end), x in rows]
+
+
+def is_live(problem, v, t):
+    """Whether a node is live at a time."""
+    start, end = problem.interval[v]
+    return start <= t < end
 
 
 def neighbours(tables, count):
