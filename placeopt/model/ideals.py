@@ -77,8 +77,9 @@ def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
     h = np.uint64(1469598103934665603)
     for w in range(len(row)):
         h = (h ^ row[w]) * np.uint64(0x9E3779B97F4A7C15)
-        h ^= h >> np.uint64(29)
-    slot = np.int64(h & np.uint64(mask))
+        h ^= h >> np.uint64(32)
+    # a product's low bits know nothing of the row's high ones
+    slot = np.int64((h * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & np.uint64(mask))
     while table[slot] >= 0:
         same = True
         for w in range(len(row)):

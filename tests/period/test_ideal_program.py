@@ -14,7 +14,7 @@ import pytest
 
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.ideals import ideal_lattice, lattice_in_time, linear_lattice
+from placeopt.model.ideals import _find, ideal_lattice, lattice_in_time, linear_lattice
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
@@ -311,3 +311,17 @@ def test_ideals_of_large_graphs_are_counted_from_few_on():
             first_steps=5000 if nodes > 64 else 2**31,
         )
         assert found == (None, enough)
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_ideals_that_differ_in_their_last_nodes_are_found_apart(words):
+    """Sets of the last ten nodes of a word have slots of their own: with one for all, each would
+    pass by all others (62 nodes with 80 000 ideals took four seconds).
+    """
+    table = np.full(2**14, -1, np.int32)
+    rows = np.zeros((2**10, words), np.uint64)
+    rows[:, -1] = np.arange(2**10, dtype=np.uint64) << np.uint64(54)
+    find = getattr(_find, "py_func", _find)
+    with np.errstate(over="ignore"):
+        slots = {int(find(rows, table, len(table) - 1, row)) for row in rows}
+    assert len(slots) > 900
