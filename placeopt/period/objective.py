@@ -29,7 +29,7 @@ class Period(PlacementObjective):
     kernels = ("period", "ranks")
     bound_kernels = ("period-columns",)
     bounded = "the period"
-    bound_methods = ("load", "op", "pigeonhole", "area", "columns")
+    bound_methods = ("load", "op", "pigeonhole", "area", "congestion", "columns")
     ends_at_upper = True
     peaks = False
 

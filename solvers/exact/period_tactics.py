@@ -44,6 +44,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
 from placeopt.period.bounds.device_types import area
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
@@ -240,6 +241,13 @@ def _area(state: State, part: Tracker[Placement]) -> bool:
     return not part.stop()
 
 
+def _congestion(state: State) -> Iterator[None]:
+    """Prove what flows between all pairs give, round by round."""
+    for bound in congestion_bounds(state.facts.free):
+        state.raise_bound(bound, "congestion")
+        yield
+
+
 def _prices(state: State) -> Iterator[str | None]:
     """Prove by prices over the frontier."""
     return _over_frontier(state, state.facts.prices)
@@ -325,6 +333,7 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
     Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
     Runs("area", BOUND, _area),
+    Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
     Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
     Steps("columns", BOUND, _columns, when=lambda facts: facts.prices_apply),

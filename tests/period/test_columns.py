@@ -284,7 +284,7 @@ def test_every_bound_has_its_turn():
     assert found["pigeonhole"] == pigeonhole(model, before)
     assert tuple(dict(period_bounds(problem, 0.0))) == ("load", "op", "pigeonhole")
     assert tuple(dict(period_bounds(problem, 60.0, ("op", "area")))) == ("op", "area")
-    assert tuple(dict(period_bounds(problem, 1.0))) == METHODS[:4]
+    assert tuple(dict(period_bounds(problem, 1.0))) == METHODS[:5]
     alone = po.PlacementProblem.from_edges([[2], [3]], [(0, 1, 1)], objective="period")
     assert tuple(dict(period_bounds(alone, 60.0))) == METHODS[:4]
 

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
 
-METHODS = ("load", "op", "pigeonhole", "area", "columns")
+METHODS = ("load", "op", "pigeonhole", "area", "congestion", "columns")
 """Names of the bounds, cheapest first."""
 
 
@@ -56,6 +57,7 @@ def period_bounds(
         If ops that must share a device have no device in common.
     """
     from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.period.bounds.congestion import round_seconds
     from placeopt.period.bounds.device_types import area, largest_op, pigeonhole
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
@@ -74,10 +76,13 @@ def period_bounds(
         "op": lambda _: largest_op(model),
         "pigeonhole": lambda _: pigeonhole(model, best),
         "area": lambda left: area(model, left),
+        "congestion": lambda left: _congestion(model, time.perf_counter() + 0.2 * left),
         "columns": lambda left: column_bound(problem, best, upper, left),
     }
     least = {
         "area": 0.0 if model.num_nodes <= LIMITS.area_nodes else math.inf,
+        # two rounds in a fifth of the time
+        "congestion": 10 * round_seconds(model) if problem.num_devices > 1 else math.inf,
         "columns": max(LIMITS.column_seconds, 3 * needed) if problem.num_devices > 1 else math.inf,
     }
     for method in METHODS:
@@ -86,3 +91,15 @@ def period_bounds(
             value = bounds[method](left)
             best = max(best, value)
             yield method, value
+
+
+def _congestion(model: ContractedProblem, end: float) -> int:
+    """Return the bound `congestion` at the time `end`, after a round at least."""
+    from placeopt.period.bounds.congestion import congestion_bounds
+
+    best = 0
+    for bound in congestion_bounds(model):
+        best = bound
+        if time.perf_counter() > end:
+            break
+    return best
