@@ -503,6 +503,14 @@ def test_all_of_a_solution_is_hashed(first, other):
     assert solution_hash(first) == solution_hash(deepcopy(first)) != solution_hash(other)
 
 
+def test_what_holds_itself_is_hashed_once():
+    """A solution that knows its list, which knows the solution."""
+    one, other = Mixed([1]), Mixed([2])
+    for each in (one, other):
+        each.content.append(each)
+    assert solution_hash(one) == solution_hash(deepcopy(one)) != solution_hash(other)
+
+
 def test_numbers_of_numpy_are_numbers():
     """A solution that was written and read is the same one."""
     written = Mixed(np.int32(3), (np.float32(0.5), np.array([1], np.uint8)))

@@ -223,9 +223,17 @@ def solution_hash(solution: Any) -> str:
     return found.hexdigest()
 
 
-def _parts(value: Any) -> Iterator[bytes]:
-    """Yield what tells a value from others, the same in every process; of a problem its hash."""
-    if isinstance(value, type):
+def _parts(value: Any, around: tuple[int, ...] = ()) -> Iterator[bytes]:
+    """Yield what tells a value from others, the same in every process; of a problem its hash.
+
+    Parameters
+    ----------
+    around : identities of what holds the value; of what holds itself the class is told.
+    """
+    around, holds_itself = (*around, id(value)), id(value) in around
+    if holds_itself:
+        yield f"{type(value)!r},".encode()
+    elif isinstance(value, type):
         yield f"{value!r},".encode()
     elif hasattr(value, "__array__"):
         array = np.asarray(value)
@@ -233,22 +241,23 @@ def _parts(value: Any) -> Iterator[bytes]:
         if array.ndim and array.dtype.kind in _NUMBERS:
             yield from (f"{array.dtype.kind}{array.shape}".encode(), array.tobytes())
         else:
-            yield from _parts(array.tolist())
+            yield from _parts(array.tolist(), around)
     elif isinstance(getattr(value, "hash", None), str):
         yield value.hash.encode()
     elif isinstance(value, list | tuple):
         yield f"[{len(value)}]".encode()
         for x in value:
-            yield from _parts(x)
+            yield from _parts(x, around)
     elif isinstance(value, dict):
-        yield from _parts([*value.items()])
+        yield from _parts([*value.items()], around)
     elif isinstance(value, set | frozenset):
-        yield from _parts(sorted(value, key=repr))
+        yield from _parts(sorted(value, key=repr), around)
     elif is_dataclass(value):
         names = [x.name for x in fields(value) if x.name not in getattr(value, "claims", ())]
-        yield from _parts([type(value).__name__, *((x, getattr(value, x)) for x in names)])
+        own = [type(value).__name__, *((x, getattr(value, x)) for x in names)]
+        yield from _parts(own, around)
     elif hasattr(value, "__dict__"):
-        yield from _parts([type(value).__name__, vars(value)])
+        yield from _parts([type(value).__name__, vars(value)], around)
     else:
         yield f"{value!r},".encode()
 
