@@ -232,7 +232,7 @@ def _move(a, w, v, b):
         sign = 1 - 2 * side
         for e in range(a.paths.edge_ptr[side, v], a.paths.edge_ptr[side, v + 1]):
             end = sign * w.place[device[a.paths.edge_end[e]]]
-            w.between[0] += (end < sign * w.place[b]) - (end < sign * w.place[old])
+            w.between[0] += int(end < sign * w.place[b]) - int(end < sign * w.place[old])
     device[v] = b
     _count(a.paths, w, v, b, 1)
 
