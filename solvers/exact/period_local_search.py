@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import neighbours
-from placeopt.model.compiled import uncounted_entry, uncounted_kernel
+from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
@@ -184,7 +184,7 @@ def make_walk(a: SearchArrays) -> Walk:
     )
 
 
-@uncounted_kernel
+@inlined
 def _move(a, w, v, b):
     """Move node v to device b; the counts, loads and bytes follow."""
     device, count, load = w.device, w.readers, w.load
@@ -358,7 +358,7 @@ def _propose(a, w):
     return size, b
 
 
-@uncounted_kernel
+@inlined
 def _apply(a, w, size, b):
     """Move the proposal's nodes to device b, and a node of b to where the first one was."""
     home = w.device[w.block[0]]
@@ -367,7 +367,7 @@ def _apply(a, w, size, b):
         _move(a, w, w.block[i], b if w.came[i] == home else home)
 
 
-@uncounted_kernel
+@inlined
 def _undo(a, w, size):
     """Take the proposal's nodes back."""
     for i in range(size - 1, -1, -1):

@@ -241,11 +241,16 @@ def _area(state: State, part: Tracker[Placement]) -> bool:
     return not part.stop()
 
 
-def _congestion(state: State) -> Iterator[None]:
-    """Prove what flows between all pairs give, round by round."""
+def _congestion(state: State) -> Iterator[str | None]:
+    """Prove what flows between all pairs give, round by round; not while prices over the frontier
+    see every set.
+    """
+    prices: PriceBound = state.facts.prices
     for bound in congestion_bounds(state.facts.free):
         state.raise_bound(bound, "congestion")
-        yield
+        yield None
+        while prices.cover is not None and prices.sees_all:
+            yield WAITING
 
 
 def _prices(state: State) -> Iterator[str | None]:
@@ -333,9 +338,9 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
     Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
     Runs("area", BOUND, _area),
-    Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
     Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
+    Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),
     Steps("columns", BOUND, _columns, when=lambda facts: facts.prices_apply),
     Steps("closing", BOTH, _closing, when=lambda facts: facts.prices_apply),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
