@@ -58,7 +58,9 @@ GROUPS = {
         KernelGroup("lists", ("solvers.heuristics.insertion_kernels",), 6.0, _MAKESPAN),
         KernelGroup("lists-by-time", ("solvers.heuristics.time_kernels",), 8.0, _MAKESPAN),
         KernelGroup("clusterings", ("solvers.heuristics.clustering_kernels",), 7.0, _MAKESPAN),
-        KernelGroup("walks", ("solvers.search.walk_kernels",), 9.0, _MAKESPAN),
+        KernelGroup(
+            "walks", ("solvers.search.walk_kernels", "solvers.search.walk_state"), 9.0, _MAKESPAN
+        ),
         KernelGroup(
             "populations", ("solvers.search.population_kernels", "solvers.search.search_space"), 7.0
         ),

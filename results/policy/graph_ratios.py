@@ -21,13 +21,15 @@ SPLITS = {"CHOICE": CHOICE, "TEST": TEST, "LARGE": LARGE}
 Row = dict[str, Any]
 
 
-def contended(split: str, seed: int) -> tuple[str, po.PlacementProblem]:
-    """Return the name and a graph whose transfers between two devices wait for one another."""
+def contended(split: str, seed: int, shared: str = "pair") -> tuple[str, po.PlacementProblem]:
+    """Return the name and a graph whose transfers wait for one another: those between two devices,
+    those of one `source`, or all on one `bus`.
+    """
     name, problem = drawn(SPLITS[split], seed)
     k = problem.num_devices
-    channel = np.arange(k * k).reshape(k, k)
+    channel = np.arange(k * k).reshape(k, k) // {"pair": 1, "source": k, "bus": k * k}[shared]
     np.fill_diagonal(channel, -1)
-    return f"{name}, pair", problem.replace(channel=channel)
+    return f"{name}, {shared}", problem.replace(channel=channel)
 
 
 def kind_of(problem: po.PlacementProblem) -> str:

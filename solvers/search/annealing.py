@@ -5,10 +5,10 @@ A proposal that is worse by x is accepted with probability exp(-x / T), T fallin
 there are other rules. With expensive communication single ops hardly ever move alone, so most
 moves take a connected cluster along.
 
-Without contention the walk is compiled and evaluates incrementally (`walk_kernels`); several walks
-run at once, in cycles: after each they all go on from the best placement, reheated. Other
-objectives (period, a measurement) and contended or peak-memory problems are walked in lockstep on
-the batch evaluator.
+The walk is compiled and, without contention, evaluates incrementally (`walk_kernels`); several
+walks run at once, in cycles: after each they all go on from the best placement, reheated. Other
+objectives (period, a measurement) and peak-memory problems are walked in lockstep on the batch
+evaluator.
 
 How often a walk takes each kind of move is set at first, then learned: a kind comes as often as it
 did at first, times what its proposals gained over what all did (probability matching), where a gain
@@ -46,7 +46,6 @@ import numpy as np
 
 from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.errors import InputError
-from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.annealing_walks import (
@@ -57,7 +56,6 @@ from placeopt.solvers.search.annealing_walks import (
     order_of,
 )
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.walk_kernels import (
     BEST,
     EMPTY,
@@ -67,13 +65,13 @@ from placeopt.solvers.search.walk_kernels import (
     THRESHOLD,
 )
 from placeopt.solving.options import option
-from placeopt.solving.plugin import PluginTracker
 
 if TYPE_CHECKING:
     from typing import Self
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def limits(
 
 @dataclass(frozen=True)
 class Annealing(BatchSearch):
-    """Simulated annealing on devices and order; incremental where transfers do not contend."""
+    """Simulated annealing on devices and order; compiled for the makespan with static memory."""
 
     walks: int = option(
         2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"
@@ -255,8 +253,6 @@ def anneal(
     steps_per_walk : with fewer evaluations than this for each of two walks, one does them all.
     """
     settings = settings or Annealing()
-    if evaluator.walkable_without_contention:
-        starts = [*without_contention(evaluator, starts, rng, settings), *starts]
     if not evaluator.walkable:
         lockstep(evaluator, starts, rng, settings)
         return
@@ -274,32 +270,6 @@ def anneal(
         )
     team = WalkTeam(begun, evaluator.threads)
     anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), settings.cycles)
-
-
-def without_contention(
-    evaluator: BudgetedEvaluator,
-    starts: list[Placement],
-    rng: np.random.Generator,
-    settings: Annealing,
-    *,
-    share: float = 0.5,
-) -> list[Placement]:
-    """Walk for a share of the budget as if transfers did not wait for one another, which is
-    compiled and several times as fast; return the best placement if it is the best one with
-    contention, too.
-    """
-    problem, tracker = evaluator.problem, evaluator.tracker
-    free = problem.replace(channel=np.full_like(problem.channel, -1))
-    own = tracker.beside(free, tracker.share(share))
-    with own.within(PluginTracker.whole_of(tracker)):
-        beside = BudgetedEvaluator(own, threads=evaluator.threads)
-        for start in starts:
-            beside.value_of(start)
-        anneal(beside, starts, rng, settings)
-    tracker.count(own.evaluations)
-    known = INFEASIBLE if tracker.value is None else tracker.value
-    found = own.solution
-    return [found] if found is not None and evaluator.value_of(found) < known else []
 
 
 def lockstep(

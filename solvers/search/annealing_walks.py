@@ -2,7 +2,7 @@
 time, and rows of placements that change step by step.
 
 Rows take a random move each, kept where its value is within a limit: the walk on problems that only
-the batch evaluator can value (any objective, contention, peak memory).
+the batch evaluator can value (any objective, peak memory).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.makespan.simulator import problem_arrays
 from placeopt.model.arrays import place_in
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
 from placeopt.solvers.search import population_kernels, walk_kernels
 from placeopt.solvers.search.walk_kernels import METROPOLIS, MOVES
-from placeopt.solvers.search.walk_state import NEVER, Leg, make_state
+from placeopt.solvers.search.walk_state import NEVER, Leg, make_state, new_execution
 from placeopt.solving.options import named
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def move_weights(names: str, focus: float = 1.0) -> Floats:
 
 
 class AnnealingWalk:
-    """A walk on (device, sequence); see `walk_kernels`. Only for problems without contention.
+    """A walk on (device, sequence); see `walk_kernels`.
 
     Parameters
     ----------
@@ -66,7 +67,8 @@ class AnnealingWalk:
         self.origin = np.array(device, np.int64), np.array(sequence, np.int64)
         self.tally = np.zeros((len(MOVES), 4), np.int64)
         self._state = make_state(space.graph, random, *self.origin)
-        walk_kernels.settle(space.graph, self._state)
+        self._run = new_execution(problem_arrays(space.problem))
+        self.run(0, 0.0, 0.0)
 
     def weigh(self, weights: Sequence[float] | Floats) -> None:
         """Set the relative frequency of each of MOVES for the steps to come."""
@@ -89,13 +91,14 @@ class AnnealingWalk:
         hot, cold : temperature in ticks at the beginning and the end; 0 accepts what is not worse.
         """
         leg = Leg(int(steps), float(hot), float(cold), int(target), self._chance, self.acceptance)
-        return int(walk_kernels.anneal(self.space.graph, self._state, leg, self.tally))
+        return int(walk_kernels.anneal(self.space.graph, self._state, self._run, leg, self.tally))
 
     def jump(self, device: Ints, sequence: Ints) -> None:
         """Continue from another placement; the best of this walk is kept."""
         self._state.device[:] = device
         self._state.sequence[:] = sequence
-        walk_kernels.settle(self.space.graph, self._state)
+        self._state.value[0] = NEVER
+        self.run(0, 0.0, 0.0)
 
     def restart(self, device: Ints, sequence: Ints) -> None:
         """Continue from another placement and forget the best so far."""
@@ -107,12 +110,13 @@ class AnnealingWalk:
         return self._state.best_device.copy(), self._state.best_sequence.copy()
 
     def best_placement(self) -> Placement:
-        """Return the best placement, ranked by start: its `planned` execution has the best
-        value.
+        """Return the best placement: its `planned` execution, or where transfers contend its
+        execution by `priority`, has the best value.
         """
         device, sequence = self.best()
-        other = make_state(self.space.graph, self._state.random, device, sequence)
-        walk_kernels.settle(self.space.graph, other)
+        if self.space.problem.num_channels:
+            return Placement(device, place_in(sequence))
+        other = AnnealingWalk(self.space, device, sequence, self._state.random)._state
         order = np.lexsort((other.position, other.finish))
         return Placement.from_starts(device, other.start, order)
 

@@ -68,8 +68,7 @@ class BudgetedEvaluator:
     Attributes
     ----------
     ordered : whether ranks matter.
-    walkable : whether the compiled walk applies: the makespan, which it decodes, no contention, no
-    peak memory. walkable_without_contention : whether contention alone is in its way.
+    walkable : whether the compiled walk applies: the makespan, which it decodes, no peak memory.
     chunk_work : ops and edges that a walk replays between two looks at the clock, in about
     `chunk_seconds`.
     """
@@ -89,9 +88,8 @@ class BudgetedEvaluator:
         self.objective = objective_of(self.problem)
         self.space = SearchSpace(self.problem, packing_seconds(tracker))
         self.ordered = self.objective.ordered and measure is None
-        decoded = measure is None and self.objective in DECODED and self.problem.memory == "static"
-        self.walkable = decoded and self.problem.num_channels == 0
-        self.walkable_without_contention = decoded and not self.walkable
+        decoded = measure is None and self.objective in DECODED
+        self.walkable = decoded and self.problem.memory == "static"
         self._seconds_per_row = 0.0
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"

@@ -8,6 +8,11 @@ device or the place in the sequence of some ops. Two things make its value cheap
 - The acceptance test is drawn before the evaluation, as a limit on the makespan; decoding is given
   up as soon as a start plus the longest remaining path under the proposed devices passes it.
 
+Where transfers contend, a sequence is executed by `priority` instead, its places as ranks: the
+simulator keeps channels and devices busy, while a list of transfers in the order of the sequence
+makes each wait for those before it whose data come late. Such a value is found from scratch, unless
+the longest path alone passes the limit.
+
 Random numbers come from an explicit state, a combined Tausworthe generator (L'Ecuyer 1996) in int64
 arithmetic that never overflows, so that the walk is the same with and without compilation.
 
@@ -34,6 +39,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placeopt.makespan.simulator import PRIORITY, execute
 from placeopt.model.compiled import uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
@@ -68,8 +74,8 @@ METROPOLIS, THRESHOLD, RECORD = range(3)
 """Rules of acceptance; see `annealing.limits`."""
 
 
-@uncounted_entry
-def settle(g, w):
+@uncounted_kernel
+def _settle(g, w, run):
     """Evaluate the current placement from scratch and derive everything from it."""
     n, k = g.compute.shape
     for d in range(k):
@@ -85,7 +91,10 @@ def settle(g, w):
         w.unit_mark[unit] = 0
     w.stamp[0] = 0
     update_tails(g, w, n - 1)
-    adopt(g, w, START, decode(g, w, START, UNLIMITED))
+    if run.arrays.num_channels > 0:
+        adopt(g, w, START, executed(g, w, run, UNLIMITED))
+    else:
+        adopt(g, w, START, decode(g, w, START, UNLIMITED))
 
 
 # --- moves
@@ -231,14 +240,32 @@ def _critical(g, w):
         data = previous >= 0
         if not data:
             previous = w.before[op]
-            if previous < 0:
-                break
+            if previous < 0 or w.finish[previous] < w.start[op]:
+                # it waited for a transfer that waited for its channel
+                previous = _last_input(g, w, op)
+                data = paid = True
+                if previous < 0:
+                    break
         if paid or not data:
             steps += 1
             if uniform(w.random) * steps < 1.0:
                 chosen, source, by_data = op, previous, data
         op = previous
     return chosen, source, by_data
+
+
+@uncounted_kernel
+def _last_input(g, w, op):
+    """Return the op on another device whose data would arrive last if no transfer waited."""
+    d = w.device[op]
+    last, source = -1, -1
+    for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+        p = g.predecessors.op[e]
+        if w.device[p] != d:
+            time = w.finish[p] + g.transfer[g.predecessors.tensor[e], g.link_class[w.device[p], d]]
+            if time > last:
+                last, source = time, p
+    return source
 
 
 @uncounted_kernel
@@ -398,17 +425,20 @@ def _limit(acceptance, value, best, temperature, draw):
 
 
 @uncounted_entry
-def anneal(g, w, leg, tally):
-    """Walk one leg.
+def anneal(g, w, run, leg, tally):
+    """Walk one leg; first of all evaluate the placement, if its value is NEVER.
 
     Parameters
     ----------
+    run : what executes placements where transfers contend.
     tally : per move PROPOSED, ACCEPTED, BEST and EMPTY, shape (len(MOVES), 4), added to.
 
     Returns
     -------
     Number of proposals made; each counts as one evaluation.
     """
+    if w.value[0] == NEVER:
+        _settle(g, w, run)
     k = g.compute.shape[1]
     temperature = leg.hot
     factor = (leg.cold / leg.hot) ** (1.0 / max(1, leg.steps)) if leg.hot > 0.0 else 0.0
@@ -439,7 +469,11 @@ def anneal(g, w, leg, tally):
                 value = REJECTED
         if value != REJECTED:
             update_tails(g, w, last)
-            value = decode(g, w, first, limit)
+            if run.arrays.num_channels > 0:
+                first = 0
+                value = executed(g, w, run, limit)
+            else:
+                value = decode(g, w, first, limit)
             if value == REJECTED:
                 for i in range(w.device.shape[0]):
                     w.new_start[i], w.new_finish[i], w.new_tail[i] = (
@@ -533,6 +567,37 @@ def decode(g, w, first, limit):
         start[op] = time
         finish[op] = time + cost
         makespan = max(makespan, time + cost)
+    return makespan
+
+
+@uncounted_kernel
+def executed(g, w, run, limit):
+    """Execute the placement by `priority`, ranked by the sequence; return the makespan, REJECTED if
+    it exceeds `limit`. Needs and fills what `decode` does.
+    """
+    n, k = g.compute.shape
+    for op in range(n):
+        if w.new_tail[op] > limit:
+            return REJECTED
+        run.memory.device[op] = w.device[op]
+        run.memory.rank[op] = w.position[op]
+    makespan, _ = execute(run.arrays, run.memory, np.int64(PRIORITY))
+    if makespan > limit:
+        return REJECTED
+    for d in range(k):
+        w.new_held[d] = 0
+    for i in range(n):
+        op = w.sequence[i]
+        d = w.device[op]
+        start, finish = run.memory.start[op], run.memory.finish[op]
+        w.new_start[op], w.new_finish[op] = start, finish
+        row = w.new_table[d]
+        at = w.new_held[d]
+        while at > 0 and (w.new_start[row[at - 1]] > start or w.new_finish[row[at - 1]] > finish):
+            row[at] = row[at - 1]
+            at -= 1
+        row[at] = op
+        w.new_held[d] += 1
     return makespan
 
 

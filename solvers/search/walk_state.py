@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import uncounted_kernel
+from placeopt.makespan.simulator import ProblemArrays, Workspace, make_workspace
+from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.random_bits import below
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ class Leg(NamedTuple):
     acceptance: int  # METROPOLIS, ...
 
 
+class Execution(NamedTuple):
+    """The simulator's view of the problem, and its scratch memory; apart from the state of a walk,
+    which pieces of the walk are called with.
+    """
+
+    arrays: ProblemArrays
+    memory: Workspace
+
+
 class WalkState(NamedTuple):
     """State of one walk and its scratch memory."""
 
@@ -64,7 +74,7 @@ class WalkState(NamedTuple):
     table: Ints  # (k, n) ops of each device by start
     best_device: Ints  # (n,)
     best_sequence: Ints  # (n,)
-    value: Ints  # (2,) current value, best value
+    value: Ints  # (2,) current value, NEVER until it is evaluated, and best value
     # proposal
     unit_list: Ints  # (u,) units that move
     unit_to: Ints  # (u,) their new devices
@@ -81,8 +91,14 @@ class WalkState(NamedTuple):
     gap: Ints  # (2, k) of each device, before its last op: longest idle gap, end of the last one
 
 
+@entry
+def new_execution(arrays):  # type: ignore[no-untyped-def]
+    """Return what executes placements of a problem."""
+    return Execution(arrays, make_workspace(arrays))
+
+
 def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> WalkState:
-    """Allocate a walk at (device, sequence); `walk_kernels.settle` evaluates it."""
+    """Allocate a walk at (device, sequence); `walk_kernels.anneal` evaluates it."""
     n, k = g.compute.shape
     u = len(g.units.bytes)
 

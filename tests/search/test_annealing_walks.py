@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from random_problems import random_problem
 
 from placeopt.api import load
@@ -53,10 +53,10 @@ def serial_schedule(problem, device, sequence):
     return np.array([start[op] for op in range(problem.num_ops)])
 
 
-def walker_on(seed, *, max_ops=14, capacity=None):
-    """Return a random problem without contention and a walker from a random feasible start."""
+def walker_on(seed, *, max_ops=14, capacity=None, contention="none"):
+    """Return a random problem and a walker from a random feasible start."""
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, max_ops=max_ops, contention="none")
+    problem = random_problem(rng, max_ops=max_ops, contention=contention)
     if capacity:
         room = max(
             int(problem.resident.sum() * 0.7),
@@ -98,6 +98,25 @@ def test_the_best_placement_is_worth_what_the_walk_says(seed):
     placement = walker.best_placement()
     assert evaluate(problem, placement, "planned").makespan <= walker.best_value
     assert best_queue(problem, placement)[0] <= walker.best_value <= walker.value
+
+
+@pytest.mark.interpreted
+@given(seed=SEEDS, contention=st.sampled_from(["pair", "source"]))
+@settings(max_examples=25, deadline=None)
+def test_contended_values_are_those_of_executions(seed, contention):
+    """Where transfers wait for channels, the value is that of executing the sequence as ranks, and
+    the ops of a device are known in the order in which they run.
+    """
+    problem, walker = walker_on(seed, contention=contention)
+    assume(problem.num_channels > 0)  # there are none on one device
+    for steps, heat in ((1, 0.0), (20, 5.0), (40, 0.0)):
+        walker.run(steps, heat, heat / 10)
+        walk = walker._state
+        now = evaluate(problem, Placement(walk.device, walk.position), "priority")
+        assert (walker.value, walk.start.tolist()) == (now.makespan, now.start.tolist())
+        assert (walk.finish[walk.before] <= walk.start)[walk.before >= 0].all()
+        best = evaluate(problem, walker.best_placement(), "priority")
+        assert best.makespan == walker.best_value
 
 
 @given(seed=SEEDS)
