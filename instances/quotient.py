@@ -102,7 +102,7 @@ def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict
     kept, degree = np.unique(pairs // count, return_counts=True)
     return kept, {
         "producer": label[model.producer[kept]],
-        "consumer_ptr": np.concatenate(([0], np.cumsum(degree))),
+        "consumer_ptr": np.append(0, np.cumsum(degree)),
         "consumer": pairs % count,
     }
 

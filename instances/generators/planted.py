@@ -151,7 +151,7 @@ def _fill(
             1, count + 1
         )
         cuts[-1] = horizon
-        start[at : at + count] = np.concatenate(([0], cuts[:-1]))
+        start[at : at + count] = np.append(0, cuts[:-1])
         duration[at : at + count] = cuts - start[at : at + count]
         at += count
     return device, start, duration, horizon

@@ -218,5 +218,5 @@ def linear_lattice(num_nodes: int) -> Lattice:
         bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
     nodes = np.arange(num_nodes, dtype=np.int32)
     return Lattice(
-        bits, np.concatenate([[0], np.arange(num_nodes + 1)]).astype(np.int64), nodes, nodes.copy()
+        bits, np.append(0, np.arange(num_nodes + 1)), nodes, nodes.copy()
     )

@@ -364,5 +364,5 @@ def span_sums(values: Floats) -> Floats:
     """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
     + 1).
     """
-    total = np.concatenate([[0.0], np.cumsum(values)])
+    total = np.append(0, np.cumsum(values))
     return np.triu(total[None] - total[:, None], 1)

@@ -155,7 +155,7 @@ class StreamSpec:
         if self.arrivals == "fixed":
             arrival = np.arange(size) * gap
         else:
-            arrival = np.concatenate([[0.0], np.cumsum(rng.exponential(gap, size - 1))])
+            arrival = np.append(0, np.cumsum(rng.exponential(gap, size - 1)))
         horizon = self.horizon if self.horizon is not None else gap * max(1, size - 1)
         sequential = table.arrays.sequential[model]
         return JobStreamProblem(

@@ -299,7 +299,7 @@ def _greedy_types(model: ContractedProblem, *, halvings: int = 20) -> Ints:
     """
     ticks = np.where(model.allowed, model.total, model.largest_load + 1).astype(np.float64)
     done = np.concatenate([np.zeros((model.num_types, 1)), np.cumsum(ticks.T, axis=1)], axis=1)
-    held = np.concatenate([[0.0], np.cumsum(model.resident)])
+    held = np.append(0, np.cumsum(model.resident))
     room, low, high = model.capacity.astype(np.float64), 0.0, float(model.largest_load)
     best: list[int] = []
     for _ in range(halvings):

@@ -117,7 +117,7 @@ def paths_of(model: ContractedProblem) -> Paths:
     row = np.arange(2)[:, None] * model.num_nodes
     near = (ends + row).ravel()  # a row for each side of a node
     return Paths(
-        reach_ptr=np.concatenate([[0], sizes.cumsum()])[np.arange(model.num_nodes + 1) + row],
+        reach_ptr=np.append(0, sizes.cumsum())[np.arange(model.num_nodes + 1) + row],
         reach_op=np.concatenate(reached[0] + reached[1]),
         op_ptr=np.searchsorted(np.sort(home), np.arange(model.num_nodes + 1)).astype(np.int64),
         op=np.argsort(home, kind="stable").astype(np.int64),

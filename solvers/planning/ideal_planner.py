@@ -176,7 +176,7 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
         kept=problem.kept,
         fixed=problem.fixed,
         sent_out=problem.sent @ cut.T.astype(np.int64),
-        cut_ptr=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
+        cut_ptr=np.append(0, np.cumsum(cut.sum(axis=1))),
         cut_edge=np.nonzero(cut)[1].astype(np.int64),
         target=problem.target,
         sent=problem.sent,

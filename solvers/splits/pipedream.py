@@ -73,9 +73,9 @@ def stage_times(model: ContractedProblem, kind: int) -> Floats:
     cannot be one.
     """
     n = model.num_nodes
-    work = np.concatenate([[0], np.cumsum(model.total[:, kind])])
-    held = np.concatenate([[0], np.cumsum(model.resident)])
-    barred = np.concatenate([[0], np.cumsum(~model.allowed[:, kind])])
+    work = np.append(0, np.cumsum(model.total[:, kind]))
+    held = np.append(0, np.cumsum(model.resident))
+    barred = np.append(0, np.cumsum(~model.allowed[:, kind]))
     time = (work[None, :] - work[:, None]).astype(np.float64)
     fits = (held[None, :] - held[:, None] <= model.capacity[kind]) & (
         barred[None, :] == barred[:, None]

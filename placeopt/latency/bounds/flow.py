@@ -223,7 +223,7 @@ class FlowBound:
         producer = np.array([u for u, _, _ in nodes.tensors], np.int64)
         size = np.array([len(heads) for _, heads, _ in nodes.tensors], np.int64)
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
-        pointer = np.concatenate([[0], np.cumsum(size)])
+        pointer = np.append(0, np.cumsum(size))
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         self.arrays = FlowArrays(

@@ -101,7 +101,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
 def _pigeonhole(shortest: Ints, num_devices: int) -> int:
     """Of the h k + 1 largest items some device holds h + 1."""
     ordered = np.sort(shortest)[::-1]
-    total = np.concatenate(([0], np.cumsum(ordered)))
+    total = np.append(0, np.cumsum(ordered))
     h = np.arange(1, (len(ordered) - 1) // num_devices + 1)
     last = h * num_devices + 1
     return int((total[last] - total[last - h - 1]).max(initial=0))

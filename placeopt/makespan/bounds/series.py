@@ -101,7 +101,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
         name=f"part of {problem.name}",
         compute=np.where(own[:, None], problem.compute[ops], np.minimum(problem.compute[ops], 0)),
         producer=number[problem.producer[tensors]],
-        consumer_ptr=np.concatenate([[0], np.cumsum(counts)]),
+        consumer_ptr=np.append(0, np.cumsum(counts)),
         consumer=number[problem.consumer[inside]],
         transfer=problem.transfer[tensors],
         link_class=problem.link_class,

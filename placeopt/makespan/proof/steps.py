@@ -396,7 +396,7 @@ def pigeonhole(columns: Columns) -> Step | None:
     state = columns.state
     devices, time = state.problem.num_devices, columns.time.min(axis=1)
     order = np.argsort(-time, kind="stable")
-    total = np.concatenate([[0], np.cumsum(time[order])])
+    total = np.append(0, np.cumsum(time[order]))
     for few in range(1, (len(order) - 1) // devices + 1):
         last = few * devices + 1
         if total[last] - total[last - few - 1] > state.most:

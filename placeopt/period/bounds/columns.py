@@ -214,7 +214,7 @@ class ColumnBound:
         free = prices[(time == 0) & (fits > 0)].sum()
         at = np.flatnonzero((time > 0) & (fits > 0))
         at = at[np.argsort(-prices[at] / time[at], kind="stable")]
-        before = np.concatenate([[0.0], np.cumsum(time[at])])
+        before = np.append(0, np.cumsum(time[at]))
         share = np.clip((limit - before[:-1]) / time[at], 0.0, 1.0)
         return float(free + (prices[at] * share).sum())
 

@@ -67,7 +67,7 @@ def _refuted(model: ContractedProblem, limit: int) -> bool:
     for g, devices in enumerate(model.types):
         times = np.sort(model.total[only & usable[:, g], g])[::-1]
         count = len(devices)
-        running = np.concatenate([[0], np.cumsum(times)])
+        running = np.append(0, np.cumsum(times))
         q = np.arange(1, (len(times) - 1) // count + 1)
         last = (
             q * count

@@ -127,7 +127,7 @@ def in_units(compact: Compact, witness: Witness, most: int = MAX_TOTAL) -> Compa
 
 def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
     """Return the sum of the prices of the time points at which each node is live."""
-    total = np.concatenate([np.zeros(1, prices.dtype), np.cumsum(prices)])
+    total = np.append(0, np.cumsum(prices))
     return total[compact.last] - total[compact.first]
 
 
