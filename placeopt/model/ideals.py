@@ -217,6 +217,4 @@ def linear_lattice(num_nodes: int) -> Lattice:
         bits[v + 1] = bits[v]
         bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
     nodes = np.arange(num_nodes, dtype=np.int32)
-    return Lattice(
-        bits, np.append(0, np.arange(num_nodes + 1)), nodes, nodes.copy()
-    )
+    return Lattice(bits, np.append(0, np.arange(num_nodes + 1)), nodes, nodes.copy())

@@ -125,39 +125,22 @@ def _anneal(state: State) -> Iterator[str | None]:
     yield from anneal(state.tracker, state.rng)
 
 
-def _flows(state: State, problem: PlacementProblem) -> Iterator[tuple[int, bool]]:
-    """Yield the bound by flows after every piece of work, and whether the last ones gained nothing;
-    offer the placements found.
-    """
+def _flow(state: State) -> Iterator[None]:
+    """Prove by flows, and offer the placements found."""
+    facts: LatencyFacts = state.facts
+    facts.flows_gain = True
 
     def offer(device: Ints, slot: Ints) -> None:
         offer_slots(state.tracker, device, slot)
 
-    def upper() -> int | None:
-        return state.value if problem is state.problem else None
-
-    for bound, over, vain in flow_bounds(problem, upper, offer, state.stop):
-        if over or not state.by_evaluations:  # pieces of a round are cut by the clock
-            yield bound, vain
-
-
-def _flow(state: State) -> Iterator[None]:
-    """Prove by flows."""
-    facts: LatencyFacts = state.facts
-    facts.flows_gain = True
     try:
-        for bound, vain in _flows(state, state.problem):
-            state.raise_bound(bound, "flow")
-            facts.flows_gain = facts.flows_gain and not vain
-            yield
+        for bound, over, vain in flow_bounds(state.problem, lambda: state.value, offer, state.stop):
+            if over or not state.by_evaluations:  # pieces of a round are cut by the clock
+                state.raise_bound(bound, "flow")
+                facts.flows_gain = facts.flows_gain and not vain
+                yield
     finally:
         facts.flows_gain = False
-
-
-def _one_slot(state: State) -> Iterator[None]:
-    """Find placements with one slot per accelerator by flows: they are some with several."""
-    for _ in _flows(state, state.problem.replace(slots=1)):
-        yield
 
 
 def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
@@ -173,7 +156,6 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
 TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, lambda state: starts(state.tracker)),
     Steps("annealing", VALUE, _anneal),
-    Steps("one-slot", VALUE, _one_slot, when=lambda facts: facts.problem.slots > 1),
     Steps("flow", BOUND, _flow),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
 )

@@ -1,9 +1,9 @@
 """The tactics of the period: pipelines, annealing, what prices prove, and the CP-SAT model.
 
 Prices refute short periods, over the frontier of the graph, with all sets that a device may hold
-(`prices`) or those that contiguity allows (`convex`), or by sets one by one (`columns`). Where
-identical devices pay for transfers, with at most one that does not, bound and value also meet
-without CP-SAT, but for chains (`closing`).
+(`prices`) or those that contiguity allows (`convex`). Where identical devices pay for transfers,
+with at most one that does not, bound and value also meet without CP-SAT, but for chains
+(`closing`).
 
 The CP-SAT model takes any contiguity, 1F1B and GPipe, unrelated devices and link classes.
 Variables: x[v, d] puts node v on device d; in[t, d] (out[t, d]) says that d receives (sends) tensor
@@ -249,7 +249,7 @@ def _congestion(state: State) -> Iterator[str | None]:
     for bound in congestion_bounds(state.facts.free):
         state.raise_bound(bound, "congestion")
         yield None
-        while prices.cover is not None and prices.sees_all:
+        while prices.sees_all:
             yield WAITING
 
 
@@ -273,22 +273,6 @@ def _over_frontier(state: State, prices: PriceBound) -> Iterator[str | None]:
         while prices.cover is not None and not prices.goes_on and state.value == value:
             yield WAITING
         more = prices.goes_on or prices.cover is not None
-
-
-def _columns(state: State) -> Iterator[str | None]:
-    """Prove by prices and sets one by one, where the frontier is wide or memory tight, and not
-    before that is known.
-    """
-    facts: PeriodFacts = state.facts
-    prices = facts.prices
-    while prices.one_by_one:
-        if any(turns.goes_on and turns.sees_all for turns in (prices, facts.convex)):
-            yield WAITING
-            continue
-        value = state.value
-        bound = prices.raise_one_by_one(state.lower_bound, value, state.piece)
-        state.raise_bound(bound, "columns")
-        yield None
 
 
 def _closing(state: State) -> Iterator[str | None]:
@@ -341,7 +325,6 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
     Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
     Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),
-    Steps("columns", BOUND, _columns, when=lambda facts: facts.prices_apply),
     Steps("closing", BOTH, _closing, when=lambda facts: facts.prices_apply),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
 )

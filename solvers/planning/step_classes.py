@@ -76,7 +76,7 @@ def _span_sums(ticks: Ints | None) -> Ints:
     """Return the sums of ticks over all spans of layers, the negative ones where a span is
     empty.
     """
-    total = np.append(0, np.cumsum(ticks))
+    total = np.append(0, np.cumsum(np.asarray(ticks)))
     return total[None] - total[:, None]
 
 

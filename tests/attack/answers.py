@@ -16,7 +16,6 @@ import numpy as np
 
 from placeopt.latency.bounds import flow
 from placeopt.makespan.bounds import elementary, front, segments
-from placeopt.period.bounds import columns
 from placeopt.period.bounds.covering import Master
 from placeopt.schedules import bounds as pipeline_bounds
 from placeopt.sharding import exact_rest
@@ -24,8 +23,8 @@ from placeopt.sharding import exact_rest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LINEAR = (flow, elementary, columns, pipeline_bounds)
-EXACT = (front, segments, columns, exact_rest)
+LINEAR = (flow, elementary, pipeline_bounds)
+EXACT = (front, segments, exact_rest)
 """Modules that ask for linear programs, and those that ask CP-SAT."""
 
 
@@ -47,8 +46,6 @@ def poor_answers(rng, chance: float) -> Iterator[None]:
         for module in LINEAR:
             asked = _poorly(module.linear_program, rng, poor)
             stack.enter_context(mock.patch.object(module, "linear_program", asked))
-        asked = _poorly(columns.integer_program, rng, poor)
-        stack.enter_context(mock.patch.object(columns, "integer_program", asked))
         for module in EXACT:
             asked = _weakly(module.solve_interruptibly, rng, poor)
             stack.enter_context(mock.patch.object(module, "solve_interruptibly", asked))

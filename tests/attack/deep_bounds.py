@@ -46,7 +46,6 @@ from placeopt.period.bounds import (
     closing,
 )
 from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
-from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import CoverBound, cover_bound
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.bounds.set_prices import Frontier, OutOfTimeError, SetPricer, UndecidedError
@@ -98,15 +97,10 @@ SMALL = {
         (SetTables, "room.labels", (8,)),
         (SetTables, "room.most_labels", (8, 16)),
         (Closing, "listing.rows", (1,)),
-        (ColumnBound, "effort.most_nodes", (0,)),
         (SetPricer, "labelling.search_bits", ((1, 2), (2, 3))),
         (SetPricer, "labelling.proof_bits", ((1, 2), (2, 3, 16))),
         (SetTables, "room.bucket_bits", ((1, 1), (1, 2, 3, 20))),
         (Closing, "listing.most_sets", (1, 3)),
-        (ColumnBound, "effort.close", (0.5,)),
-        (ColumnBound, "effort.parts", (1, 3)),
-        (ColumnBound, "effort.direct_seconds", (0.0,)),
-        (ColumnBound, "effort.rounds", (2, 10)),
     ),
     "latency": (
         (FlowBound, "effort.states", (4, 40)),
@@ -203,7 +197,7 @@ def there_and_back(problem, coarse, rng):
 
 
 def _period(problem, best, rng):
-    """Refute periods by prices: sets one by one, the frontier's graph, and closing the gap."""
+    """Refute periods by prices: the frontier's graph, and closing the gap."""
     upper = rng.choice([None, best, best + rng.randint(1, 9), 2 * best + 1])
     known, deadline, found = rng.randint(0, best), time.perf_counter() + 1000.0, []
     try:
@@ -212,8 +206,6 @@ def _period(problem, best, rng):
         return [f"contraction says infeasible, brute force has {best}"]
     most = int(model.smallest_times.sum()) + 1 if upper is None else upper
     most = max(known, most)
-    if rng.random() < 0.3:
-        found.append(("columns", ColumnBound(model, deadline).raise_from(known, most)))
     if rng.random() < 0.5:
         turns = PriceBound(problem)
         found.append(("prices", turns.raise_from(known, upper, 1000.0)))

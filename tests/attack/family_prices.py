@@ -22,7 +22,6 @@ from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
 from placeopt.period.bounds import METHODS as PERIOD, period_bounds
 from placeopt.period.bounds.closing import Choice, Closing, PriceSearch, can_close, disjoint_sets
-from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.prices import PriceBound, column_bound
 from placeopt.period.bounds.set_prices import (
@@ -105,7 +104,7 @@ def attack(seed):
         return False, _impossible(problem)
     if rng.random() < 0.15:
         return True, _contracted(case, problem, best, rng)
-    ways = [_columns, _columns, _prices, _prices, _closing, _closing, _closing, _sets, _sets, _all]
+    ways = [_prices, _prices, _closing, _closing, _closing, _sets, _sets, _all]
     ways += [_closing, _best_prices, _best_prices, _sets]
     with few_buckets(rng), small_limits("period", rng, chance=rng.choice([0.0, 0.1, 0.2])):
         return True, rng.choice(ways)(problem, best, rng)
@@ -181,21 +180,6 @@ def _above(found, best, how):
     ]
 
 
-def _columns(problem, best, rng):
-    """Sets one by one, twice, so that the second turn has the sets of the first."""
-    known, upper = _known(problem, best, rng)
-    model = contract(problem, contiguity="none", limit=rng.choice([None, upper]))
-    bound = ColumnBound(model, time.perf_counter() + rng.choice([FOREVER, FOREVER, 0.0]))
-    found, bound._direct = [], rng.random() < 0.7
-    with poor_answers(rng, rng.choice([0.0, 0.2, 0.5])):
-        for _ in range(2):
-            known = bound.raise_from(known, upper)
-            found.append(("columns", known))
-            bound.deadline = time.perf_counter() + FOREVER
-            bound._direct = rng.random() < 0.5
-    return _above(found, best, f"value {upper}")
-
-
 def _prices(problem, best, rng):
     """All prices in one call, or turn by turn."""
     known, upper = _known(problem, best, rng)
@@ -207,10 +191,7 @@ def _prices(problem, best, rng):
         free = problem.contiguity == "none" or rng.random() < 0.3
         turns, found = PriceBound(problem, "none" if free else "convex"), []
         for seconds in (rng.choice([0.0, FOREVER]), FOREVER, FOREVER):
-            if rng.random() < 0.5:
-                known = turns.raise_from(known, value, seconds)
-            else:
-                known = turns.raise_one_by_one(known, value, seconds)
+            known = turns.raise_from(known, value, seconds)
             found.append(("turn", known))
             value = value if value is None else rng.randint(max(best, known), max(value, known))
         closing = turns.closing(lambda: upper, lambda device: None)

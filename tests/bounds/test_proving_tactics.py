@@ -16,8 +16,6 @@ from placeopt.io.serialize import from_dict, to_dict
 from placeopt.makespan.objective import Makespan
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.result import Budget
-from placeopt.period.bounds.prices import PriceBound
-from placeopt.period.bounds.set_prices import Frontier
 from placeopt.solvers.exact import latency_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_tactics import PROVERS
@@ -110,32 +108,6 @@ def test_each_tactic_of_the_period_alone_holds(name, contiguity):
             assert result.value is None
         else:
             assert result.lower_bound <= best <= (result.value or best)
-
-
-def test_sets_are_priced_one_by_one_only_where_a_frontier_leaves_some_out(monkeypatch):
-    """While turns over a frontier that sees every set go on, sets one by one would prove no
-    more; alone, or where states forget, they are priced.
-    """
-    seen, one_by_one = [], PriceBound.raise_one_by_one
-
-    def asked(prices, *args):
-        seen.append(prices.goes_on and prices.sees_all)
-        return one_by_one(prices, *args)
-
-    monkeypatch.setattr(PriceBound, "raise_one_by_one", asked)
-    problem = po.load(
-        "gen:layered?layers=8&width=6&seed=4", "4xV100", objective="period", contiguity="none"
-    )
-    po.solve(problem, "cp-sat", seconds=1.0, tactics="starts,prices,columns")
-    assert not any(seen)
-    po.solve(problem, "cp-sat", seconds=0.5, tactics="starts,columns")
-    assert seen
-    seen.clear()
-    monkeypatch.setattr(Frontier, "most_states", 4)
-    monkeypatch.setattr(Frontier, "first_width", 1)
-    po.solve(problem, "cp-sat", seconds=2.0, tactics="starts,prices,columns")
-    assert seen
-    assert not any(seen)
 
 
 @pytest.mark.parametrize("ends", ["in vain", "refused"])

@@ -30,8 +30,6 @@ from placeopt.makespan.bounds.front import FrontModel, Fronts
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.bounds.segments import _Model as SegmentModel
 from placeopt.makespan.proof.witness import has_no_solution
-from placeopt.period.bounds.columns import ColumnBound
-from placeopt.period.contracted import contract
 from placeopt.schedules.bounds import smallest_excess
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.problem import Block, PipelineProblem
@@ -255,16 +253,6 @@ def check_period():
             ), seed
 
 
-def check_columns():
-    """Sets of integer prices: the bound reaches no further than the best period."""
-    for seed, case, problem, best in cases("period", range(40)):
-        if best is None or case.pipeline == "gpipe":
-            continue
-        bound = ColumnBound(contract(problem, contiguity="none"), time.perf_counter() + 5)
-        bound._exact = True
-        assert bound.raise_from(0, best + 5) <= best, seed
-
-
 def check_latency():
     """The model of the latency."""
     for seed, case, problem, best in cases("latency", range(40)):
@@ -456,7 +444,6 @@ FAMILIES = {
     "lns.py": check_windows,
     "alternative_model.py": check_second_model,
     "period_tactics.py": check_period,
-    "columns.py": check_columns,
     "latency_tactics.py": check_latency,
     "front.py": check_fronts,
     "segments.py": check_segments,

@@ -22,7 +22,6 @@ from placeopt.period.bounds.closing import (
     can_close,
     disjoint_sets,
 )
-from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import Room, SetTables
@@ -314,16 +313,6 @@ def free_somewhere(compute, tensors, **fields):
         contiguity="none",
         **fields,
     )
-
-
-def test_columns_where_every_op_is_free_on_some_device():
-    """Memory forces an op onto a device where it takes time: the bound by columns holds, without
-    a division by the sum of the times, which is nothing.
-    """
-    memory = {"resident": np.array([3, 3]), "capacity": np.array([3, 4, 0])}
-    problem = free_somewhere([[20, 0, 0], [9, 0, 0]], [], **memory)
-    model = contract(problem, contiguity="none")
-    assert 0 <= ColumnBound(model, time.perf_counter() + 60).raise_from(6, 9) <= 9
 
 
 def test_closing_where_no_set_is_worth_anything():

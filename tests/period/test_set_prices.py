@@ -11,7 +11,6 @@ import pytest
 
 import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
-from placeopt.period.bounds.columns import _subproblem
 from placeopt.period.bounds.covering import cover_bound, paying_types
 from placeopt.period.bounds.set_prices import Frontier, Labelling, SetPricer
 from placeopt.period.bounds.set_tables import SetTables
@@ -228,16 +227,3 @@ def test_long_lists_are_cut(monkeypatch):
             if usable[members].all() and cover.pricer.load(members) <= best:
                 assert int(found.price[members].sum()) <= found.most, seed
         assert found.slack >= 0
-
-
-def test_no_room_is_no_rate():
-    """A type whose devices hold no byte has no row for memory in floating point."""
-    problem = problems.random_problem(1, n=5, contiguity="none").replace(
-        resident=np.array([1, 0, 2, 0, 1]), capacity=np.array([0, 0, 9])
-    )
-    model = contract(problem, contiguity="none")
-    for g in range(model.num_types):
-        part = _subproblem(model, g)
-        tight = 0 < model.capacity[g] < model.resident.sum()
-        assert (part.resident is not None) == tight
-        assert part.resident is None or np.isfinite(part.resident).all()

@@ -1,5 +1,5 @@
-"""The bound on the period by prices (`columns`): over the frontier of the graph, whose states
-forget where they are many, or set by set.
+"""The bound on the period by prices (`columns`), over the frontier of the graph, whose states
+forget where they are many.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING
 
 from placeopt.period.bounds.closing import Closing, can_close
-from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import CoverBound, thin_frontier
 from placeopt.period.bounds.set_prices import OutOfTimeError
 from placeopt.period.contracted import contract
@@ -24,19 +23,13 @@ if TYPE_CHECKING:
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
-    placement: over a frontier, of any sets and of convex ones, and then set by set where that may
-    prove more.
+    placement: of any sets, and of convex ones.
     """
     prices, end = PriceBound(problem), time.perf_counter() + seconds
     if problem.contiguity == "none":
-        lower = prices.raise_from(lower, upper, seconds)
-    else:
-        lower = prices.raise_from(lower, upper, seconds / 2)
-        left = end - time.perf_counter()
-        lower = PriceBound(problem, "convex").raise_from(lower, upper, left)
-    if prices.one_by_one and (left := end - time.perf_counter()) > 0:
-        lower = prices.raise_one_by_one(lower, upper, left)
-    return lower
+        return prices.raise_from(lower, upper, seconds)
+    lower = prices.raise_from(lower, upper, seconds / 2)
+    return PriceBound(problem, "convex").raise_from(lower, upper, end - time.perf_counter())
 
 
 class PriceBound:
@@ -49,17 +42,15 @@ class PriceBound:
 
     Attributes
     ----------
-    goes_on : whether a turn over the frontier was made, and another one would go on where it ended.
-    one_by_one : whether sets one by one may prove more, or finish what they began.
+    goes_on : whether a turn was made, and another one would go on where it ended.
     """
 
     def __init__(self, problem: PlacementProblem, contiguity: str = "none") -> None:
         self._problem, self._contiguity = problem, contiguity
         self._model: ContractedProblem | None = None  # for the first turn's value, above later ones
         self._frontier: Frontier | None = None
-        self._columns: ColumnBound | None = None
         self.cover: CoverBound | None = None
-        self.goes_on, self.one_by_one = False, True
+        self.goes_on = False
 
     def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
         """Return the best bound from `lower` on; at most `upper`, which never rises from turn to
@@ -76,28 +67,14 @@ class PriceBound:
         except OutOfTimeError:
             return lower
         self.cover.give_until(deadline)
-        most = self._most(lower, upper)
-        lower = self.cover.raise_from(lower, most)
+        lower = self.cover.raise_from(lower, self._most(lower, upper))
         self.goes_on = self.cover.unfinished
-        self.one_by_one = self.goes_on or (lower < most and not self.sees_all)
         return lower
 
     @property
     def sees_all(self) -> bool:
-        """Whether turns over the frontier see every set and leave nothing out, as far as is known:
-        sets one by one prove no more then.
-        """
-        return self.cover is None or (self.cover.exact and self.cover.fits_memory())
-
-    def raise_one_by_one(self, lower: int, upper: int | None, seconds: float) -> int:
-        """Do so with sets one by one: for wide frontiers, and for tight memory."""
-        deadline = time.perf_counter() + seconds
-        if self._columns is None:
-            self._columns = ColumnBound(self._contracted(upper), deadline)
-        self._columns.deadline = deadline
-        lower = self._columns.raise_from(lower, self._most(lower, upper))
-        self.one_by_one = self._columns.unfinished
-        return lower
+        """Whether turns see every set and leave nothing out, as far as is known."""
+        return self.cover is not None and self.cover.exact and self.cover.fits_memory()
 
     def closing(self, value: Callable[[], int], offer: Callable[[Ints], None]) -> Closing | None:
         """Return what goes on with the sets found until bound and value meet; None where that is
