@@ -12,7 +12,7 @@ with a robust loss (scipy, trust region), from several starting points because o
 first pass with the soft L1 loss, a second with the Cauchy loss at the scale of the median
 deviation, so that outliers (a page fault, another process) hardly pull.
 
-A constant that no measurement depends on is not known: the report says so, and gives the value that
+A constant that no measurement depends on is not known: the fit says so, and gives the value that
 just does not matter (peak and bandwidth as large, overhead as small as the data tell).
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Flags, Floats, frozen, to_ticks
+from placeopt.model.arrays import UNLIMITED, Floats, to_ticks
 from placeopt.model.cluster import Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN
@@ -37,42 +37,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class FitReport:
-    """How well the fitted constants explain the measurements.
+class DeviceFit:
+    """A device with fitted constants.
 
     Attributes
     ----------
-    residual : predicted over measured time, minus 1, by measurement.
-    outlier : measurements further off than 4 robust standard deviations and 1 %.
-    median_error, p90_error : quantiles of |residual| over all measurements.
-    standard_error : relative standard error by constant, NaN where it is not known.
+    median_error : that of |predicted over measured time - 1| over all measurements.
     known : whether the measurements determine the constant.
-    message : one line about what is not known; usually empty.
     """
 
-    residual: Floats  # (num_measurements,)
-    outlier: Flags  # (num_measurements,)
-    median_error: float
-    p90_error: float
-    standard_error: dict[str, float]
-    known: dict[str, bool]
-    message: str
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceFit:
-    """A device with fitted constants, and the report of the fit."""
-
     device: Device
-    report: FitReport
+    median_error: float
+    known: dict[str, bool]
 
 
 @dataclass(frozen=True, eq=False)
 class LinkFit:
-    """A link with fitted constants, and the report of the fit."""
+    """A link with fitted constants; see `DeviceFit`."""
 
     link: Link
-    report: FitReport
+    median_error: float
+    known: dict[str, bool]
 
 
 def fit_device(
@@ -121,20 +106,20 @@ def fit_device(
         for z in (0.1, 0.9)
     ]
     names = ("peak_flops", "memory_bandwidth", "launch_overhead")
-    (peak, bandwidth, overhead), report = _fit(parts, starts, t, names)
+    (peak, bandwidth, overhead), known, error = _fit(parts, starts, t, names)
     # A limit that never binds: the smallest value that leaves every time as it is. What the search
     # came to is of no meaning, and may be as large as floats go.
     slack = np.maximum(t - overhead, 1e-3 * t)
-    if not report.known["peak_flops"]:
+    if not known["peak_flops"]:
         peak = _rate(f, slack)
-    if not report.known["memory_bandwidth"]:
+    if not known["memory_bandwidth"]:
         bandwidth = _rate(b, slack)
-    if not report.known["launch_overhead"]:
+    if not known["launch_overhead"]:
         overhead = 0.0
     device = Device(
         name or kind, kind, family, float(peak), float(bandwidth), memory, float(overhead)
     )
-    return DeviceFit(device, report)
+    return DeviceFit(device, error, known)
 
 
 def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> LinkFit:
@@ -158,12 +143,12 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
 
     small, top = float(t.min()), _rate(b, t)
     starts = [np.log([small * x, top * y]) for x in (0.01, 0.5, 0.95) for y in (0.5, 1.0, 3.0)]
-    (latency, bandwidth), report = _fit(parts, starts, t, ("latency", "bandwidth"))
-    if not report.known["latency"]:
+    (latency, bandwidth), known, error = _fit(parts, starts, t, ("latency", "bandwidth"))
+    if not known["latency"]:
         latency = 0.0
-    if not report.known["bandwidth"]:
+    if not known["bandwidth"]:
         bandwidth = max(bandwidth, top)
-    return LinkFit(Link(name, float(latency), float(bandwidth)), report)
+    return LinkFit(Link(name, float(latency), float(bandwidth)), error, known)
 
 
 def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str = "*") -> OpGraph:
@@ -197,8 +182,9 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
 
 def _fit(
     parts: Callable[[Floats], Floats], starts: list[Floats], t: Floats, names: tuple[str, ...]
-) -> tuple[Floats, FitReport]:
-    """Minimise the robust squared logarithm of predicted over measured time.
+) -> tuple[Floats, dict[str, bool], float]:
+    """Minimise the robust squared logarithm of predicted over measured time; return the constants,
+    which of them are known, and the median error.
 
     Parameters
     ----------
@@ -225,38 +211,7 @@ def _fit(
     least_share = 0.05
     shown = (share[:, ~outlier] > least_share).sum(axis=1) >= 2
     known = dict(zip(names, shown.tolist(), strict=True))
-    errors = _standard_errors(residual, x, ~outlier, shown)
-    relative = np.abs(np.expm1(off))
-    missing = [name for name in names if not known[name]]
-    message = f"the measurements do not determine {', '.join(missing)}" if missing else ""
-    report = FitReport(
-        residual=frozen(np.expm1(off)),
-        outlier=frozen(outlier),
-        median_error=float(np.median(relative)),
-        p90_error=float(np.quantile(relative, 0.9)),
-        standard_error=dict(zip(names, errors, strict=True)),
-        known=known,
-        message=message,
-    )
-    return np.exp(x), report
-
-
-def _standard_errors(
-    residual: Callable[[Floats], Floats], x: Floats, used: Flags, known: Flags
-) -> list[float]:
-    """Relative standard errors from the curvature at the optimum, without the outliers; NaN of what
-    is not known.
-    """
-    errors = np.full(len(x), np.nan)
-    freedom = int(used.sum()) - int(known.sum())
-    if known.any() and freedom > 0:
-        step = 1e-5
-        base = residual(x)[used]
-        moves = step * np.eye(len(x))[known]
-        matrix = np.stack([(residual(x + move)[used] - base) / step for move in moves], axis=1)
-        covariance = np.linalg.pinv(matrix.T @ matrix) * float(base @ base) / freedom
-        errors[known] = np.sqrt(np.maximum(0.0, np.diag(covariance)))
-    return errors.tolist()
+    return np.exp(x), known, float(np.median(np.abs(np.expm1(off))))
 
 
 def _rate(amount: Floats, t: Floats) -> float:

@@ -87,7 +87,7 @@ class Calibration(Shown):
         fit = self.device
         if fit is not None:
             launch = fit.device.launch_overhead - self.overhead + overhead
-            fit = DeviceFit(replace(fit.device, launch_overhead=max(0.0, launch)), fit.report)
+            fit = replace(fit, device=replace(fit.device, launch_overhead=max(0.0, launch)))
         return replace(self, overhead=overhead, device=fit)
 
     def scaled(
@@ -104,7 +104,7 @@ class Calibration(Shown):
             latency=self.link.link.latency * latency,
             bandwidth=self.link.link.bandwidth * bandwidth,
         )
-        return replace(found, link=LinkFit(link, self.link.report))
+        return replace(found, link=replace(self.link, link=link))
 
     def cluster(self, mode: str = "measured") -> Cluster:
         """Return the devices with nominal constants ("none") or with fitted ones."""
@@ -149,13 +149,13 @@ class Calibration(Shown):
             found |= {
                 "peak_flops": self.device.device.peak_flops,
                 "memory_bandwidth": self.device.device.memory_bandwidth,
-                "op_error": self.device.report.median_error,
+                "op_error": self.device.median_error,
             }
         if self.link is not None:
             found |= {
                 "latency": self.link.link.latency,
                 "bandwidth": self.link.link.bandwidth,
-                "transfer_error": self.link.report.median_error,
+                "transfer_error": self.link.median_error,
             }
         return found
 
@@ -314,7 +314,7 @@ class _Samples:
             device = fit_device(flops, moved, seconds, kind="worker", family="cpu", name="worker")
             # What the fit calls overhead is within the op; the engine's comes on top.
             whole = replace(device.device, launch_overhead=device.device.launch_overhead + overhead)
-            device = DeviceFit(whole, device.report)
+            device = replace(device, device=whole)
         link = fit_link(self.sizes, self.moves) if len(self.sizes) >= 3 else None
         return Calibration(nominal, overhead, device, link, op_seconds)
 

@@ -30,8 +30,8 @@ def test_constants_come_back_from_a_models_ops(name, noise, tolerance):
     assert fit.device.peak_flops == pytest.approx(TRUE.peak_flops, rel=tolerance)
     assert fit.device.memory_bandwidth == pytest.approx(TRUE.memory_bandwidth, rel=tolerance)
     assert fit.device.launch_overhead == pytest.approx(TRUE.launch_overhead, rel=tolerance)
-    assert all(fit.report.known.values())
-    assert fit.report.median_error < max(0.002, noise)
+    assert all(fit.known.values())
+    assert fit.median_error < max(0.002, noise)
     assert fit.device.kind == "mine"
 
 
@@ -45,33 +45,16 @@ def test_outliers_hardly_pull():
     assert fit.device.peak_flops == pytest.approx(TRUE.peak_flops, rel=0.05)
     assert fit.device.memory_bandwidth == pytest.approx(TRUE.memory_bandwidth, rel=0.05)
     assert fit.device.launch_overhead == pytest.approx(TRUE.launch_overhead, rel=0.1)
-    assert fit.report.outlier[slow].all()
-    assert fit.report.outlier.sum() <= len(slow) + 3
 
 
-def test_standard_errors_cover_the_truth():
-    """Over 12 noisy repetitions the true constants are within 3 standard errors, which are near the
-    noise.
-    """
-    graph = generate("resnet50?batch=16")
-    inside = total = 0
-    for seed in range(12):
-        fit = fit_device(graph.flops, graph.bytes_moved, _measure(graph, 0.05, [3, seed]))
-        for key, error in fit.report.standard_error.items():
-            off = abs(np.log(getattr(fit.device, key) / getattr(TRUE, key)))
-            inside += off < 3 * error
-            total += 1
-            assert error < 0.05
-    assert inside >= 0.9 * total
-
-
-def test_residuals_are_relative_errors():
-    """The report's residuals are predicted over measured time minus one."""
+def test_the_error_is_relative():
+    """It is the median of predicted over measured time minus one."""
     graph = generate("squeezenet?batch=8")
     seconds = _measure(graph, 0.1, 4)
     fit = fit_device(graph.flops, graph.bytes_moved, seconds)
     predicted = op_ticks(graph, fit.device) * graph.tick_seconds
-    assert fit.report.residual == pytest.approx(predicted / seconds - 1, abs=1e-3)
+    errors = np.abs(predicted / seconds - 1)
+    assert fit.median_error == pytest.approx(np.median(errors), abs=1e-3)
 
 
 def test_what_is_not_measured_is_said_to_be_unknown():
@@ -80,8 +63,7 @@ def test_what_is_not_measured_is_said_to_be_unknown():
     flops = size * np.random.default_rng(0).uniform(0.001, 5, 30)
     seconds = 5e-6 + size / 7e11
     fit = fit_device(flops, size, seconds)
-    assert not fit.report.known["peak_flops"]
-    assert "peak_flops" in fit.report.message
+    assert not fit.known["peak_flops"]
     assert fit.device.memory_bandwidth == pytest.approx(7e11, rel=0.01)
     predicted = fit.device.launch_overhead + np.maximum(
         flops / fit.device.peak_flops, size / fit.device.memory_bandwidth
@@ -98,7 +80,7 @@ def test_links_come_back(noise):
     assert fit.link.latency == pytest.approx(12e-6, rel=0.005 + noise)
     assert fit.link.bandwidth == pytest.approx(2.2e10, rel=0.005 + noise)
     assert fit.link.name == "cable"
-    assert fit.report.message == ""
+    assert all(fit.known.values())
 
 
 def test_bad_measurements_are_refused():
