@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import by_number, sums_by
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -34,7 +34,7 @@ def quotient(model: ModelT, label: Ints, root: Ints) -> ModelT:
 
 def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> PlacementProblem:
     count = int(label.max()) + 1
-    compute = _sum(problem.compute, label, count)
+    compute = sums_by(label, problem.compute, count)
     _mark(compute, label, problem.compute, INCOMPATIBLE)
     kept, tensors = _tensors(problem, label)
     return problem.replace(
@@ -42,21 +42,21 @@ def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> Place
         **tensors,
         transfer=problem.transfer[kept],
         tensor_bytes=problem.tensor_bytes[kept],
-        resident=_sum(problem.resident, label, count),
+        resident=sums_by(label, problem.resident, count),
         **_common(problem, label, root, problem.min_compute, count),
     )
 
 
 def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     count = int(label.max()) + 1
-    measured = _sum(np.maximum(graph.measured, 0), label, count)
+    measured = sums_by(label, np.maximum(graph.measured, 0), count)
     # one unknown part makes the sum unknown, an unsupported one forbids it
     for value in (UNKNOWN, UNSUPPORTED):
         _mark(measured, label, graph.measured, value)
     kept, tensors = _tensors(graph, label)
     layers = by_number(count, zip(label.tolist(), graph.layer, strict=True))
     summed = ("flops", "bytes_moved", "resident", "parameters")
-    sums: dict[str, Any] = {key: _sum(getattr(graph, key), label, count) for key in summed}
+    sums: dict[str, Any] = {key: sums_by(label, getattr(graph, key), count) for key in summed}
     return OpGraph(
         name=graph.name,
         **tensors,
@@ -71,12 +71,6 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
         shapes=tuple(graph.shapes[t] for t in kept.tolist()) if graph.shapes else (),
         tick_seconds=graph.tick_seconds,
     )
-
-
-def _sum(values: Ints, label: Ints, count: int) -> Ints:
-    total = np.zeros((count, *values.shape[1:]), np.int64)
-    np.add.at(total, label, values)
-    return total
 
 
 def _mark(total: Ints, label: Ints, values: Ints, mark: int) -> None:

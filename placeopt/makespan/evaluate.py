@@ -12,7 +12,7 @@ from placeopt.io.placement_file import placement_of
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.judge import placement_violations
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import Ints, device_rows, distinct, frozen, int_array
+from placeopt.model.arrays import Ints, device_rows, distinct, frozen, int_array, sums_by
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
@@ -66,9 +66,7 @@ class Evaluation(Shown):
     @cached_property
     def busy(self) -> Ints:
         """Ticks that each device computes, shape (num_devices,)."""
-        total = np.zeros(self.problem.num_devices, np.int64)
-        np.add.at(total, self.placement.device, self.finish - self.start)
-        return total
+        return sums_by(self.placement.device, self.finish - self.start, self.problem.num_devices)
 
     @cached_property
     def transfers(self) -> Ints:

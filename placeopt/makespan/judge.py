@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import sums_by
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def placement_violations(
     if colocation:
         found += _split_groups(problem, device)
     if memory:
-        used = _sums(device, problem.resident, k)
+        used = sums_by(device, problem.resident, k)
         found += [
             f"device '{devices[d]}' holds {used[d]} resident bytes, over its capacity of "
             f"{problem.capacity[d]}"
@@ -101,12 +102,6 @@ def _rows(broken: Flags) -> list[int]:
 def _other_length(start: Ints, finish: Ints, expected: Ints) -> Flags:
     """Whether intervals last otherwise than expected: a difference of 64 bits may wrap around."""
     return (finish < start) | (finish - start != expected)
-
-
-def _sums(group: Ints, values: Ints, count: int) -> Ints:
-    total = np.zeros(count, np.int64)
-    np.add.at(total, group, values)
-    return total
 
 
 def _split_groups(problem: PlacementProblem, device: Ints) -> list[str]:
@@ -301,7 +296,7 @@ def _peak_violations(
     size = np.concatenate([problem.tensor_bytes, problem.tensor_bytes[sent_tensor]])
     lives = end > begin
     where, begin, end, size = where[lives], begin[lives], end[lives], size[lives]
-    fixed = _sums(device, problem.resident, k)
+    fixed = sums_by(device, problem.resident, k)
     # what ends at a moment is gone before anything begins
     time, change = np.concatenate([begin, end]), np.concatenate([size, -size])
     where = np.concatenate([where, where])

@@ -310,6 +310,13 @@ def by_number(count: int, pairs: Iterable[tuple[int, V]]) -> list[list[V]]:
     return found
 
 
+def sums_by(group: Ints, values: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return the sum of the values, or of their rows, of each of `count` groups."""
+    total = np.zeros((count, *values.shape[1:]), values.dtype)
+    np.add.at(total, group, values)
+    return total
+
+
 def neighbours(count: int, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return, by number, whom pairs join it with: (pointer of count + 1, each once, rising)."""
     pairs = np.stack([np.append(one, other), np.append(other, one)], axis=1)

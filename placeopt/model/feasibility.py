@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Flags, unique_rows
+from placeopt.model.arrays import UNLIMITED, Flags, sums_by, unique_rows
 from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def _by_device_set(
     mask = np.zeros((len(problem.units.bytes), problem.num_devices), np.bool_)
     mask[problem.units.unit] = allowed
     rows, kind = unique_rows(mask)
-    sets, held = mask[rows], np.zeros(len(rows), np.int64)
-    np.add.at(held, kind, problem.units.bytes)
+    sets, held = mask[rows], sums_by(kind, problem.units.bytes, len(rows))
     for devices in sets[:: 1 + len(sets) * sets.size // most_cells]:
         room = sum(problem.capacity[devices].tolist())
         if room >= UNLIMITED:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen, place_in
+from placeopt.model.arrays import Flags, Ints, frozen, place_in, sums_by
 
 
 class Edges(NamedTuple):
@@ -109,8 +109,7 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> U
     """
     count = int(unit.max()) + 1
     pointer, member = grouped(count, unit)
-    size = np.zeros(count, np.int64)
-    np.add.at(size, unit, op_bytes)
+    size = sums_by(unit, op_bytes, count)
     everywhere = allowed[member]
     if count < len(unit):
         everywhere = np.logical_and.reduceat(everywhere, pointer[:-1], axis=0)

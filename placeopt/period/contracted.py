@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_key, by_number, touching_tensors
+from placeopt.model.arrays import Flags, Ints, by_key, by_number, sums_by, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.evaluate import order_edges
@@ -286,8 +286,6 @@ def _build(
         )
     compute = np.zeros((2, size, num_types), np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
-    resident = np.zeros(size, np.int64)
-    np.add.at(resident, label, problem.resident)
     pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return ContractedProblem(
@@ -296,7 +294,7 @@ def _build(
         types=types,
         compute=compute,
         allowed=allowed,
-        resident=resident,
+        resident=sums_by(label, problem.resident, size),
         capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
         order_from=pairs[:, 0],
         order_to=pairs[:, 1],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, frozen, place_in
+from placeopt.model.arrays import Floats, Ints, frozen, place_in, sums_by
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
@@ -249,9 +249,7 @@ class Timeline:
     @property
     def busy(self) -> Ints:
         """Ticks that each device computes, shape (num_devices,)."""
-        total = np.zeros(self.problem.num_devices, np.int64)
-        np.add.at(total, self.placement.device, self.finish - self.start)
-        return total
+        return sums_by(self.placement.device, self.finish - self.start, self.problem.num_devices)
 
 
 def timeline(problem: PlacementProblem, measurement: Measurement) -> Timeline:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import sums_by
 from placeopt.model.objective import JudgedObjective
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.problem import Split
@@ -44,9 +45,8 @@ def split_loads(problem: SplitProblem, split: Split) -> Loads:
         stage[list(part.ops)] = at
     first = np.array([part.devices[0] for part in split.stages], np.int64)
     replicas = np.array([len(part.devices) for part in split.stages], np.int64)
-    work, sync = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    np.add.at(work, stage, base.compute[np.arange(base.num_ops), first[stage]])
-    np.add.at(sync, stage, problem.sync)
+    work = sums_by(stage, base.compute[np.arange(base.num_ops), first[stage]], count)
+    sync = sums_by(stage, problem.sync, count)
     moved = (crossings(problem, stage, count) * base.io_ticks[:, first]).sum(axis=0)
     exchanged = -(-2 * (replicas - 1) * sync // replicas)
     if problem.overlap:

@@ -40,7 +40,7 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
-from placeopt.model.arrays import neighbours
+from placeopt.model.arrays import neighbours, sums_by
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -414,9 +414,8 @@ def _longest(problem: PlacementProblem) -> int:
 
 def _slot_durations(p: PlacementProblem, device: Ints, slot: Ints) -> Ints:
     """Ticks of the first slot of every device."""
-    lasts = np.zeros(p.num_devices, np.int64)
     first = np.flatnonzero(slot == 0)
-    np.add.at(lasts, device[first], p.compute[first, device[first]])
+    lasts = sums_by(device[first], p.compute[first, device[first]], p.num_devices)
     unit = list(zip(device.tolist(), slot.tolist(), strict=True))
     for t, u in enumerate(p.producer.tolist()):
         readers = {unit[c] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]}

@@ -26,7 +26,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import UNLIMITED, Ints, by_key
+from placeopt.model.arrays import UNLIMITED, Ints, by_key, sums_by
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
@@ -381,8 +381,7 @@ class MakespanModel:
 
     def _pivot_order(self) -> Ints:
         """Items in the order in which they open new devices: longest first."""
-        weight = np.zeros(len(self.on), np.int64)
-        np.add.at(weight, self.item, np.maximum(self.compute, 0).max(axis=1))
+        weight = sums_by(self.item, np.maximum(self.compute, 0).max(axis=1), len(self.on))
         return np.argsort(-weight, kind="stable")
 
     def _symmetry(self) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, Flags, Ints
+from placeopt.model.arrays import NO_VALUE, Flags, Ints, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
@@ -143,13 +143,6 @@ def most_in_pairs(problem: SplitProblem, model: ContractedProblem) -> int:
     return max(2, min(math.isqrt(2 * _STEPS // ends), int((6 * _STEPS / ways) ** (1 / 3))))
 
 
-def _sync_of_nodes(problem: SplitProblem, model: ContractedProblem) -> Ints:
-    """Return the ticks to send the weights of each node once."""
-    sync = np.zeros(model.num_nodes, np.int64)
-    np.add.at(sync, model.node, problem.sync)
-    return sync
-
-
 def _best_pipeline(
     problem: SplitProblem,
     model: ContractedProblem,
@@ -160,7 +153,9 @@ def _best_pipeline(
     """Find the best chain of ideals below `upper` ticks, without groups of devices; of the prefixes
     of the model's order without a lattice.
     """
-    per_type = np.repeat(_sync_of_nodes(problem, model)[:, None], model.num_types, axis=1)
+    per_type = np.repeat(
+        sums_by(model.node, problem.sync, model.num_nodes)[:, None], model.num_types, axis=1
+    )
     replicas = min(problem.max_replicas, problem.num_devices)
     given = _two_passes(model) if problem.overlap else model
     most = states_along(model, replicas) if lattice is None else MAX_STATES
@@ -251,7 +246,7 @@ def _best_in_groups(
         model.allowed[:, g].copy(),
         model.resident,
         int(model.capacity[g]),
-        _sync_of_nodes(problem, model),
+        sums_by(model.node, problem.sync, model.num_nodes),
         model.node[base.producer],
         base.consumer_ptr,
         model.node[base.consumer],

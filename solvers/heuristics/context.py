@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import place_in, sums_by
 from placeopt.model.placement import Placement
 from placeopt.model.projection import group_units
 from placeopt.solvers.heuristics import ranks
@@ -214,9 +214,8 @@ class Context:
         num_devices).
         """
         compute = self.problem.compute
-        work = np.zeros((len(self.units.bytes), compute.shape[1]))
-        np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))
-        return work
+        ticks = np.where(compute >= 0, compute, np.inf)
+        return sums_by(self.units.unit, ticks, len(self.units.bytes))
 
 
 def packing_seconds(tracker: Tracker[Any]) -> float:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placeopt.model.arrays import sums_by
 from placeopt.solvers.policy.structure_features import structure_features, type_features
 
 if TYPE_CHECKING:
@@ -59,10 +60,8 @@ def describe(
     m, k = int(label.max()) + 1, problem.num_devices
     op_features = np.column_stack([structure_features(problem), type_features(problem)])
     count = np.bincount(label, minlength=m)[:, None]
-    mean = np.zeros((m, op_features.shape[1]))
-    np.add.at(mean, label, op_features)
-    time = np.zeros((m, k))
-    np.add.at(time, label, np.maximum(0, problem.compute).astype(np.float64))
+    mean = sums_by(label, op_features, m)
+    time = sums_by(label, np.maximum(0.0, problem.compute), m)
     size = np.bincount(label, problem.resident.astype(np.float64), minlength=m)
     allowed, prior = np.ones((m, k), np.bool_), np.zeros((m, k))
     np.logical_and.at(allowed, label, problem.compute >= 0)

@@ -62,7 +62,7 @@ from placeopt.latency.bounds.slot_program import (
     fill_rows,
     ideal_sums,
 )
-from placeopt.model.arrays import NO_VALUE, Floats, Ints, by_key, fastest, touching_tensors
+from placeopt.model.arrays import NO_VALUE, Floats, Ints, by_key, fastest, sums_by, touching_tensors
 from placeopt.model.linear_program import linear_program
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
@@ -493,8 +493,8 @@ class FlowBound:
     def _cut(self, units: Ints) -> Floats:
         """Row of the master problem: value <= cost of this placement under any flow."""
         a, n, unit = self.arrays, len(units), units.tolist()
-        lasts = np.zeros(max(1, int(units.max()) + 1), np.int64)
-        np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
+        there = units >= 0
+        lasts = sums_by(units[there], a.slot_time[there], max(1, int(units.max()) + 1))
         for b in self.nodes.between:
             held = {unit[v] for v in b.before} & {unit[v] for v in b.behind}
             lasts[list(held - {-1})] += b.time

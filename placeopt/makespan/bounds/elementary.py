@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import fastest_ticks
-from placeopt.model.arrays import UNLIMITED, Floats, Ints
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
 
@@ -134,8 +134,8 @@ def _weighted(
     cost = np.where(compute < 0, 2**200 if large else 2**62, cost)
     total = sum(map(int, cost.min(axis=1).tolist()))
     if memory is not None:
-        capacity = np.zeros(len(weights), object)
-        np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(object))
+        ends = relaxation.problem.capacity.astype(object)
+        capacity = sums_by(relaxation.class_of, ends, len(weights))
         total -= int(capacity @ memory[1])
     width = int(relaxation.class_size.astype(object) @ weights)
     return max(0, -(-total // width)) if width > 0 else 0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen, unique_columns, unique_rows
+from placeopt.model.arrays import Flags, Ints, frozen, sums_by, unique_columns, unique_rows
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import INCOMPATIBLE
 
@@ -118,8 +118,7 @@ class Relaxation:
     def items(self) -> tuple[Ints, Ints]:
         """Colocation groups merged: (compute[item, class] or -1, resident bytes)."""
         units = self.problem.units
-        compute = np.zeros((len(units.bytes), self.compute.shape[1]), np.int64)
-        np.add.at(compute, units.unit, np.maximum(self.compute, 0))
+        compute = sums_by(units.unit, np.maximum(self.compute, 0), len(units.bytes))
         possible = np.ones(compute.shape, np.bool_)
         np.logical_and.at(possible, units.unit, self.compute >= 0)
         return np.where(possible, compute, INCOMPATIBLE), units.bytes

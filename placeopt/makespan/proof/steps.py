@@ -23,6 +23,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE
+from placeopt.model.arrays import sums_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,8 +272,7 @@ class Columns:
         self.on = on
         leaders = [members[0] for members in state.group]
         self.first, self.item = np.unique(leaders, return_inverse=True)
-        self.resident = np.zeros(len(self.first), np.int64)
-        np.add.at(self.resident, self.item, state.problem.resident)
+        self.resident = sums_by(self.item, state.problem.resident, len(self.first))
         self.possible = np.ones((len(self.first), on.shape[1]), np.bool_)
         np.logical_and.at(self.possible, self.item, on)
 
@@ -289,8 +289,7 @@ class Columns:
             np.minimum(self.head + self.time - begin, end - most + self.tail + self.time),
         )
         inside = np.where(self.on, np.maximum(inside, 0), 0)
-        work = np.zeros(self.possible.shape, np.int64)
-        np.add.at(work, self.item, inside)
+        work = sums_by(self.item, inside, len(self.first))
         cost = work.astype(object) * weights.astype(object) + self.resident.astype(object)[
             :, None
         ] * prices.astype(object)
@@ -314,13 +313,8 @@ class Columns:
         inside = np.minimum(
             np.minimum(self.time, left)[None], np.minimum(length, ends[:, None, None] + right[None])
         )
-        work = np.zeros((len(self.possible), len(ends), self.possible.shape[1]))
-        np.add.at(
-            work,
-            self.item,
-            np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1),
-        )
-        work = work.swapaxes(0, 1)
+        inside = np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1)
+        work = sums_by(self.item, inside, len(self.first)).swapaxes(0, 1)
         cost = work * weights + self.resident[:, None].astype(np.float64) * prices
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 
