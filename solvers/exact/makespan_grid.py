@@ -65,8 +65,6 @@ def lift(
     analysis: Analysis,
     scale: int,
     share: float = 1.0,
-    *,
-    contended: bool = True,
 ) -> bool:
     """Ask for a schedule as long as the bound, by restarts; where a grid has none, for one of the
     next bound until it has.
@@ -83,7 +81,7 @@ def lift(
     end = tracker.elapsed + share * tracker.seconds_left
     while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
-        built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)
+        built = MakespanModel(analysis, horizon, horizon, scale)
         tight = TightHorizon(built, tracker.seed)
         tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
         tracker.count(max(1, tight.conflicts))
@@ -100,26 +98,24 @@ def solve_on_grid(
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
-    horizon: int | None = None,
     *,
     from_below: bool = False,
 ) -> GridRun:
-    """Solve with one unit of model time per `scale` ticks, in the time left.
+    """Look for schedules that are not longer than the incumbent, with one unit of model time per
+    `scale` ticks, in the time left.
 
     Parameters
     ----------
-    horizon : ticks; excludes longer schedules, by default those that are longer than the incumbent.
     from_below : branch on the makespan first, on its lower half: every refutation raises the bound.
         By itself CP-SAT does so on one of six workers or more; with two its one complete search
         looks for short schedules, and its bound hardly moves where devices differ.
     """
     exact = scale == analysis.problem.common_unit
-    upper = horizon
-    if upper is None:
-        upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
+    upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
     model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
-    if horizon is None:
-        _hint_incumbent(model, tracker)
+    if tracker.solution is not None:
+        _, queue = best_queue(model.problem, tracker.solution)
+        add_hint(model, evaluate(model.problem, tracker.solution, queue).schedule)
     solver = configured(settings, tracker)
     if from_below:
         _branch_from_below(solver)
@@ -169,12 +165,6 @@ def _branch_from_below(solver: cp_model.CpSolver) -> None:
         solver.parameters.extra_subsolvers.append("objective_lb_search")
     else:
         solver.parameters.use_objective_lb_search = True
-
-
-def _hint_incumbent(model: MakespanModel, tracker: Tracker[Placement]) -> None:
-    if tracker.solution is not None:
-        _, queue = best_queue(model.problem, tracker.solution)
-        add_hint(model, evaluate(model.problem, tracker.solution, queue).schedule)
 
 
 def record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:

@@ -43,8 +43,6 @@ class MakespanModel:
     analysis : heads, tails and the relaxation of the problem.
     lower, upper : bounds on the makespan in ticks; solutions longer than `upper` are excluded.
     scale : ticks of one unit of the model's time.
-    contended : whether transfers wait for their channels; without, the model is smaller and still
-    bounds the problem.
     propagation_seconds : time for deductions from the horizon before the model is built.
     """
 
@@ -55,7 +53,6 @@ class MakespanModel:
         upper: int,
         scale: int = 1,
         *,
-        contended: bool = True,
         propagation_seconds: float = 1.0,
     ) -> None:
         self.problem, self.analysis, self.scale = analysis.problem, analysis, scale
@@ -81,8 +78,7 @@ class MakespanModel:
         self._precedences()
         self.transfer_start: dict[tuple[int, int], Any] = {}
         self.sent: dict[tuple[int, int, int], Literal] = {}
-        if contended:
-            self._transfers_share_channels()
+        self._transfers_share_channels()
         self._memory()
         self._symmetry()
         self._load_and_energy_cuts()

@@ -5,11 +5,11 @@ Every time limit is useful: heuristics give an incumbent in milliseconds, combin
 already prove it, and CP-SAT then improves both from a complete hint, within start-time domains that
 the communication-aware heads and tails cut down.
 
-Most tactics ask CP-SAT a small question: for a schedule as long as the bound (`tight`, `probe`, and
-on a coarse grid `shapes`), for the parts in series, for the problem on its natural grid, for what
-fits into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem. Parts in
-series come wholly one after the other (`placeopt.makespan.bounds.series`); coarse problems have few
-distinct times, and none of the ops that have no length there.
+Most tactics ask CP-SAT a small question: for a schedule as long as the bound (`tight`), for the
+parts in series, for the problem on its natural grid, for what fits into the ends of a schedule
+(`fronts`). `cp-sat` is the model of the whole problem. Parts in series come wholly one after the
+other (`placeopt.makespan.bounds.series`); coarse problems have few distinct times, and none of the
+ops that have no length there.
 """
 
 from __future__ import annotations
@@ -59,12 +59,9 @@ if TYPE_CHECKING:
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-SHAPE_UNITS = 2**12
-"""Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
-are then short, and rounding loses at most a 4096th per op."""
-
-RUNGS = (SHAPE_UNITS, 2**16, COARSE_HORIZON)
-"""Units in the horizon of the grids of `ladder`, at most those of the exact grid."""
+RUNGS = (2**12, 2**16, COARSE_HORIZON)
+"""Units in the horizon of the grids of `ladder`, at most those of the exact grid. On the first one
+CP-SAT's domains are short, and rounding loses at most a 4096th per op."""
 
 
 class MakespanFacts:
@@ -202,22 +199,6 @@ def _tight(state: State, part: Tracker[Placement]) -> bool:
     """
     facts: MakespanFacts = state.facts
     lift(facts.with_threads(state), part, facts.analysis, facts.unit)
-    return False
-
-
-def _probe(state: State, part: Tracker[Placement]) -> bool:
-    """Destructive improvement: search horizons just above the bound, in growing steps, until one is
-    not decided.
-    """
-    facts: MakespanFacts = state.facts
-    step = 0
-    while not part.stop() and part.value is not None:
-        bound = part.lower_bound
-        horizon = min(bound + step, part.value - 1)
-        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, horizon)
-        if part.lower_bound <= horizon:
-            break
-        step = max(2 * step, bound // 500, 1)
     return False
 
 
@@ -436,23 +417,6 @@ def _fronts(state: State, part: Tracker[Placement]) -> bool:
     return found is None and worth
 
 
-def _shapes(state: State, part: Tracker[Placement]) -> bool:
-    """Ask for a schedule as long as the bound on a coarse grid, contention left out.
-
-    Few distinct times and no transfers to order: which ops share a device is decided quickly, and
-    often that is all there is to decide. Where not even such a schedule exists, the bound rises. (A
-    tensor that need not wait for its channel lives longer where it goes, so with memory over time
-    the model is not without contention.)
-    """
-    facts: MakespanFacts = state.facts
-    scale = part.lower_bound // SHAPE_UNITS
-    if scale <= facts.unit:
-        return True
-    contended = part.problem.memory == "peak"
-    settings = facts.with_threads(state)
-    return lift(settings, part, facts.analysis, scale, contended=contended)
-
-
 def _ladder(state: State, part: Tracker[Placement]) -> bool:
     """Search long horizons on coarse grids, from below: with few distinct times short schedules are
     refuted, and the shape of a good one is found, many times faster; the next finer grid starts
@@ -494,8 +458,6 @@ PROVERS: tuple[Tactic, ...] = (
         when=lambda facts: facts.timed,
         needs=lambda _: FrontSearch.patience.seconds,
     ),
-    Runs("shapes", BOTH, _shapes, when=lambda f: f.timed and f.model, needs=_building),
-    Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=_building),
     Runs("ladder", BOTH, _ladder, when=lambda facts: facts.model, needs=_building),
     Runs("cp-sat", BOTH, _cp_sat, when=lambda facts: facts.exact, needs=_building),
 )

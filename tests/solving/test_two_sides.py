@@ -145,7 +145,7 @@ def test_a_class_derived_from_ours_still_solves(ours, problem):
     class Derived(ours):
         pass
 
-    result = Derived(tactics="annealing" if ours is Portfolio else "probe").solve(
+    result = Derived(tactics="annealing" if ours is Portfolio else "ladder").solve(
         problem, Budget(1.5), seed=1
     )
     assert result.value is not None
@@ -165,4 +165,4 @@ def test_a_class_derived_from_ours_ends_the_shortest_limit_with_a_placement(ours
 def test_unknown_tactics_are_refused(problem):
     """The name of a tactic that there is not is one line, with those that there are."""
     with pytest.raises(InputError, match=r"expected all, or some of .*cp-sat.*received 'magic'"):
-        po.solve(problem, "cp-sat", evaluations=10, tactics="probe, magic")
+        po.solve(problem, "cp-sat", evaluations=10, tactics="ladder, magic")
