@@ -310,8 +310,7 @@ class Grouping:
 
     def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
-        result: Ints = roots(self.classes.parent)
-        return result
+        return _followed(self.classes.parent)
 
     def ordered_labels(self) -> Ints:
         """Return the groups, numbered by their first op in topological order."""
@@ -338,12 +337,7 @@ class Grouping:
         alone = (np.bincount(source)[source] == 1) & (np.bincount(target)[target] == 1)
         head = np.arange(len(self.label))
         head[target[alone]] = source[alone]
-        while True:  # pointer jumping to the head of the chain
-            further = head[head]
-            if np.array_equal(further, head):
-                break
-            head = further
-        self._admit(head)
+        self._admit(_followed(head))
 
     def by_label(self, label: Ints) -> None:
         """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
@@ -450,7 +444,10 @@ class Grouping:
             return
         pointer = np.searchsorted(source, np.arange(count + 1))
         nodes = self._nodes(heavy)
-        level = levels(count, pointer, target) if self.acyclic else np.zeros(count, np.int64)
+        level = np.zeros(count, np.int64)
+        if self.acyclic:  # edges of the longest path to every group
+            order = depth_first_order(count, pointer, target)
+            level += earliest_starts(order, pointer, target, np.ones(count)).astype(np.int64)
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
         rating = (traffic + 1e-3) ** 2 / (
@@ -532,6 +529,13 @@ class Grouping:
         return key[starts] // count, key[starts] % count, traffic
 
 
+def _followed(parent: Ints) -> Ints:
+    """Return where following the parents ends, from each member (pointer jumping)."""
+    while not np.array_equal(further := parent[parent], parent):
+        parent = further
+    return parent
+
+
 def _sibling_keys(count: int, source: Ints, target: Ints, traffic: Floats, level: Ints) -> Ints:
     """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
     edges.
@@ -603,15 +607,6 @@ def share(classes: Any, a: int, b: int) -> None:
 
 
 @entry
-def roots(parent: Any) -> Any:
-    """Return the root of every op."""
-    result = np.empty(len(parent), np.int64)
-    for op in range(len(parent)):
-        result[op] = find_root(parent, op)
-    return result
-
-
-@entry
 def join_colocated(classes: Any, colocation: Any) -> None:
     """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
     if len(colocation) == 0:
@@ -624,34 +619,6 @@ def join_colocated(classes: Any, colocation: Any) -> None:
                 first[group] = op
             else:
                 share(classes, first[group], op)
-
-
-@entry
-def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
-    """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
-    waiting = np.bincount(target, minlength=num_nodes)
-    queue = np.empty(num_nodes, np.int64)
-    tail = 0
-    for node in range(num_nodes):
-        if waiting[node] == 0:
-            queue[tail] = node
-            tail += 1
-    level = np.zeros(num_nodes, np.int64)
-    head = 0
-    while head < tail:
-        node = queue[head]
-        head += 1
-        for edge in range(pointer[node], pointer[node + 1]):
-            other = target[edge]
-            level[other] = max(level[other], level[node] + 1)
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                queue[tail] = other
-                tail += 1
-    for node in range(num_nodes):
-        if waiting[node] > 0:
-            level[node] = -1
-    return level
 
 
 @entry

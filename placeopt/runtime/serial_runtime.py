@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
 from placeopt.model.cluster import Cluster, Device, Link
+from placeopt.model.graph import depths
 from placeopt.runtime.array_ops import constant
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
@@ -139,16 +139,9 @@ class SerialRuntime:
             self._planned = graph, make_plan(graph)
         plan = self._planned[1]
         assert placement.priority is not None
-        order = _ready_order(graph, placement.priority)
+        # by depth, then rank: an order in which every op finds its inputs
+        depth = depths(graph.num_ops, graph.edge_source, graph.consumer, graph.op_names)
+        order = np.lexsort((placement.priority, depth))
         times = [execute(graph, plan, order)[1] for _ in range(repeat)]
         runs = [(spent, np.zeros((0, 4)), spent[1].max()) for spent in times]
         return Measurement.of_runs(graph.name, "serial", self.cluster(), placement, runs, check)
-
-
-def _ready_order(graph: OpGraph, priority: Ints) -> Ints:
-    """Sort ops by depth, then rank: an order in which every op finds its inputs."""
-    depth = np.zeros(graph.num_ops, np.int64)
-    by_producer = np.argsort(place_in(graph.topological_order)[graph.edges[:, 0]])
-    for op, reader in graph.edges[by_producer].tolist():
-        depth[reader] = max(depth[reader], depth[op] + 1)
-    return np.lexsort((priority, depth))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import by_key
+from placeopt.model.graph import depths
 from placeopt.solvers.heuristics.heuristic import Heuristic
 
 if TYPE_CHECKING:
@@ -52,19 +53,6 @@ class Enumerative(Heuristic):
         yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
-def depths(context: Context, label: Ints) -> Ints:
-    """Edges on the longest path to each op; only those inside one label count."""
-    problem = context.problem
-    depth = np.zeros(problem.num_ops, np.int64)
-    pointer, source, _ = problem.predecessors
-    for op in problem.topological_order:
-        inputs = source[pointer[op] : pointer[op + 1]]
-        inputs = inputs[label[inputs] == label[op]]
-        if len(inputs):
-            depth[op] = depth[inputs].max() + 1
-    return depth
-
-
 def groups(context: Context, *, labelled: bool) -> list[Ints]:
     """Return the sets of ops placed at once, in topological order of their first ops.
 
@@ -72,13 +60,15 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
     very many, parts are placed one after the other.
     """
     problem = context.problem
+    source, target = problem.edge_source, problem.consumer
     if labelled:
         alone = problem.meta.max() + 1 + np.arange(problem.num_ops)
         label = np.where(problem.meta >= 0, problem.meta, alone)
-        level = depths(context, label)
+        inside = label[source] == label[target]
+        source, target = source[inside], target[inside]
     else:
         _, label = np.unique(np.array(problem.op_types, np.object_), return_inverse=True)
-        level = depths(context, np.zeros(problem.num_ops, np.int64))
+    level = depths(problem.num_ops, source, target, problem.op_names)
     members = by_key(
         ((int(label[op]), int(level[op])), op) for op in problem.topological_order.tolist()
     )
