@@ -41,7 +41,7 @@ from placeopt.instances.module_groups import families
 from placeopt.instances.sources import limited, load, load_graph, with_costs
 from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
-from placeopt.model.arrays import UNLIMITED, Flags, Ints
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, place_in
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import OpGraph
@@ -303,7 +303,7 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     for t in range(graph.num_tensors):
         producer = int(graph.producer[t])
         if large[producer] and is_table(graph.tensor_bytes[t], graph.resident[producer]):
-            large[family[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]] = True
+            large[family[graph.readers_of(t)]] = True
     if 4 * np.count_nonzero(large & (weights > 0)) > np.count_nonzero(weights):
         return np.zeros(graph.num_ops, np.bool_)
     return np.asarray(large[family])
@@ -340,12 +340,11 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     dropped.
     """
     kept = np.flatnonzero(keep)
-    new = np.full(graph.num_ops, -1, np.int64)
-    new[kept] = np.arange(len(kept))
+    new = place_in(kept, graph.num_ops)
     tensors = []
     columns = np.flatnonzero(keep[graph.producer])
     for t in columns.tolist():
-        readers = new[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]
+        readers = new[graph.readers_of(t)]
         producer, size = int(new[graph.producer[t]]), int(graph.tensor_bytes[t])
         tensors.append((producer, size, readers[readers >= 0].tolist()))
     part = OpGraph.from_tensors(

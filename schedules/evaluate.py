@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import csr
+from placeopt.model.arrays import csr, place_in
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 
@@ -215,9 +215,7 @@ def compact(problem: PipelineProblem, start: Ints) -> Ints:
         If the order puts a block before its predecessor.
     """
     wanted = np.asarray(start, np.int64)
-    position = np.empty(problem.num_blocks, np.int64)
-    position[problem.topological_order] = np.arange(problem.num_blocks)
-    flat_position = np.tile(position, wanted.shape[0])
+    flat_position = np.tile(place_in(problem.topological_order), wanted.shape[0])
     micro_batch = np.repeat(np.arange(wanted.shape[0]), problem.num_blocks)
     order = np.lexsort((micro_batch, flat_position, wanted.ravel()))
     shifted = _compact(pipeline_arrays(problem), order, problem.num_devices)

@@ -416,10 +416,7 @@ def _span(model: PlacedModel, piece: Piece) -> int:
 def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
     """Whether the devices that share a tensor-parallel op exchange one of its outputs."""
     problem = model.problem
-    readers = problem.consumer[
-        problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]
-    ].tolist()
-    kept = [c for c in readers if model.kept[c]]
+    kept = [c for c in problem.readers_of(tensor) if model.kept[c]]
     if any(model.device[c] != ALL for c in kept):
         return True
     table = is_table(problem.tensor_bytes[tensor], problem.resident[op])
@@ -521,7 +518,7 @@ def _kept_at(model: PlacedModel, t: int) -> Iterator[tuple[int, list[int], list[
     there, and the ops that it is kept for; not where it arrives for the backward pass only.
     """
     problem, device, maker = model.problem, model.device, int(model.problem.producer[t])
-    readers = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist()
+    readers = problem.readers_of(t)
     later = [c for c in readers if model.kept[c] and model.role[c] != FORWARD]
     for place in sorted({int(device[c]) for c in later}):
         makers = [maker]

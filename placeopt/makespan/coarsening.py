@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -148,8 +149,7 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
         after,
     )
     kept = np.setdiff1d(np.arange(problem.num_ops), [v for v, _ in hosts])
-    number = np.zeros(problem.num_ops, np.int64)
-    number[kept] = np.arange(len(kept))
+    number = place_in(kept, problem.num_ops)
     pairs = [(u, v) for u in kept.tolist() for v in sorted(after[u])]
     coarse = PlacementProblem(
         name=f"coarse {problem.name}",

@@ -346,9 +346,11 @@ def fastest(times: Ints) -> Ints:
     return np.where(best == NO_VALUE, -1, best)
 
 
-def place_in(order: Ints) -> Ints:
-    """Return where each of the numbers 0, 1, .. stands in an order of them: the inverse."""
-    place = np.empty(len(order), np.int64)
+def place_in(order: Ints, count: int | None = None) -> Ints:
+    """Return where each of the numbers 0, 1, .. stands in an order of them, the inverse; or each of
+    `count` numbers in an order of some of them, -1 where it does not.
+    """
+    place = np.full(len(order) if count is None else count, -1, np.int64)
     place[order] = np.arange(len(order))
     return place
 

@@ -79,6 +79,10 @@ class SharedTensors(ArrayHolder):
         """Return the ops that read each tensor."""
         return rows_of(self.consumer_ptr, self.consumer)
 
+    def readers_of(self, tensor: int) -> list[int]:
+        """Return the ops that read a tensor."""
+        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]].tolist()
+
     def reads(self) -> list[list[int]]:
         """Return the tensors that each op reads."""
         edges = zip(self.consumer.tolist(), self.edge_tensor.tolist(), strict=True)

@@ -326,8 +326,7 @@ def _merged_tensors(
 def _ends(problem: PlacementProblem, label: Ints, t: int) -> tuple[int, tuple[int, ...]]:
     """Return source and targets of a tensor, the lower node first where there are two."""
     source = int(label[problem.producer[t]])
-    ops = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
-    targets = tuple(sorted(set(label[ops].tolist()) - {source}))
+    targets = tuple(sorted(set(label[problem.readers_of(t)].tolist()) - {source}))
     if len(targets) == 1 and targets[0] < source:
         return targets[0], (source,)
     return source, targets

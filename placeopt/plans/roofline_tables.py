@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.clusters.hardware import find_gpu
-from placeopt.model.arrays import by_key
+from placeopt.model.arrays import by_key, place_in
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
@@ -76,8 +76,7 @@ def chain_of_layers(graph: OpGraph) -> Ints:
 
     most_layers = 128  # where the graph names none
     paths = [_layer_path(path) for path in graph.layer or [""] * graph.num_ops]
-    rank = np.empty(graph.num_ops, np.int64)
-    rank[graph.topological_order] = np.arange(graph.num_ops)
+    rank = place_in(graph.topological_order)
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
         return rank * min(most_layers, graph.num_ops) // graph.num_ops
     named = nx.DiGraph()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import place_in
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
@@ -293,8 +294,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
     fixed[old_node[decided]] = within[decided]
     node, core = _trees_first(draft.edge, np.flatnonzero(~single), len(sizes))
     node_ptr = starts_of(sizes[node])
-    new_node = np.full(len(sizes), -1, np.int64)
-    new_node[node] = np.arange(len(node))
+    new_node = place_in(node, len(sizes))
     kept = np.flatnonzero(alive & ~single[old_node])
     kept = kept[np.argsort(new_node[old_node[kept]], kind="stable")]
     strategy = within[kept]
@@ -363,9 +363,7 @@ def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
     """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many
     those are.
     """
-    rank = np.full(count, -1, np.int64)
-    rank[node] = np.arange(len(node))
-    ends = np.sort(rank[edge].reshape(-1, 2), axis=1)
+    ends = np.sort(place_in(node, count)[edge].reshape(-1, 2), axis=1)
     keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], np.int64))
     pointer, _, neighbour = _adjacency(
         len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1)

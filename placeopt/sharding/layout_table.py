@@ -168,12 +168,10 @@ def _as_read(model: ShardingModel, op: int, tensor: int, chosen: Ints) -> int:
     """Return the strategy of a stored tensor whose layout its first reader needs that can have
     it.
     """
-    graph = model.graph
     layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
-    readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]]
     needs = (
         model.strategies[r][chosen[r]].inputs[model.reads[r].index(tensor)]
-        for r in readers.tolist()
+        for r in model.graph.readers_of(tensor)
     )
     return next((layouts.index(x) for x in needs if x in layouts), 0)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Floats, Ints, by_number, frozen
+from placeopt.model.arrays import ArrayHolder, Floats, Ints, by_number, frozen, place_in
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file
 
@@ -200,8 +200,7 @@ class JobProfile(ArrayHolder):
             )
         keep = np.flatnonzero(~graph.backward)
         times = _op_ticks(graph, keep, device, name)
-        position = np.full(len(graph.op_names), -1, np.int64)
-        position[keep] = np.arange(len(keep))
+        position = place_in(keep, graph.num_ops)
         memory = graph.resident[keep].astype(np.float64)
         pairs: dict[tuple[int, int], None] = {}
         for tensor, producer in enumerate(graph.producer.tolist()):
@@ -209,9 +208,7 @@ class JobProfile(ArrayHolder):
             if source < 0:
                 continue
             memory[source] += float(graph.tensor_bytes[tensor])
-            for op in graph.consumer[
-                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
-            ].tolist():
+            for op in graph.readers_of(tensor):
                 if position[op] >= 0:
                     pairs[source, int(position[op])] = None
         forward = times.astype(np.float64) * graph.tick_seconds

@@ -293,8 +293,7 @@ class LatencyCpModel(PlacementModel):
         cp, p = self.cp, self.problem
         producer = int(p.producer[t])
         mine = self.x[producer].get(u)
-        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
-        rows = [self.x[c].get(u) for c in readers]
+        rows = [self.x[c].get(u) for c in p.readers_of(t)]
         # classes may share a variable
         others = list({id(c): c for c in rows if c is not mine}.values())
         found = []
@@ -418,7 +417,7 @@ def _slot_durations(p: PlacementProblem, device: Ints, slot: Ints) -> Ints:
     lasts = sums_by(device[first], p.compute[first, device[first]], p.num_devices)
     unit = list(zip(device.tolist(), slot.tolist(), strict=True))
     for t, u in enumerate(p.producer.tolist()):
-        readers = {unit[c] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]}
+        readers = {unit[c] for c in p.readers_of(t)}
         if readers <= {unit[u]}:
             continue
         for d, s in sorted(readers | {unit[u]}):

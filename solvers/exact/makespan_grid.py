@@ -305,7 +305,9 @@ def _send_starts(
         strict=True,
     )
     for tensor, old, begin, finish in rows:
-        new = int(device[next(v for v in built.readers(tensor) if schedule.device[v] == old)])
+        new = int(
+            device[next(v for v in built.problem.readers_of(tensor) if schedule.device[v] == old)]
+        )
         sent[int(tensor), new] = int(finish) // built.scale - int(finish - begin) // built.scale
     return sent
 
@@ -371,7 +373,7 @@ def _followers(
             after[u].append(v)
     last_reader: dict[int, int] = {}
     for _, t, d, e in sends:
-        reader = min((v for v in built.readers(t) if device[v] == e), key=rank.__getitem__)
+        reader = min((v for v in p.readers_of(t) if device[v] == e), key=rank.__getitem__)
         channel = int(p.channel[d, e])
         if last_reader.get(channel, reader) != reader:
             after[last_reader[channel]].append(reader)

@@ -130,11 +130,6 @@ class MakespanModel:
         """Literals of the devices of op v."""
         return self.on[self.item[v]]
 
-    def readers(self, t: int) -> list[int]:
-        """Ops that read tensor t."""
-        p = self.problem
-        return p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
-
     def _durations(self) -> None:
         """End of every op; heads and tails that depend on the device."""
         m = self.model
@@ -226,7 +221,7 @@ class MakespanModel:
         lanes: dict[int, list[Any]] = {}
         for t in range(p.num_tensors):
             i = int(self.item[p.producer[t]])
-            elsewhere = [v for v in self.readers(t) if self.item[v] != i]
+            elsewhere = [v for v in self.problem.readers_of(t) if self.item[v] != i]
             for e in range(p.num_devices):
                 readers = [v for v in elsewhere if e in self._where(v)]
                 sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
@@ -315,7 +310,9 @@ class MakespanModel:
                 m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
             )
             self._keep_at_home(t, d, home, end)
-        visitors = [v for v in self.readers(t) if d in self._where(v) and self.item[v] != i]
+        visitors = [
+            v for v in self.problem.readers_of(t) if d in self._where(v) and self.item[v] != i
+        ]
         for source, literal in self.on[i].items():
             if source == d or not visitors:
                 continue
@@ -340,7 +337,7 @@ class MakespanModel:
         """
         m, p, u = self.model, self.problem, int(self.problem.producer[t])
         m.add(end >= self.end[u]).only_enforce_if(home)
-        readers = self.readers(t)
+        readers = self.problem.readers_of(t)
         for v in readers:
             if d in self._where(v):
                 m.add(end >= self.end[v]).only_enforce_if([home, self._where(v)[d]])

@@ -90,9 +90,8 @@ def cuts(model: ContractedProblem, kind: int) -> Floats:
     """
     change = np.zeros(model.num_nodes + 2)
     for t in range(len(model.producer)):
-        pins = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
-        pins = np.append(pins, model.producer[t])
-        first, last = int(pins.min()), int(pins.max())
+        pins = (int(model.producer[t]), *model.readers(t))
+        first, last = min(pins), max(pins)
         change[first + 1] += model.weight[t, kind]
         change[last + 1] -= model.weight[t, kind]
     return np.cumsum(change)[: model.num_nodes + 1]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import fastest_ticks
-from placeopt.model.arrays import UNLIMITED, Floats, Ints, sums_by
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
 
@@ -241,11 +241,10 @@ def _linear_program(
     weight = max(float(resident.max()), 1.0)
     if capacity is not None:
         limited = np.flatnonzero(capacity < UNLIMITED)
-        row_of = np.full(classes, -1)
-        row_of[limited] = np.arange(len(limited)) + classes
-        inside = row_of[d] >= 0
+        row = place_in(limited, classes)[d]
+        inside = row >= 0
         parts.append(
-            (row_of[d[inside]], column[inside], resident[v[inside]] / weight * count[v[inside]])
+            (classes + row[inside], column[inside], resident[v[inside]] / weight * count[v[inside]])
         )
         limit.append(capacity[limited] / weight)
         num_rows += len(limited)

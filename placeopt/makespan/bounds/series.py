@@ -29,6 +29,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.segment_graph import SegmentGraph, too_large
+from placeopt.model.arrays import place_in
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -93,8 +94,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
     and lives of tensors; gates take no time.
     """
     ops, own = place
-    number = np.full(problem.num_ops, -1, np.int64)
-    number[ops] = np.arange(len(ops))
+    number = place_in(ops, problem.num_ops)
     inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
     tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
     return PlacementProblem(
