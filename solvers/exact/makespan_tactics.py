@@ -509,12 +509,13 @@ def _solve(
     """
     if tracker.solution is not None:
         offer(coarse.problem, own, coarse.restrict(tracker.solution))
-    own.raise_bound(tracker.lower_bound // coarse.unit, tracker.bound_method)
+    unit = coarse.problem.common_unit
+    # no bound of the coarse problem: rounded down, since the tracker rounds up what is one
+    own.raise_bound(tracker.lower_bound // coarse.unit // unit * unit, tracker.bound_method)
     inner = analyse(coarse.problem, own, 1.0)
     for name in COMBINATORIAL:
         own.raise_bound(inner.run(name, optional=True), name)
     _take_heads(inner, analysis, coarse.unit, coarse.kept)
-    unit = coarse.problem.common_unit
     timed = math.isfinite(own.seconds_left) and own.budget.evaluations is None
     met = timed and lift(settings, own, inner, unit, 0.5)
     if not met and not own.stop():

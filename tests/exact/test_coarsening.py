@@ -161,6 +161,17 @@ def test_a_search_with_every_kind_of_limit(seconds):
     assert raised > 5
 
 
+def test_a_bound_of_the_fine_problem_is_none_of_the_coarse_one():
+    """Two ops of 19 ticks in a row take 38, and 8 on a grid of 4 ticks, whose times have the common
+    unit 4: that 38 is 9 on the grid says nothing about multiples of 4.
+    """
+    problem = PlacementProblem.from_edges([[19, 19]] * 2, [(0, 1, 0)])
+    tracker = Tracker("cp-sat", problem, Budget(evaluations=100))
+    tracker.raise_bound(38, "critical-path")
+    solve_coarse(CpSat(num_workers=1), tracker, Analysis(problem), 4)
+    assert tracker.lower_bound == 38
+
+
 @pytest.mark.parametrize("times", [[19, 10], [10, 19]])
 def test_devices_that_differ_only_before_rounding(times):
     """What is known of the slower of two devices, which are alike on the grid, does not hold for
