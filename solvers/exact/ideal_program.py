@@ -37,7 +37,7 @@ import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
-from math import ceil, prod
+from math import ceil, isqrt, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ class IdealProgram:
         if self.restricted:
             self.counts = counts = _affordable_counts(model, most)
             types = _greedy_types(model) if sequence is None else sequence
-            if max_replicas > 1:  # they come one right after the other
+            if sequence is None and max_replicas > 1:  # they come one right after the other
                 types = types[
                     np.argsort(np.unique(types, return_index=True)[1][types], kind="stable")
                 ]
@@ -268,6 +268,13 @@ def _work_rates(model: ContractedProblem) -> tuple[Ints, list[list[Fraction | No
         rates.append(row)
     rates.append([Fraction(int(capacity)) for capacity in model.capacity])
     return np.stack([*amounts, model.resident]), rates
+
+
+def coarse_enough(model: ContractedProblem) -> ContractedProblem:
+    """Return the model with nodes joined until a pass along their order takes about a second: it
+    looks at half of their pairs, and for each at the pair and at every type of devices.
+    """
+    return model.coarse(isqrt(2 * MAX_CELLS // (1 + model.num_types)))
 
 
 def states_along(

@@ -29,6 +29,7 @@ from placeopt.solvers.exact.ideal_program import (
     MAX_CELLS,
     IdealProgram,
     best_chain,
+    coarse_enough,
     stage_devices,
     states_along,
 )
@@ -115,11 +116,15 @@ def search_orders(
     tracker: Tracker[Placement], model: ContractedProblem, orders: int = 4
 ) -> Iterator[None]:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
-    model, one per step; along the first one, few states of the devices come before more where a
-    pass over these takes longer than a second.
+    model, one per step; along the first one, joined nodes and few states of the devices come first
+    where a pass over all takes longer than a second.
     """
     few = min(QUICK, states_along(model, least=model.problem.num_devices + 1))
     first = (few, QUICK) if few < math.prod((model.type_counts + 1).tolist()) <= QUICK else (few,)
+    joined = coarse_enough(model)
+    if joined is not model:
+        _search_along(tracker, joined, np.arange(joined.num_nodes), few)
+        yield
     for index, order in enumerate(_orders(model, orders, tracker.rng())):
         for states in (states_along(model),) if index else first:
             if tracker.evaluations > 0 and tracker.stop():
@@ -149,7 +154,7 @@ def _search_along(
     offer_stages(tracker, along, best_chain(program, tracker.value, stop))
 
 
-def _order_by(model: ContractedProblem, keys: Floats) -> Ints:
+def order_by(model: ContractedProblem, keys: Floats | Ints) -> Ints:
     """Return the topological order that takes the node of the least key among those that are
     ready.
     """
@@ -193,12 +198,12 @@ def improve_orders(
         return place[model.node_devices(device)]
 
     for order in orders_near(model, stages, generator):
-        sequence = None if place is None else model.type_of[_devices_near(place, of_devices)]
+        sequence = None if place is None else model.type_of[devices_near(place, of_devices)]
         _search_along(tracker, model, order, states_along(model), sequence)
         yield
 
 
-def _devices_near(place: Ints, generator: np.random.Generator) -> Ints:
+def devices_near(place: Ints, generator: np.random.Generator) -> Ints:
     """Return the devices in an order near that of a chain: k^u of the k are moved, by k^w places (u
     and w as in `orders_near`).
     """
@@ -238,7 +243,7 @@ def orders_near(
             keys[moved] += far * generator.standard_normal(1 if together else count)
             keys += stage
             together = not together
-        yield _order_by(model, keys)
+        yield order_by(model, keys)
 
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:

@@ -190,6 +190,21 @@ def test_orders_near_the_incumbent_find_the_best_chain(seed):
         assert period_violations(problem, tracker.solution) == []
 
 
+def test_joined_nodes_come_first_where_a_pass_is_long(monkeypatch):
+    """On many types of devices the first pass is one over fewer nodes; the next one sees all."""
+    ticks = np.random.default_rng(0).integers(1, 99, (60, 4))
+    edges = [(v, v + 1, 1) for v in range(59)]
+    problem = PlacementProblem.from_edges(ticks, edges, objective="period", contiguity="chain")
+    tracker = Tracker("orders", problem, Budget(evaluations=10**6))
+    model, seen = contract(problem, contiguity="chain"), []
+    monkeypatch.setattr(ideal_program, "MAX_CELLS", 1000)
+    assert ideal_program.coarse_enough(model).num_nodes == 20
+    for _ in search_orders(tracker, model, 1):
+        seen.append(tracker.value)
+    assert len(seen) == 2
+    assert seen[0] > seen[1]
+
+
 @pytest.mark.jit
 def test_too_many_ideals_go_to_cp_sat():
     """With more ideals than allowed the answer is not that of a few orders: it is improved, and a
