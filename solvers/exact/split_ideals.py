@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,19 +30,31 @@ from placeopt.model.arrays import NO_VALUE, Flags, Ints, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
+from placeopt.model.problem import INCOMPATIBLE
+from placeopt.period.bounds.device_types import area
 from placeopt.period.contracted import ContractedProblem, contract
+from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import (
+    MAX_CELLS,
     MAX_STATES,
     ChainOutcome,
     IdealProgram,
     best_chain,
+    coarse_enough,
     stage_devices,
     states_along,
 )
-from placeopt.solvers.exact.linear_dp import orders_near
+from placeopt.solvers.exact.linear_dp import (
+    chain_positions,
+    devices_near,
+    order_by,
+    orders_near,
+)
+from placeopt.solvers.exact.period_tactics import search_period
+from placeopt.solvers.exact.placement_cp_sat import building_seconds
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.splits.objective import BOUNDS, split_period
+from placeopt.splits.objective import BOUNDS, NEVER, split_period, usable_ticks
 from placeopt.splits.problem import Split, SplitStage
 
 if TYPE_CHECKING:
@@ -101,6 +113,7 @@ def best_split(
     lattice: Lattice | None = None,
     upper: int | None = None,
     stop: Callable[[], bool] | None = None,
+    sequence: Ints | None = None,
 ) -> SplitOutcome:
     """Return the best pipeline of ideals.
 
@@ -110,6 +123,7 @@ def best_split(
     lattice : of all its ideals; None for the prefixes of its order, with groups some of them.
     upper : ticks; only shorter periods count.
     stop : asked now and then; when it answers True the search ends with what it has.
+    sequence : types of the devices in an order, see `IdealProgram`.
     """
     n, whole = model.num_nodes, lattice is not None
     if problem.groups > 1:
@@ -118,7 +132,7 @@ def best_split(
         else:
             members = np.array([lattice.members(i, n) for i in range(lattice.num_ideals)])
         return SplitOutcome(_best_in_groups(problem, model, members, upper), whole)
-    outcome = _best_pipeline(problem, model, lattice, upper, stop)
+    outcome = _best_pipeline(problem, model, lattice, upper, stop, sequence)
     split = _split_of(model, outcome.stages) if outcome.stages else None
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
 
@@ -149,6 +163,7 @@ def _best_pipeline(
     lattice: Lattice | None,
     upper: int | None,
     stop: Callable[[], bool] | None,
+    sequence: Ints | None = None,
 ) -> ChainOutcome:
     """Find the best chain of ideals below `upper` ticks, without groups of devices; of the prefixes
     of the model's order without a lattice.
@@ -158,9 +173,15 @@ def _best_pipeline(
     )
     replicas = min(problem.max_replicas, problem.num_devices)
     given = _two_passes(model) if problem.overlap else model
-    most = states_along(model, replicas) if lattice is None else MAX_STATES
-    ideals = lattice or linear_lattice(model.num_nodes)
-    program = IdealProgram(given, ideals, max_replicas=replicas, sync=per_type, most_states=most)
+    few = partial(states_along, model, replicas, least=problem.num_devices + 1)
+    program = IdealProgram(
+        given,
+        lattice or linear_lattice(model.num_nodes),
+        max_replicas=replicas,
+        sync=per_type,
+        most_states=few() if lattice is None else MAX_STATES,
+        sequence=sequence,
+    )
     overlapped = partial(
         _best_overlapped, lambda stages: split_period(problem, _split_of(model, stages))
     )
@@ -406,24 +427,56 @@ def _trace(
     return tuple(reversed(found))
 
 
-def _stages(model: ContractedProblem, split: Split | None) -> Ints | None:
-    """Return the stage of every node in a split."""
-    if split is None:
+def _chain_of(problem: SplitProblem, tracker: Tracker[Split]) -> Split | None:
+    """Return the best split over single devices that the search of the period finds in half of the
+    time, without regard to groups and overlap.
+    """
+    base = problem.placement
+    unused = np.setdiff1d(np.arange(base.num_devices), problem.usable_devices)
+    compute = base.compute.copy()
+    compute[:, unused] = INCOMPATIBLE
+    own: Tracker[Any] = tracker.beside(base.replace(compute=compute), tracker.share(0.5))
+    search_period(CpSat(tactics="starts,orders,annealing"), own.problem, own)
+    tracker.count(min(own.evaluations, tracker.evaluations_left))
+    if own.solution is None:
         return None
+    home = own.solution.device
+    place = chain_positions(base, home, tracker.rng())
+    used = sorted(set(home.tolist()), key=lambda d: place[d])
+    # groups have devices of one type, and hold consecutive stages
+    devices = used if problem.groups == 1 else problem.usable_devices
+    return Split(
+        tuple(
+            SplitStage(tuple(np.flatnonzero(home == old).tolist()), (new,))
+            for old, new in zip(used, devices, strict=False)
+        )
+    )
+
+
+def _stages(model: ContractedProblem, split: Split) -> Ints:
+    """Return the stage of every node in a split."""
     stage = np.zeros(model.num_nodes, np.int64)
     for at, part in enumerate(split.stages):
         stage[model.node[list(part.ops)]] = at
     return stage
 
 
+def _places(problem: SplitProblem, split: Split) -> Ints:
+    """Return the stage of every device in a split, unused ones after all."""
+    place = np.full(problem.num_devices, len(split.stages))
+    for at, part in enumerate(split.stages):
+        place[list(part.devices)] = at
+    return place
+
+
 @dataclass(frozen=True)
 class SplitIdeals(SearchSolver):
-    """The program over all ideals; where there are too many, along topological orders near the best
-    split until the budget ends.
+    """The program over all ideals; where there are too many, or half of the time is not enough, a
+    chain of single devices, then the program along topological orders near the best split.
     """
 
     name: ClassVar[str] = "split-ideals"
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp", "replicas")
+    kernels: ClassVar[tuple[str, ...]] = ("period", "period-dp", "period-search", "replicas")
 
     max_ideals: int = option(
         0,
@@ -436,6 +489,9 @@ class SplitIdeals(SearchSolver):
         """Raise the quick bounds, then search and prove."""
         for name, bound in BOUNDS.items():
             tracker.raise_bound(bound(problem), name)
+        if (usable_ticks(problem) == NEVER).all(axis=1).any():
+            tracker.infeasible("an op runs on no device that groups leave")
+            return
         try:
             self._search(problem, tracker, split_model(problem))
         except InfeasibleProblemError as error:
@@ -448,14 +504,19 @@ class SplitIdeals(SearchSolver):
         ideals, or along other orders.
         """
 
-        def improve(model: ContractedProblem, lattice: Lattice | None = None) -> SplitOutcome:
-            found = best_split(problem, model, lattice, tracker.value, tracker.stop)
+        def improve(
+            model: ContractedProblem,
+            lattice: Lattice | None = None,
+            sequence: Ints | None = None,
+            stop: Callable[[], bool] | None = tracker.stop,
+        ) -> SplitOutcome:
+            found = best_split(problem, model, lattice, tracker.value, stop, sequence)
             tracker.count()
             if found.split is not None:
                 tracker.offer(split_period(problem, found.split), found.split)
             return found
 
-        improve(model)
+        improve(coarse_enough(model), stop=None)
         if tracker.stop():
             return
         most = MAX_IDEALS if problem.groups == 1 else most_in_pairs(problem, model)
@@ -467,7 +528,8 @@ class SplitIdeals(SearchSolver):
             left=tracker.left,
         )
         if lattice is not None:
-            found = improve(model, lattice)
+            half = tracker.elapsed + tracker.seconds_left / 2
+            found = improve(model, lattice, stop=lambda: tracker.stop() or tracker.elapsed >= half)
             if not found.complete:
                 tracker.raise_bound(found.lower_bound, self.name)
             elif tracker.value is None:
@@ -479,8 +541,47 @@ class SplitIdeals(SearchSolver):
         tracker.message = (
             "not all pipelines of ideals were searched: too many ideals, or too little time"
         )
-        orders = orders_near(model, lambda: _stages(model, tracker.solution), tracker.rng())
-        while not tracker.stop() and tracker.budget.ends:
-            improve(model.renumbered(next(orders)))
+        if not tracker.stop() and tracker.budget.ends:
+            self._along_orders(problem, tracker, model.coarse(math.isqrt(MAX_CELLS)), improve)
         if tracker.stop_reason == "proved":
             tracker.message = ""
+
+    def _along_orders(
+        self,
+        problem: SplitProblem,
+        tracker: Tracker[Split],
+        model: ContractedProblem,
+        improve: Callable[..., SplitOutcome],
+    ) -> None:
+        """Bound by the areas of the device types in a tenth of the time; then take the best split
+        along orders of nodes and of devices near the best one, which begins as a chain of single
+        devices.
+        """
+        tenth = tracker.share(0.1).seconds
+        size = model.num_nodes + len(model.producer) + len(model.consumer)
+        if problem.groups == 1 and (
+            tenth is None or building_seconds(size, model.num_types) < tenth
+        ):
+            free = replace(model, weight=np.zeros_like(model.weight))
+            given = free if problem.overlap else model
+            tracker.raise_bound(area(given, math.inf if tenth is None else tenth), "area")
+        chain = _chain_of(problem, tracker)
+        if chain is not None:
+            tracker.offer(split_period(problem, chain), chain)
+            along = model.renumbered(order_by(model, _stages(model, chain)))
+            improve(along, sequence=model.type_of[np.argsort(_places(problem, chain))])
+        place: Ints | None = None
+
+        def stages() -> Ints | None:
+            nonlocal place
+            if tracker.solution is None:
+                return None
+            place = _places(problem, tracker.solution)
+            return _stages(model, tracker.solution)
+
+        of_nodes, of_devices = tracker.rng().spawn(2)
+        orders = orders_near(model, stages, of_nodes)
+        while not tracker.stop():
+            order = next(orders)
+            sequence = None if place is None else model.type_of[devices_near(place, of_devices)]
+            improve(model.renumbered(order), sequence=sequence)

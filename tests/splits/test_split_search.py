@@ -402,3 +402,42 @@ def test_groups_begin_with_the_stages_of_the_best_pipeline(monkeypatch):
     monkeypatch.setattr(split_ideals, "_STEPS", 2000)
     assert most_in_pairs(problem, model) < 8
     assert split_period(problem, best_split(problem, model).split) == n // 8 + 2
+
+
+def grid_problem(compute):
+    """Return a grid of 12 columns whose ops take `compute` (a row of devices for each)."""
+    n = len(compute)
+    edges = [(v, v + 1, 1 + v % 7) for v in range(n - 1) if (v + 1) % 12]
+    edges += [(v, v + 12, 1 + v % 7) for v in range(n - 12)]
+    return PlacementProblem.from_edges(compute, sorted(edges), objective="period")
+
+
+@pytest.mark.parametrize("fields", [{}, {"groups": 2, "uplink": np.zeros(172, np.int64)}])
+def test_splits_begin_with_what_the_period_finds(fields):
+    """Where ideals are too many, the best split is no worse than the chain that the search of the
+    period finds in half of the evaluations.
+    """
+    ticks = np.random.default_rng(3).integers(1, 60, (96, 1))
+    base = grid_problem(np.repeat(ticks, 12, axis=1)).replace(contiguity="chain")
+    named = "starts,orders,annealing"
+    chain = po.solve(base, solver="cp-sat", tactics=named, evaluations=14, seed=0)
+    split = po.solve(SplitProblem(base, **fields), max_ideals=1, evaluations=29, seed=0)
+    assert split.value <= chain.value
+
+
+def test_areas_of_device_types_bound_splits():
+    """Slow devices count for as little as they can do, not for as much as the fast ones."""
+    base = grid_problem(np.random.default_rng(4).integers(1, 60, (48, 1)) * [1, 1, 9, 9])
+    least = base.compute[:, 0].sum() / (2 + 2 / 9)
+    for fields in ({"max_replicas": 2}, {"overlap": True}):
+        split = po.solve(SplitProblem(base, **fields), max_ideals=1, evaluations=20)
+        assert least <= split.lower_bound <= split.value
+
+
+def test_an_op_that_groups_leave_no_device_for():
+    """It makes the problem infeasible, whether all ideals are searched or not."""
+    compute = np.full((12, 5), 4)
+    compute[3, :4] = -1
+    problem = SplitProblem(grid_problem(compute), groups=2)
+    for ideals in (1, 0):
+        assert po.solve(problem, max_ideals=ideals, evaluations=5).status == "infeasible"
