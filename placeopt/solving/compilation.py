@@ -95,7 +95,12 @@ GROUPS = {
             12.0,
             _PERIOD,
         ),
-        KernelGroup("latency", ("latency.evaluate", "latency.bounds.slot_program"), 10.0, _LATENCY),
+        KernelGroup(
+            "latency",
+            ("latency.evaluate", "latency.bounds.slot_program", "solvers.exact.latency_parts"),
+            10.0,
+            _LATENCY,
+        ),
         KernelGroup(
             "sharding",
             (

@@ -20,7 +20,8 @@ so that slots of no length cannot wait for each other in a circle; the value is 
 after division. For q > 1 ops of a class may sit in different slots of one accelerator, so x is per
 op and device per class.
 
-Starts are segments of a topological order and pipelines. The greedy rule of the literature fills
+Starts are parts side by side (`placeopt.solvers.exact.latency_parts`), segments of a topological
+order, and pipelines. The greedy rule of the literature fills
 one accelerator after the other along a topological order. Its optimal form is a dynamic program:
 f[j][a] is the least serial time of the first j nodes with accelerators 0..a-1 used once each, a
 segment of nodes on one accelerator, everything between segments in the pool.
@@ -55,6 +56,7 @@ from placeopt.solvers.exact.ideal_program import (
     stage_devices,
     states_along,
 )
+from placeopt.solvers.exact.latency_parts import side_by_side
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
     PlacementModel,
@@ -431,21 +433,24 @@ POOLED, UNUSED = -1, -2
 
 
 def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
-    """Offer everything on one device, the best segments, and the best pipeline, one per step; the
-    last two with nodes joined until about `max_nodes` are left.
+    """Offer everything on one device, segments with their parts side by side, and the best segments
+    and the best pipeline with nodes joined until about `max_nodes` are left; all in one step, since
+    annealing finds little before.
     """
     problem = tracker.problem
     for d in np.unique(pooled(problem)).tolist():
         offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
-    yield
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
         return
-    chain = chain.coarse(max_nodes)
-    offer_slots(tracker, _segments(problem, chain))
+    ways: Iterator[tuple[Ints | None, Ints | None]] = itertools.chain(
+        side_by_side(problem, chain),
+        ((find(problem, chain.coarse(max_nodes)), None) for find in (_segments, _pipeline)),
+    )
+    while not tracker.stop() and (way := next(ways, None)) is not None:
+        offer_slots(tracker, *way)
     yield
-    offer_slots(tracker, _pipeline(chain))
 
 
 def offer_slots(
@@ -562,7 +567,7 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
     return table
 
 
-def _pipeline(chain: ContractedProblem) -> Ints | None:
+def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> Ints | None:
     """Best pipeline for the period along the model's order."""
     most, lattice = states_along(chain), linear_lattice(chain.num_nodes)
     outcome = best_chain(IdealProgram(chain, lattice, most_states=most), None)

@@ -1,0 +1,223 @@
+"""Starts of the latency: segments one after the other, the parts of each side by side.
+
+The parts of a segment of a topological order (its weakly connected components) wait for nothing of
+each other: several accelerators hold them at the same time. Let T(i, j, A) be what the nodes
+i..j-1 take on the accelerators A at least: as long as their largest part on its fastest type, or
+all parts spread evenly, transfers counted. With the accelerators in one order, once for each slot,
+
+    f[j][a] = min over i < j, b < a of f[i][b] + T(i, j, {b, ..., a - 1})
+
+over some ends i, j of segments says which segments get which accelerators. There the largest parts
+come first, each where it ends first. Orders are by the earliest end of every node, by its latest
+one, and by both: a tree falls into parts behind its first nodes, or before its last ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import isqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.compiled import entry
+from placeopt.solvers.exact.ideal_program import MAX_CELLS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placeopt.model.arrays import Floats, Ints
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
+
+NEVER = 2.0**62
+
+
+class Nodes(NamedTuple):
+    """What the kernel reads (N nodes in a topological order, G types, m tensors)."""
+
+    ticks: Floats  # (N, G), NEVER where a type cannot run the node
+    resident: Ints  # (N,) bytes
+    capacity: Ints  # (G,) bytes
+    order_from: Ints
+    order_to: Ints
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints
+    weight: Ints  # (m, G) ticks
+
+
+def side_by_side(
+    problem: PlacementProblem, model: ContractedProblem
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield device and slot of every op along each order where something fits.
+
+    Parameters
+    ----------
+    model : contracted for chains.
+    """
+    ordered = [d for devices in model.types for d in devices if problem.io_class[d] >= 0]
+    for key in _keys(model):
+        along = model.renumbered(np.argsort(key, kind="stable"))
+        cuts = _cuts(along)
+        most = isqrt(MAX_CELLS // len(cuts) ** 2)  # f takes that many steps for all pairs of ends
+        units = [(d, s) for s in range(problem.slots) for d in ordered][:most]
+        found = _segments(along, cuts, units, len(ordered)) if units else None
+        if found is not None:
+            yield along.expand(found[0]), along.expand(found[1])
+
+
+def _keys(model: ContractedProblem) -> Iterator[Ints]:
+    """Yield the sum of the earliest end of every node and its latest one, on the fastest types, and
+    each by itself.
+    """
+    edges = list(zip(model.order_from.tolist(), model.order_to.tolist(), strict=True))
+    ticks = np.maximum(1, model.smallest_times).tolist()
+    early, late = list(ticks), list(ticks)
+    for u, v in sorted(edges):
+        early[v] = max(early[v], early[u] + ticks[v])
+    for u, v in sorted(edges, reverse=True):
+        late[u] = max(late[u], late[v] + ticks[u])
+    first, last = np.array(early), np.array(ticks) - np.array(late)
+    yield from (first + last, first, last)
+
+
+def _cuts(model: ContractedProblem, *, bins: int = 16) -> Ints:
+    """Return the ends of segments that are tried: near the first and the last node, ever closer,
+    and on both sides of the node behind which the fewest tensors are open, in each of `bins` equal
+    parts of the order; fewer where all edges for every pair of them would take more than a second.
+    """
+    n = model.num_nodes
+    readers = np.maximum.reduceat(model.consumer, model.consumer_ptr[:-1])
+    change = np.bincount(model.producer + 1, minlength=n + 1)
+    opened = (change - np.bincount(readers + 1, minlength=n + 1)).cumsum()
+    borders = np.linspace(1, n, min(bins, n) + 1).astype(np.int64).tolist()
+    narrow = [a + int(opened[a:b].argmin()) for a, b in itertools.pairwise(borders) if a < b]
+    close = n >> np.arange(0, n.bit_length(), 2)
+    found = np.unique([0, n, *close, *(n - close), *narrow, *(x - 1 for x in narrow)])
+    most = max(3, isqrt(2 * MAX_CELLS // (n + len(model.order_from))))
+    return found[np.unique(np.linspace(0, len(found) - 1, most).astype(np.int64))]
+
+
+@entry
+def parts_between(a: Nodes, first: int, last: int) -> tuple[Ints, Floats, Ints]:
+    """Return the part of each of the nodes first..last-1, the ticks of each part with transfers on
+    every type, NEVER where it cannot hold the part, and the bytes of each part.
+    """
+    size, types = last - first, a.ticks.shape[1]
+    part = np.arange(size)  # a node before it of the same part, itself for the first one
+    for e in range(len(a.order_from)):
+        u, v = a.order_from[e] - first, a.order_to[e] - first
+        if u >= 0 and v < size:
+            while part[u] != u:
+                part[u] = part[part[u]]
+                u = part[u]
+            while part[v] != v:
+                part[v] = part[part[v]]
+                v = part[v]
+            part[max(u, v)] = min(u, v)
+    count = 0
+    for v in range(size):
+        if part[v] == v:
+            part[v] = count
+            count += 1
+        else:
+            part[v] = part[part[v]]
+    ticks, held = np.zeros((count, types)), np.zeros(count, np.int64)
+    for v in range(size):
+        held[part[v]] += a.resident[first + v]
+        ticks[part[v]] += a.ticks[first + v]
+    read_by = np.full(count, -1)
+    for t in range(len(a.producer)):
+        u, leaves = a.producer[t] - first, False
+        inside = 0 <= u < size
+        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+            v = a.consumer[e] - first
+            if 0 <= v < size and not inside and read_by[part[v]] != t:
+                read_by[part[v]] = t
+                ticks[part[v]] += a.weight[t]
+            leaves = leaves or v >= size
+        if inside and leaves:
+            ticks[part[u]] += a.weight[t]
+    for i in range(count):
+        for g in range(types):
+            if held[i] > a.capacity[g]:
+                ticks[i, g] = NEVER
+    return part, ticks, held
+
+
+def _segments(
+    model: ContractedProblem, cuts: Ints, units: list[tuple[int, int]], width: int
+) -> tuple[Ints, Ints] | None:
+    """Return device and slot of every node where f is least; None where nothing fits.
+
+    Parameters
+    ----------
+    units : device and slot. width : units that a segment may have, all of other devices.
+    """
+    nodes = Nodes(
+        np.where(model.allowed, model.total, NEVER),
+        model.resident,
+        model.capacity,
+        model.order_from,
+        model.order_to,
+        model.producer,
+        model.consumer_ptr,
+        model.consumer,
+        model.weight,
+    )
+    kind = model.type_of[[d for d, _ in units]]
+    size = len(units) + 1
+    span = np.arange(size) - np.arange(size)[:, None]
+    room = np.concatenate([[0.0], np.cumsum(model.capacity[kind].astype(np.float64))])
+    room = np.where((span > 0) & (span <= width), room - room[:, None], -1.0)
+    least = np.full((len(cuts), size), NEVER)
+    back = np.zeros((len(cuts), size, 2), np.int64)
+    least[0] = 0.0
+    for j in range(1, len(cuts)):
+        for i in range(j):
+            _, part_ticks, held = parts_between(nodes, cuts[i], cuts[j])
+            whole = np.maximum(1.0, part_ticks.sum(axis=0))
+            speed = np.concatenate([[0.0], np.cumsum(1.0 / whole[kind])])
+            with np.errstate(divide="ignore"):
+                ticks = np.maximum(1.0 / (speed - speed[:, None]), part_ticks.min(axis=1).max())
+            ticks[room < held.sum()] = NEVER
+            through = least[i][:, None] + ticks
+            b = through.argmin(axis=0)
+            value = through[b, np.arange(size)]
+            better = value < least[j]
+            least[j][better] = value[better]
+            back[j][better] = np.stack([np.full(size, i), b], axis=1)[better]
+    return _read(model, nodes, cuts, units, least, back) if least[-1].min() < NEVER else None
+
+
+def _read(
+    model: ContractedProblem,
+    nodes: Nodes,
+    cuts: Ints,
+    units: list[tuple[int, int]],
+    least: Floats,
+    back: Ints,
+) -> tuple[Ints, Ints] | None:
+    """Return device and slot of every node, segment by segment from the last one; None where the
+    parts do not fit the room that is left.
+    """
+    device, slot = np.array(units).T
+    room = model.capacity[model.type_of]
+    j, a = len(cuts) - 1, int(least[-1].argmin())
+    chosen = np.zeros(model.num_nodes, np.int64)
+    while j > 0:
+        i, b = back[j, a].tolist()
+        of_node, ticks, held = parts_between(nodes, cuts[i], cuts[j])
+        given, load, home = device[b:a], np.zeros(a - b), np.zeros_like(held)
+        for part in np.argsort(-ticks.min(axis=1), kind="stable").tolist():
+            end = load + ticks[part, model.type_of[given]]
+            end[room[given] < held[part]] = NEVER
+            home[part] = at = int(end.argmin())
+            if end[at] >= NEVER:
+                return None
+            load[at] = end[at]
+            room[given[at]] -= held[part]
+        chosen[cuts[i] : cuts[j]] = b + home[of_node]
+        j, a = i, b
+    return device[chosen], slot[chosen]
