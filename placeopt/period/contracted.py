@@ -307,26 +307,29 @@ def _merged_tensors(
 ) -> dict[str, Ints]:
     """Join the tensors of one pass, source and targets; a tensor between two nodes has no way."""
     io = problem.io_ticks[:, [devices[0] for devices in types]]
-    merged: dict[tuple[int, int, tuple[int, ...]], Ints] = {}
-    for t in range(problem.num_tensors):
-        source, targets = _ends(problem, label, t)
-        if targets and io[t].any():
-            key = (int(passes[problem.producer[t]]), source, targets)
-            merged[key] = merged.get(key, 0) + io[t]
+    home, passes = label[problem.producer].tolist(), passes[problem.producer].tolist()
+    ends, pointer = label[problem.consumer].tolist(), problem.consumer_ptr.tolist()
+    merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    for t in np.flatnonzero(io.any(axis=1)).tolist():
+        source, targets = _ends(home[t], ends[pointer[t] : pointer[t + 1]])
+        if targets:
+            merged.setdefault((passes[t], source, targets), []).append(t)
     keys = sorted(merged)
+    weight = np.zeros((len(keys), len(types)), np.int64)
+    rows = np.repeat(np.arange(len(keys)), [len(merged[key]) for key in keys])
+    np.add.at(weight, rows, io[[t for key in keys for t in merged[key]]])
     return {
         "producer": np.array([source for _, source, _ in keys], np.int64),
         "consumer_ptr": np.cumsum([0, *(len(targets) for *_, targets in keys)], dtype=np.int64),
         "consumer": np.array([v for *_, targets in keys for v in targets], np.int64),
-        "weight": np.array([merged[key] for key in keys], np.int64).reshape(len(keys), len(types)),
+        "weight": weight,
         "tensor_pass": np.array([part for part, *_ in keys], np.int64),
     }
 
 
-def _ends(problem: PlacementProblem, label: Ints, t: int) -> tuple[int, tuple[int, ...]]:
-    """Return source and targets of a tensor, the lower node first where there are two."""
-    source = int(label[problem.producer[t]])
-    targets = tuple(sorted(set(label[problem.readers_of(t)].tolist()) - {source}))
+def _ends(source: int, readers: list[int]) -> tuple[int, tuple[int, ...]]:
+    """Return source and targets of a tensor of nodes, the lower one first where there are two."""
+    targets = tuple(sorted(set(readers) - {source}))
     if len(targets) == 1 and targets[0] < source:
         return targets[0], (source,)
     return source, targets
