@@ -33,7 +33,7 @@ import numpy as np
 
 from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.arrays import int_array
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement_objective import check_static
@@ -184,7 +184,7 @@ def _scratch(a: LatencyArrays) -> Scratch:
     )
 
 
-@inner_kernel
+@inlined
 def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
     """Set the ops, the duration and the number of inputs of every unit."""
     n, k = a.compute.shape
@@ -221,7 +221,7 @@ def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
             w.waiting[n + d * a.slots + s] += 1
 
 
-@inner_kernel
+@inlined
 def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
     """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
     n, k = a.compute.shape
@@ -291,7 +291,7 @@ def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> N
             value[b] = latency_of(a, devices[b], slots[b], w)
 
 
-@inner_kernel
+@inlined
 def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     """Latency plus the weighted durations of all slots of the placement that was evaluated last."""
     energy = float(value)
@@ -300,7 +300,7 @@ def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     return energy
 
 
-@inner_kernel
+@inlined
 def _connected(
     groups: Groups,
     x: int,
@@ -329,7 +329,7 @@ def _connected(
     return size
 
 
-@inner_kernel
+@inlined
 def _move(
     a: LatencyArrays,
     groups: Groups,
