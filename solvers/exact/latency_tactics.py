@@ -57,6 +57,7 @@ from placeopt.solvers.exact.ideal_program import (
     states_along,
 )
 from placeopt.solvers.exact.latency_parts import side_by_side
+from placeopt.solvers.exact.linear_dp import QUICK
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
     PlacementModel,
@@ -444,9 +445,14 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
         return
+
+    def one_by_one() -> Iterator[tuple[Ints | None, None]]:
+        small = chain.coarse(max_nodes)
+        yield _segments(problem, small), None
+        yield _pipeline(small, None if tracker.value is None else tracker.stop), None
+
     ways: Iterator[tuple[Ints | None, Ints | None]] = itertools.chain(
-        side_by_side(problem, chain),
-        ((find(problem, chain.coarse(max_nodes)), None) for find in (_segments, _pipeline)),
+        side_by_side(problem, chain), one_by_one()
     )
     while not tracker.stop() and (way := next(ways, None)) is not None:
         offer_slots(tracker, *way)
@@ -567,10 +573,11 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
     return table
 
 
-def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> Ints | None:
+def _pipeline(chain: ContractedProblem, stop: Callable[[], bool] | None) -> Ints | None:
     """Best pipeline for the period along the model's order."""
-    most, lattice = states_along(chain), linear_lattice(chain.num_nodes)
-    outcome = best_chain(IdealProgram(chain, lattice, most_states=most), None)
+    few = min(QUICK, states_along(chain, least=chain.problem.num_devices + 1))
+    program = IdealProgram(chain, linear_lattice(chain.num_nodes), most_states=few)
+    outcome = best_chain(program, None, stop)
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None
 
 

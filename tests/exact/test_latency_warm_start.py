@@ -143,6 +143,25 @@ def test_a_chunk_is_short_on_large_graphs():
     assert latency_tactics._Walk(tracker, *parts).moves == 300 * 5 * 2
 
 
+def test_a_latency_begins_with_few_states_of_unlike_devices(monkeypatch):
+    """The pipeline among the starts looks at few states of devices: all of them took seconds, and
+    whatever follows waits for it.
+    """
+    rng = np.random.default_rng(0)
+    compute = rng.integers(1, 9, (20, 1)) * np.repeat([1, 2, 3, 4, 5], 4)
+    problem = PlacementProblem.from_edges(compute, [(0, 1, 1)], objective="latency")
+    states = []
+    best_chain = latency_tactics.best_chain
+
+    def noted(program, *rest):
+        states.append(len(program.arrays.digit))
+        return best_chain(program, *rest)
+
+    monkeypatch.setattr(latency_tactics, "best_chain", noted)
+    list(latency_tactics.starts(Tracker("starts", problem, Budget(evaluations=100))))
+    assert max(states) <= latency_tactics.QUICK
+
+
 def test_starts_on_each_device_keep_to_the_evaluations():
     """Every device alone is one start, and counts."""
     problem = PlacementProblem.from_edges(
