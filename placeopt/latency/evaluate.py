@@ -19,8 +19,14 @@ form a slot, slots run by rising priority (without priorities there is one slot 
 In kernels, units are n + d * q + s for slot s of accelerator d, and v for op v in the pool. The
 search lives beside the evaluation it calls: numba's cache does not notice changes in another file.
 
+The search may break constraints, at a price per share that is broken, which rises while it does
+and falls while it does not (Gendreau, Hertz and Laporte).
+
 References
 ----------
+M. Gendreau, A. Hertz, G. Laporte: "A tabu search heuristic for the vehicle routing problem",
+Management Science 40, 1994.
+
 J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
 Device Placement of DNN Graph Operators", NeurIPS 2020.
 """
@@ -41,13 +47,11 @@ from placeopt.model.placement_objective import check_static
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from placeopt.model.arrays import Flags, Ints
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
-BLOCK = 8
-"""Most groups that one step of the search moves."""
-_NEAR, _CONNECTED = 0.7, 0.4  # chances to move to a neighbour's slot, and to move a connected block
+_NEAR = 0.7  # chance to move to a neighbour's slot
 
 
 class LatencyArrays(NamedTuple):
@@ -77,14 +81,20 @@ class Groups(NamedTuple):
 
 
 class Cooling(NamedTuple):
-    """A cooling cycle; `serial` is the weight of the slots' durations, which tells plateaus of the
-    critical path apart.
+    """A cooling cycle.
+
+    Attributes
+    ----------
+    serial : weight of the slots' durations, which tells plateaus of the critical path apart.
+    weight : (1,) ticks that `_breach` costs now, at most `most`.
     """
 
     hot: float
     cold: float
     moves: int
     serial: float
+    weight: Floats
+    most: float
 
 
 class Scratch(NamedTuple):
@@ -185,8 +195,11 @@ def _scratch(a: LatencyArrays) -> Scratch:
 
 
 @inlined
-def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
-    """Set the ops, the duration and the number of inputs of every unit."""
+def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
+    """Set the ops, the duration and the number of inputs of every unit; return how many ops cannot
+    run where they are, which take no time.
+    """
+    barred = 0
     n, k = a.compute.shape
     w.duration[:] = 0
     w.waiting[:] = 0
@@ -197,7 +210,8 @@ def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
         d = device[v]
         unit = v if a.pool[d] else n + d * a.slots + slot[v]
         w.unit[v] = unit
-        w.duration[unit] += a.compute[v, d]
+        barred += a.compute[v, d] < 0
+        w.duration[unit] += max(0, a.compute[v, d])
         w.next_op[v] = w.first[unit]
         w.first[unit] = v
     for t in range(len(a.producer)):
@@ -219,14 +233,17 @@ def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
     for d in range(k):  # a slot waits for the one before it
         for s in range(1, a.slots):
             w.waiting[n + d * a.slots + s] += 1
+    return barred
 
 
 @inlined
-def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
-    """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
+def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> tuple[int, int]:
+    """Latency of one placement with slots 0..q-1, and how many ops cannot run where they are or
+    never start; units that wait for themselves run in turn after all others.
+    """
     n, k = a.compute.shape
     q = a.slots
-    _fill_units(a, device, slot, w)
+    barred = _fill_units(a, device, slot, w)
     head = tail = latest = reached = 0
     for unit in range(n + k * q):
         if w.waiting[unit] == 0 and (unit >= n or w.first[unit] >= 0):
@@ -257,7 +274,10 @@ def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
             if w.waiting[unit + 1] == 0:
                 w.queue[tail] = unit + 1
                 tail += 1
-    return latest if reached == n else INFEASIBLE
+    for unit in range(n + k * q if reached < n else 0):
+        if w.waiting[unit] > 0:
+            latest += w.duration[unit]
+    return latest, barred + n - reached
 
 
 @inner_kernel
@@ -288,7 +308,8 @@ def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> N
     for b in range(devices.shape[0]):
         value[b] = INFEASIBLE
         if _fits(a, devices[b], slots[b], used):
-            value[b] = latency_of(a, devices[b], slots[b], w)
+            latency, lost = latency_of(a, devices[b], slots[b], w)
+            value[b] = latency if lost == 0 else INFEASIBLE
 
 
 @inlined
@@ -301,6 +322,15 @@ def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
 
 
 @inlined
+def _breach(a: LatencyArrays, used: Ints, lost: int) -> float:
+    """Share of the bytes that are above capacities, and of the ops that are lost."""
+    above = 0
+    for d in range(len(used)):
+        above += max(0, used[d] - a.capacity[d])
+    return above / max(1, used.sum()) + lost / len(a.resident)
+
+
+@inlined
 def _connected(
     groups: Groups,
     x: int,
@@ -308,23 +338,22 @@ def _connected(
     device: Ints,
     slot: Ints,
     block: Ints,
+    seen: Ints,
+    step: int,
 ) -> int:
     """Collect up to `wanted` groups around x in its slot; return how many."""
     lead = groups.member[groups.member_ptr[x]]
-    block[0] = x
+    block[0], seen[x] = x, step
     size, at = 1, 0
     while at < size and size < wanted:
         z = block[at]
         for e in range(groups.near_ptr[z], groups.near_ptr[z + 1]):
             y = groups.near[e]
             other = groups.member[groups.member_ptr[y]]
-            if size < wanted and device[other] == device[lead] and slot[other] == slot[lead]:
-                known = False
-                for i in range(size):
-                    known = known or block[i] == y
-                if not known:
-                    block[size] = y
-                    size += 1
+            together = device[other] == device[lead] and slot[other] == slot[lead]
+            if size < wanted and together and seen[y] != step:
+                block[size], seen[y] = y, step
+                size += 1
         at += 1
     return size
 
@@ -364,26 +393,34 @@ def anneal_slots(
     best_slot: Ints,
 ) -> int:
     """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
-    and returns its latency.
+    and returns its latency, INFEASIBLE where it met none that keeps all constraints.
+
+    Capacities may be broken on the way, slots wait for each other in a circle, and ops begin where
+    they cannot run; that costs ticks by `_breach`, twice as many after as many moves as there are
+    groups that end so, half after as many that do not.
     """
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
-    k = a.compute.shape[1]
+    k, count = a.compute.shape[1], len(groups.member_ptr) - 1
     w = _scratch(a)
     used = np.zeros(k, np.int64)
     for v in range(len(device)):
         used[device[v]] += a.resident[v]
-    best = latency_of(a, device, slot, w)
-    energy = _energy(a, w, best, schedule.serial)
+    value, lost = latency_of(a, device, slot, w)
+    breach = _breach(a, used, lost)
+    best = value if breach == 0 else INFEASIBLE
+    energy = _energy(a, w, value, schedule.serial)
     best_device[:] = device
     best_slot[:] = slot
-    block = np.empty(BLOCK, np.int64)
-    old_device = np.empty(BLOCK, np.int64)
-    old_slot = np.empty(BLOCK, np.int64)
+    block, old_device, old_slot = np.empty((3, count), np.int64)
+    seen = np.full(count, -1, np.int64)  # last step that looked at the group
     cooling = (schedule.cold / schedule.hot) ** (1.0 / schedule.moves)
     temperature = schedule.hot
-    for _ in range(schedule.moves):
+    weight, growth = schedule.weight, 2.0 ** (1.0 / count)
+    for step in range(schedule.moves):
         temperature *= cooling
-        x = np.random.randint(len(groups.member_ptr) - 1)  # noqa: NPY002
+        weight[0] *= growth if breach > 0 else 1 / growth
+        weight[0] = min(max(weight[0], 1.0), schedule.most)
+        x = np.random.randint(count)  # noqa: NPY002
         lead = groups.member[groups.member_ptr[x]]
         d, s = np.random.randint(k), np.random.randint(a.slots)  # noqa: NPY002
         near = groups.near_ptr[x + 1] - groups.near_ptr[x]
@@ -397,21 +434,20 @@ def anneal_slots(
             s = 0
         if d == device[lead] and s == slot[lead]:
             continue
-        wanted = 1
-        if np.random.random() < _CONNECTED:  # noqa: NPY002
-            wanted = 1 + np.random.randint(BLOCK)  # noqa: NPY002
-        size = _connected(groups, x, wanted, device, slot, block)
-        fits = True
+        wanted = min(count, int(1.0 / (1.0 - np.random.random())))  # noqa: NPY002
+        size = _connected(groups, x, wanted, device, slot, block, seen, step)
+        runs = True
         for i in range(size):
             first = groups.member[groups.member_ptr[block[i]]]
             old_device[i], old_slot[i] = device[first], slot[first]
-            fits = _move(a, groups, block[i], d, s, device, slot, used) and fits
-        value = latency_of(a, device, slot, w) if fits and used[d] <= a.capacity[d] else INFEASIBLE
-        if value < INFEASIBLE:
-            new = _energy(a, w, value, schedule.serial)
-            if new <= energy or np.random.random() < np.exp((energy - new) / temperature):  # noqa: NPY002
-                energy = new
-                if value < best:
+            runs = _move(a, groups, block[i], d, s, device, slot, used) and runs
+        if runs:
+            value, lost = latency_of(a, device, slot, w)
+            new, over = _energy(a, w, value, schedule.serial), _breach(a, used, lost)
+            gain = energy - new + weight[0] * (breach - over)
+            if gain >= 0 or np.random.random() < np.exp(gain / temperature):  # noqa: NPY002
+                energy, breach = new, over
+                if breach == 0 and value < best:
                     best = value
                     best_device[:] = device
                     best_slot[:] = slot

@@ -65,7 +65,7 @@ from placeopt.solvers.exact.placement_cp_sat import (
     run_tactics,
     with_threads,
 )
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from ortools.sat.python import cp_model
 
-    from placeopt.latency.evaluate import LatencyArrays
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
@@ -121,13 +120,6 @@ def search_latency(
     run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
 
 
-def _anneal(state: State) -> Iterator[str | None]:
-    """Anneal from the incumbent, again and again."""
-    while state.solution is None:
-        yield WAITING
-    yield from anneal(state.tracker, state.rng)
-
-
 def _flow(state: State) -> Iterator[None]:
     """Prove by flows, and offer the placements found."""
     facts: LatencyFacts = state.facts
@@ -158,7 +150,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
 
 TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, lambda state: starts(state.tracker)),
-    Steps("annealing", VALUE, _anneal),
+    Steps("annealing", VALUE, lambda state: anneal(state.tracker, state.rng)),
     Steps("flow", BOUND, _flow),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
 )
@@ -583,12 +575,17 @@ def _pipeline(chain: ContractedProblem, stop: Callable[[], bool] | None) -> Ints
 
 def anneal(tracker: Tracker[Placement], rng: Generator) -> Iterator[None]:
     """Anneal from the incumbent, again and again; one chunk per step."""
-    arrays, groups = latency_arrays(tracker.problem), _groups(tracker.problem)
-    return anneal_in_cycles(tracker, rng, lambda: _Walk(tracker, arrays, groups))
+    walk = _Walk(tracker)
+    return anneal_in_cycles(tracker, rng, walk.begin)
 
 
 class _Walk:
-    """A cycle from the incumbent (see `annealing_cycles`).
+    """A cycle from the incumbent (see `annealing_cycles`); as long as there is none, from where the
+    last one ended, at first from one device.
+
+    Attributes
+    ----------
+    weight : ticks that broken constraints cost, see `anneal_slots`.
 
     Parameters
     ----------
@@ -599,30 +596,40 @@ class _Walk:
     def __init__(
         self,
         tracker: Tracker[Placement],
-        arrays: LatencyArrays,
-        groups: Groups,
         *,
         moves: int = 60_000,
         moves_per_choice: int = 300,
         work: int = 1_000_000_000,
     ) -> None:
-        problem, solution = tracker.problem, tracker.solution
-        assert solution is not None
-        self.tracker, self.arrays, self.groups = tracker, arrays, groups
-        self.value = int(tracker.value or 0)
-        self.device = pooled(problem)[solution.device].copy()
-        self.slot = placement_slots(problem, solution).copy()
-        choices = (len(groups.member_ptr) - 1) * problem.num_devices
+        problem = tracker.problem
+        self.tracker, self.arrays = tracker, latency_arrays(problem)
+        self.groups, self.pooled = _groups(problem), pooled(problem)
+        choices = (len(self.groups.member_ptr) - 1) * problem.num_devices
         size = problem.num_ops + problem.num_edges
         self.moves = min(moves, moves_per_choice * choices, 1 + work // size)
+        self.value = max(1, int(problem.compute.max(axis=1).sum()))
+        self.weight = np.array([float(self.value)])
+        above = (problem.resident.sum() - problem.capacity).clip(0) / problem.resident.sum().clip(1)
+        d = int(np.argmin(above + (problem.compute == INCOMPATIBLE).mean(axis=0)))
+        self.device, self.slot = np.full((2, problem.num_ops), [[self.pooled[d]], [0]])
+
+    def begin(self) -> _Walk:
+        """Go back to the incumbent."""
+        solution = self.tracker.solution
+        if solution is not None:
+            self.value = int(self.tracker.value or 0)
+            self.device = self.pooled[solution.device].copy()
+            self.slot = placement_slots(self.tracker.problem, solution).copy()
+        return self
 
     def cool(self, hot: float, cold: float, seed: int, *, serial: float = 0.01) -> None:
         """Walk one chunk; `serial` is the weight of the mean slot duration in the energy: it tells
         plateaus of the critical path apart.
         """
         device, slot = self.device.copy(), self.slot.copy()  # the best of the chunk
+        most = float(self.value) * len(device)  # an op in a wrong place costs as much as all of it
         walk = partial(anneal_slots, self.arrays, self.groups, self.device, self.slot)
-        cooling = Cooling(hot, cold, self.moves, serial)
+        cooling = Cooling(hot, cold, self.moves, serial, self.weight, most)
         found = int(call_interruptibly(partial(walk, cooling, seed, device, slot)))
         if found < INFEASIBLE:
             slots = slot if self.tracker.problem.slots > 1 else None

@@ -137,10 +137,37 @@ def test_a_chunk_is_short_on_large_graphs():
     problem = two_cpus([9, 9])
     tracker = Tracker("walk", problem, Budget(1.0))
     next(latency_tactics.starts(tracker))
-    parts = latency_tactics.latency_arrays(problem), latency_tactics._groups(problem)
     size = problem.num_ops + problem.num_edges
-    assert latency_tactics._Walk(tracker, *parts, work=50 * size).moves == 51
-    assert latency_tactics._Walk(tracker, *parts).moves == 300 * 5 * 2
+    assert latency_tactics._Walk(tracker, work=50 * size).moves == 51
+    assert latency_tactics._Walk(tracker).moves == 300 * 5 * 2
+
+
+def test_annealing_goes_through_full_memory():
+    """Where both accelerators are full, no op moves between them without breaking a capacity."""
+    problem = PlacementProblem.from_edges(
+        [[5, 5], [5, 5], [1, 1], [1, 1]],
+        [],
+        resident=[1] * 4,
+        capacity=[2, 2],
+        objective="latency",
+    )
+    given = po.Placement(np.array([0, 0, 1, 1]))
+    found = po.solve(problem, "cp-sat", initial=given, evaluations=4, tactics="annealing")
+    assert found.value == 6
+
+
+def test_annealing_finds_a_placement_where_no_start_is_one():
+    """Ops that run on the accelerator only, and others that do not, alternate in the order of which
+    starts are segments.
+    """
+    compute = [[1, 9], *[[1, -1], [-1, 1]] * 4]
+    edges = [edge for v in range(1, 9, 2) for edge in ((0, v, 1), (v, v + 1, 1))]
+    problem = PlacementProblem.from_edges(compute, edges, objective="latency", io_class=[0, -1])
+    tracker = Tracker("starts", problem, Budget(evaluations=100))
+    list(latency_tactics.starts(tracker))
+    assert tracker.value is None
+    found = po.solve(problem, "cp-sat", evaluations=8, tactics="starts,annealing")
+    assert found.value == 1 + 4 + 4 + 1
 
 
 def test_a_latency_begins_with_few_states_of_unlike_devices(monkeypatch):
