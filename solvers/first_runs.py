@@ -198,6 +198,7 @@ def sharding() -> None:
     """Bound, choose and prove five small nodes, of which one follows another."""
     from placeopt.sharding.bounds.exact_pass import survivors
     from placeopt.sharding.bounds.lagrangian import Dual
+    from placeopt.sharding.bounds.squares import Squares
     from placeopt.sharding.bounds.stars import stars_of
     from placeopt.sharding.compact import condense, draft_of, unchanged
     from placeopt.sharding.contest_format import from_contest
@@ -227,6 +228,7 @@ def sharding() -> None:
     dual.aim(search.best_cost + 1)
     found, witness, clamped = dual.certify()
     survivors(clamped, witness, found, search.best_cost + 1)
+    Squares(whole.compact, search.best_cost + 1, dual.prices).prove(search.best_cost + 1)
 
 
 def plan_ideals() -> None:

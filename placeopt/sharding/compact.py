@@ -308,7 +308,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
     offset += int(_fill(draft, new_node, fixed, order, target))
 
     usage, capacity, first, last, time = _times(draft, decided, kept, node, node_ptr)
-    adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
+    adj_ptr, adj_edge, adj_node = adjacency(len(node), edge)
     compact = Compact(
         node_ptr,
         cost,
@@ -365,7 +365,7 @@ def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
     """
     ends = np.sort(place_in(node, count)[edge].reshape(-1, 2), axis=1)
     keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], np.int64))
-    pointer, _, neighbour = _adjacency(
+    pointer, _, neighbour = adjacency(
         len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1)
     )
     order, core = _peel(pointer, neighbour)
@@ -538,7 +538,7 @@ def _undominated(binding, starts, ends, capacity):
     return keep
 
 
-def _adjacency(n: int, edge: Ints) -> tuple[Ints, Ints, Ints]:
+def adjacency(n: int, edge: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the edges of every node by rising neighbour."""
     m = len(edge)
     node = np.concatenate([edge[:, 0], edge[:, 1]])

@@ -4,8 +4,8 @@ that anyone can add up.
 Prices and messages of the condensed problem are found as the bound finds them
 (`bounds.lagrangian`), and carried over to the problem itself: an edge to a node with one strategy
 that fits sends what it costs, and a strategy that never fits is asked for 2^62 more along every
-edge, which costs nothing, as its node cannot use it. What the reductions and CP-SAT prove beyond
-prices, stars and messages has no witness.
+edge, which costs nothing, as its node cannot use it. What the reductions, squares and CP-SAT prove
+beyond prices, stars and messages has no witness.
 
 References
 ----------

@@ -112,6 +112,7 @@ GROUPS = {
                 "sharding.bounds.message_passing",
                 "sharding.bounds.exact_pass",
                 "sharding.bounds.stars",
+                "sharding.bounds.squares",
             ),
             20.0,
         ),

@@ -1,8 +1,8 @@
 """The default: the Lagrangian bound, CP-SAT on what it leaves, and the search by tree moves.
 
-`prices`, `branches` and `cp-sat` raise the bound, `tree-moves` improves the choice. What one finds
-serves the others: the prices and the choices that the bound's messages decode guide the moves, and
-the cost of the best choice aims and narrows the bound.
+`prices`, `branches`, `squares` and `cp-sat` raise the bound, `tree-moves` improves the choice. What
+one finds serves the others: the prices and the choices that the bound's messages decode guide the
+moves, and the cost of the best choice aims and narrows the bound.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from placeopt.model.threads import num_threads
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
 from placeopt.sharding.bounds.branches import STEPS, Branches
+from placeopt.sharding.bounds.squares import FITS, MOST_STRATEGIES, ROUND, Squares
 from placeopt.sharding.compact import MAX_TOTAL, cost_of, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
@@ -79,6 +80,7 @@ class Pieces:
     as so many moves, for they take about as long.
     effort : CP-SAT's deterministic seconds that count as one evaluation.
     build_seconds : per pair of strategies that building the model for CP-SAT takes, about.
+    cube_seconds : per cube of the number of strategies that a step of squares takes, about.
     """
 
     guess: int = 4
@@ -88,6 +90,7 @@ class Pieces:
     moves: int = 500
     effort: float = 1e-3
     build_seconds: float = 2.5e-5
+    cube_seconds: float = 2e-10
 
 
 class Sides:
@@ -289,6 +292,61 @@ def _part_seconds(sides: Sides) -> float:
     return 2 * (STEPS * sides.step_seconds + sides.reduce_seconds)
 
 
+def _squares(state: State) -> Iterator[str | None]:
+    """Look for squares of what is left, and bound what these leave, until they fit and bring no
+    more.
+    """
+    sides: Sides = state.facts
+    bounding, narrowed = sides.bounding, None
+    while not bounding.settled and not state.stop():
+        sides.aim(state)
+        early = state.by_evaluations and state.tracker.evaluations < ROUND * sides.pieces.moves
+        if bounding.settled or early or _squares_seconds(sides) == math.inf:
+            yield WAITING
+            continue
+        assert bounding.upper is not None
+        if narrowed is not bounding.narrowed:
+            narrowed = bounding.narrowed
+            below = bounding.upper - narrowed.offset
+            squares = Squares(bounding.dual.compact, below, bounding.dual.prices)
+        yield from _square_steps(state, squares)
+        if narrowed is bounding.narrowed and not state.stop():
+            known = bounding.bound
+            bounding.certify_squares(squares)
+            sides.report(state, "squares")
+            if bounding.bound <= known and squares.misfit < FITS:
+                return
+
+
+def _square_steps(state: State, squares: Squares) -> Iterator[None]:
+    """Take the steps of a round, or as many as leave time for a proof, which takes about as long as
+    one.
+    """
+    moves, tracker, longest = state.facts.pieces.moves, state.tracker, 0.0
+    for _ in range(ROUND):
+        if state.stop() or (not state.by_evaluations and tracker.seconds_left < 3 * longest):
+            return
+        begun = time.perf_counter()
+        squares.step()
+        if state.by_evaluations:
+            tracker.count(min(moves, tracker.evaluations_left))
+        longest = max(longest, time.perf_counter() - begun)
+        yield
+
+
+def _squares_seconds(sides: Sides) -> float:
+    """Return about how long a round of squares takes, infinity while no good choice is known or too
+    much is left.
+    """
+    bounding = sides.bounding
+    if bounding.settled:
+        return 0.0
+    strategies = len(bounding.narrowed.compact.cost)
+    if not bounding.cheap or strategies > MOST_STRATEGIES:
+        return math.inf
+    return ROUND * sides.pieces.cube_seconds * strategies**3
+
+
 def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
     """Solve what is left by CP-SAT for a piece of time."""
     sides: Sides = state.facts
@@ -353,6 +411,7 @@ def _make_moves(state: State, search: TreeSearch) -> None:
 TACTICS: tuple[Tactic, ...] = (
     Steps("prices", BOUND, _prices),
     Steps("branches", BOTH, _branches, needs=_part_seconds),
+    Steps("squares", BOUND, _squares, needs=_squares_seconds),
     Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
     Steps("tree-moves", VALUE, _moves),
 )

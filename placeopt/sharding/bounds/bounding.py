@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.sharding.bounds.squares import Squares
     from placeopt.sharding.compact import Compact
     from placeopt.sharding.exact_rest import Ending
     from placeopt.sharding.problem import ShardingProblem
@@ -183,6 +184,15 @@ class Bounding:
         if narrow and self.cheap and _size(alive, pairs) <= SHRUNK * self._size:
             self._narrow(alive, pairs)
         self._reopen_if_empty()
+
+    def certify_squares(self, squares: Squares) -> None:
+        """Prove the bound by squares of what is left, and rule out what no better choice uses."""
+        assert self.upper is not None
+        offset = self.narrowed.offset
+        proof = squares.prove(self.upper - offset)
+        pairs = np.ones(len(self.dual.compact.table), np.bool_)
+        self.dual.rule_out(proof.alive, pairs)
+        self.prove(min(proof.bound + offset, self.upper))
 
     def prove(self, bound: int) -> None:
         """Take note of a bound of the choices of `compact` that was found elsewhere."""

@@ -108,17 +108,21 @@ class Dual:
     `certify` finds it in integers.
     upper : cost of a known choice. clamp : no cost is taken to be more.
     calm : whether the prices were stuck once, new stars or not.
+
+    Parameters
+    ----------
+    prices : to begin at.
     """
 
     pace = Pace()
 
-    def __init__(self, compact: Compact) -> None:
+    def __init__(self, compact: Compact, prices: Floats | None = None) -> None:
         self.compact = compact
         self.factors = factors_of(compact)
         self.width = int(compact.num_choices.max())
         self.capacity = compact.capacity.astype(np.float64)
         self.stars = NO_STARS
-        self._best = self._now = np.zeros(len(compact.capacity))
+        self._best = self._now = np.zeros(len(compact.capacity)) if prices is None else prices
         self._weighed = np.zeros(0)  # prices of stars that the costs of the factors hold
         self._tried = np.zeros(0, np.int64)  # stars, as numbers
         self.bound = self._last = -np.inf
