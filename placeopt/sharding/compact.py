@@ -179,13 +179,19 @@ def without_unavoidable(problem: ShardingProblem) -> tuple[ShardingProblem, int]
     """Return a problem without the least costs of nodes and edges that would be clamped, and the
     sum of these; the problem itself unless nothing else would be.
     """
-    most, paid, left = most_cost(problem), 0, []
-    for costs, starts in ((problem.cost, problem.node_ptr), (problem.edge_cost, problem.edge_ptr)):
-        least = np.minimum.reduceat(costs, starts[:-1]) if len(costs) else costs
-        least = np.where(least > most, least, 0)
-        paid += exact_sum(least)
-        left.append(costs - np.repeat(least, np.diff(starts)))
-    if not paid or max(costs.max(initial=0) for costs in left) > most:
+    most, paid, least = most_cost(problem), 0, []
+    parts = ((problem.cost, problem.node_ptr), (problem.edge_cost, problem.edge_ptr))
+    for costs, starts in parts:
+        smallest = np.minimum.reduceat(costs, starts[:-1]) if len(costs) else costs
+        least.append(np.where(smallest > most, smallest, 0))
+        paid += exact_sum(least[-1])
+    if not paid:
+        return problem, 0
+    left = [
+        costs - np.repeat(some, np.diff(starts))
+        for some, (costs, starts) in zip(least, parts, strict=True)
+    ]
+    if max(costs.max(initial=0) for costs in left) > most:
         return problem, 0
     return replace(problem, cost=left[0], edge_cost=left[1]), paid
 
@@ -264,7 +270,7 @@ def draft_of(problem: ShardingProblem, scale: Scale = UNSCALED) -> tuple[Draft, 
         last,
         problem.edge,
         problem.edge_ptr,
-        np.minimum(problem.edge_cost // unit, clamp),
+        np.minimum(problem.edge_cost // unit if unit > 1 else problem.edge_cost, clamp),
         capacity,
     )
     return draft, fits

@@ -88,7 +88,7 @@ def reduce(
             return None
         # What replaces a strategy goes with all that goes with it: what is left stays consistent.
         replaced(compact, alive, most, MOST_WORK)
-        smaller = condense(as_draft(compact), alive)
+        smaller = unchanged(compact) if alive.all() else condense(as_draft(compact), alive)
         draft = followers_moved(smaller.compact, most)
         before = len(compact.cost)
         condensed = composed(condensed, smaller)

@@ -226,7 +226,10 @@ class Dual:
             (f.low_ptr, f.high_ptr),
             (f.to_low, f.to_high),
             (self.stars, self._now[count:]),
-            max(float(np.abs(part).max(initial=0.0)) for part in (f.cost, f.table)),
+            max(
+                float(max(part.max(initial=0.0), -part.min(initial=0.0)))
+                for part in (f.cost, f.table)
+            ),
         )
         f.to_low[:], f.to_high[:] = up
         priced = in_units(self.compact, witness, int(min(self.clamp, BEYOND)))
