@@ -10,7 +10,9 @@ import os
 import threading
 from collections import deque
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -30,6 +32,36 @@ def num_threads() -> int:
 def num_cores() -> int:
     """Cores that are there for this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep the linear algebra of numpy's wheels on the thread that calls it, in a block or a
+    function: its own threads wait for each other in loops, and where other work has a core, a
+    decomposition takes ten times as long.
+    """
+    library = _openblas()
+    if library is None:
+        yield
+        return
+    before = library.scipy_openblas_get_num_threads64_()
+    library.scipy_openblas_set_num_threads64_(1)
+    try:
+        yield
+    finally:
+        library.scipy_openblas_set_num_threads64_(before)
+
+
+@cache
+def _openblas() -> Any:
+    """Return the OpenBLAS that numpy's wheels bring along, None where numpy has another library."""
+    import ctypes
+
+    import numpy as np
+
+    folder = Path(np.__file__).parents[1] / "numpy.libs"
+    path = next(folder.glob("libscipy_openblas64_*"), None)
+    return None if path is None else ctypes.CDLL(str(path))
 
 
 def start_thread(

@@ -80,7 +80,8 @@ class Pieces:
     as so many moves, for they take about as long.
     effort : CP-SAT's deterministic seconds that count as one evaluation.
     build_seconds : per pair of strategies that building the model for CP-SAT takes, about.
-    cube_seconds : per cube of the number of strategies that a step of squares takes, about.
+    cube_seconds : per cube of the number of strategies, one of each node left out, that a step of
+    squares takes, about.
     """
 
     guess: int = 4
@@ -90,7 +91,7 @@ class Pieces:
     moves: int = 500
     effort: float = 1e-3
     build_seconds: float = 2.5e-5
-    cube_seconds: float = 2e-10
+    cube_seconds: float = 4e-10
 
 
 class Sides:
@@ -341,10 +342,11 @@ def _squares_seconds(sides: Sides) -> float:
     bounding = sides.bounding
     if bounding.settled:
         return 0.0
-    strategies = len(bounding.narrowed.compact.cost)
+    compact = bounding.narrowed.compact
+    strategies = len(compact.cost)
     if not bounding.cheap or strategies > MOST_STRATEGIES:
         return math.inf
-    return ROUND * sides.pieces.cube_seconds * strategies**3
+    return ROUND * sides.pieces.cube_seconds * (strategies - compact.num_nodes) ** 3
 
 
 def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:

@@ -8,8 +8,10 @@ import pytest
 
 from placeopt.model.threads import (
     BackgroundCall,
+    _openblas,
     call_together,
     map_threads,
+    one_blas_thread,
     parallel_slices,
     start_thread,
 )
@@ -102,3 +104,16 @@ def test_a_thread_is_a_daemon_unless_the_end_must_wait():
     daemon = start_thread(int, name="one")
     waits = start_thread(int, daemon=False)
     assert (daemon.daemon, daemon.name, waits.daemon) == (True, "one", False)
+
+
+def test_linear_algebra_is_kept_on_one_thread_for_a_block_only():
+    """Where numpy has its own OpenBLAS, as in its wheels; else nothing happens."""
+    library = _openblas()
+
+    def used():
+        return library and library.scipy_openblas_get_num_threads64_()
+
+    before = used()
+    with one_blas_thread():
+        assert used() in (None, 1)
+    assert used() == before

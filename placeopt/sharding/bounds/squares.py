@@ -27,11 +27,13 @@ Families, and Variational Inference", 2008 (relaxations beyond the local polytop
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy import linalg, sparse
 
 from placeopt.model.compiled import entry
+from placeopt.model.threads import one_blas_thread
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import adjacency
@@ -84,18 +86,20 @@ class Squares:
         self.compact, self.prices, self._below = compact, prices, below
         self._costs, self._open = _matrices(compact, below)
         sizes = compact.num_choices
-        self._mean = np.concatenate([np.ones(1), np.repeat(1 / sizes, sizes)])
-        self._y = np.outer(self._mean, self._mean)
+        mean = np.concatenate([np.ones(1), np.repeat(1 / sizes, sizes)])
+        self._basis = _basis(mean, sizes)
+        self._y = np.outer(mean, mean)
         self._z = np.zeros_like(self._y)
-        self._vectors = np.zeros((len(self._mean), 1))
+        self._vectors = np.zeros((len(mean), 1))
         self.misfit = np.inf
         self._aim()
         self._weight = float(np.linalg.norm(self._aimed) / np.linalg.norm(self._y)) or 1.0
 
+    @one_blas_thread()
     def step(self) -> None:
         """Take a step of the method of multipliers."""
-        values, vectors = np.linalg.eigh(self._projected(self._y + self._z / self._weight))
-        up = values > 0
+        values, vectors = np.linalg.eigh(self._inner(self._y + self._z / self._weight))
+        vectors, up = self._basis @ vectors, values > 0
         r = (vectors[:, up] * values[up]) @ vectors[:, up].T
         self._vectors = vectors[:, ~up] * np.sqrt(-self._weight * self._unit * values[~up])
         y = np.clip(r - (self._aimed + self._z) / self._weight, 0.0, 1.0) * self._open
@@ -105,6 +109,7 @@ class Squares:
         self._z += self._weight * (y - r)
         self._y, self.misfit = y, float(np.linalg.norm(y - r) / np.linalg.norm(y))
 
+    @one_blas_thread()
     def prove(self, upper: int) -> Proof:
         """Bound what the squares leave; go on at the prices that are found.
 
@@ -166,22 +171,26 @@ class Squares:
         priced = np.where(self._open, self._costs / 2, 0.0)
         usage = np.repeat(prices_of_nodes(c, self.prices), c.num_choices) * c.usage
         np.einsum("ii->i", priced)[1:] = np.minimum(c.cost, self._below) + usage
-        priced = self._projected(priced)
-        mean = self._mean
-        priced -= np.outer(mean, mean) * (mean @ priced @ mean / (mean @ mean) ** 2)
+        inner = self._inner(priced)
+        inner[0, 0] = 0.0
+        priced = self._basis @ (self._basis @ inner).T
         self._unit = float(np.abs(priced).max()) or 1.0
         self._aimed = priced / self._unit
 
-    def _projected(self, matrix: Floats) -> Floats:
-        return self._columns(self._columns(matrix).T)
+    def _inner(self, matrix: Floats) -> Floats:
+        """Return a symmetric matrix by the basis of choices."""
+        return self._basis.T @ (self._basis.T @ matrix).T
 
-    def _columns(self, matrix: Floats) -> Floats:
-        """Return the columns of a matrix, in each of which every node then has the sum of row 0."""
-        sizes, mean = self.compact.num_choices[:, None], self._mean
-        means = np.add.reduceat(matrix[1:], self.compact.node_ptr[:-1], axis=0) / sizes
-        first = (matrix[0] + means.sum(axis=0)) / (mean @ mean)
-        more = np.repeat(first / sizes - means, sizes[:, 0], axis=0)
-        return np.concatenate([first[None], matrix[1:] + more])
+
+def _basis(mean: Floats, sizes: Ints) -> Any:
+    """Return orthonormal columns, sparse, that span all choices: their mean, then, by node, what
+    sums to 0.
+    """
+    alike = {k: linalg.helmert(k).T for k in np.unique(sizes).tolist()}
+    blocks = sparse.block_diag([alike[k] for k in sizes.tolist()])
+    rest = sparse.vstack([sparse.csr_array((1, blocks.shape[1])), blocks])
+    first = sparse.csr_array(mean[:, None] / np.linalg.norm(mean))
+    return sparse.hstack([first, rest]).tocsr()
 
 
 def _shifted(costs, bits):
