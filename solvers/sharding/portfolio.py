@@ -305,6 +305,8 @@ def _squares(state: State) -> Iterator[str | None]:
         if bounding.settled or early or _squares_seconds(sides) == math.inf:
             yield WAITING
             continue
+        if not state.by_evaluations and state.tracker.seconds_left < _squares_seconds(sides):
+            return
         assert bounding.upper is not None
         if narrowed is not bounding.narrowed:
             narrowed = bounding.narrowed
