@@ -118,6 +118,11 @@ class MakespanFacts:
         return series_parts(self.analysis.relaxation, time.perf_counter() + self.parts_seconds)
 
     @property
+    def contended(self) -> bool:
+        """Whether transfers wait for one another."""
+        return self.analysis.problem.num_channels > 0
+
+    @property
     def in_series(self) -> bool:
         """Whether the graph has such parts."""
         return self.model and len(self.parts) > 0
@@ -191,6 +196,13 @@ def _segments(state: State, part: Tracker[Placement]) -> bool:
     whole = part.seconds_left > 0.5 * seconds
     facts.helpful_segments_known |= whole
     return everything and whole
+
+
+def _congestion(state: State) -> Iterator[None]:
+    """Prove what flows between ops need of shared channels, round by round."""
+    for bound in state.facts.analysis.congestion():
+        state.raise_bound(bound, "congestion")
+        yield
 
 
 def _tight(state: State, part: Tracker[Placement]) -> bool:
@@ -447,6 +459,7 @@ PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
     Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=2.0),
+    Steps("congestion", BOUND, _congestion, when=lambda f: f.timed and f.contended),
     Runs("tight", BOTH, _tight, when=lambda f: f.timed and f.exact, needs=_building),
     Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Steps("islands", BOTH, _islands, when=lambda facts: facts.timed and facts.on_islands),

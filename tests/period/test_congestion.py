@@ -9,8 +9,8 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.model import uniform_flow
 from placeopt.model.problem import PlacementProblem
-from placeopt.period.bounds import congestion
 from placeopt.period.bounds.congestion import congestion_bounds
 from placeopt.period.contracted import contract
 
@@ -76,13 +76,13 @@ def test_no_round_is_above_the_best_of_all_placements(contiguity):
 
 def test_units_that_do_not_arrive_prove_nothing(monkeypatch):
     """Where floating point loses the order along a path there is no bound, not a wrong one."""
-    distances = congestion.dijkstra
+    distances = uniform_flow.dijkstra
 
     def confused(graph, **named):
         far, before = distances(graph, **named)
         return np.where(far > 0, far.max() + 1 - far, 0), before
 
-    monkeypatch.setattr(congestion, "dijkstra", confused)
+    monkeypatch.setattr(uniform_flow, "dijkstra", confused)
     assert bounds_of(path([4, 4, 4, 4], 2, 2)) == []
 
 

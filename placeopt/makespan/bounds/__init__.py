@@ -24,6 +24,7 @@ METHODS = (
     "head-tail",
     "energy",
     "destructive",
+    "congestion",
     "segments",
     "front",
 )

@@ -6,11 +6,13 @@ import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
+from placeopt.makespan.bounds.congestion import congestion_steps
 from placeopt.makespan.bounds.destructive import (
     Clusters,
     destructive_bound,
@@ -26,17 +28,17 @@ from placeopt.makespan.bounds.segment_graph import Evidence
 from placeopt.makespan.bounds.segments import fork_join_bound, half_way, segments_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.makespan.bounds.segment_graph import Delay
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 
 
-PROGRAMS = {"segments": 1.0, "front": 3.0}
-"""Bounds by CP-SAT, which take what they are given, and the seconds from which on they are worth
-it: fronts are not for the quick bounds at the start of a search (at most two seconds), which would
-wait for them; beside the search they have turns of their own."""
+PROGRAMS = {"congestion": 1.0, "segments": 1.0, "front": 3.0}
+"""Bounds by flows and by CP-SAT, which take what they are given, and the seconds from which on they
+are worth it: fronts are not for the quick bounds at the start of a search (at most two seconds),
+which would wait for them; beside the search they have turns of their own."""
 
 COMBINATORIAL = (
     "critical-path",
@@ -202,6 +204,7 @@ class Analysis:
         if (optional or self.counted) and not self._affordable(name):
             return 0
         known, r = self.best()[0], self.relaxation
+        end = half_way(self.end)
         # steps of a look at a horizon, about
         windows = max(4_000_000, 64 * r.compute.size)
         rounds = 3 * r.num_ops * r.compute.size * (34 + r.compute.shape[1])
@@ -216,6 +219,9 @@ class Analysis:
             ),
             "destructive": lambda: destructive_bound(
                 self.evidence(known), self._until(0.3), 0.3 * self.work / rounds
+            ),
+            "congestion": lambda: max(
+                takewhile(lambda _: time.perf_counter() < end, self.congestion()), default=0
             ),
             "segments": lambda: max(
                 self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)
@@ -232,6 +238,22 @@ class Analysis:
             self.evidence(known), self._until(0.2), 0.1 * self.work
         )
         return value
+
+    def congestion(self) -> Iterator[int]:
+        """Yield the bound by flows, round by round; delays between ops raise heads and tails for
+        what follows.
+        """
+        value = 0
+        for found in congestion_steps(
+            self.problem, lambda: self.evidence(self.best()[0]), self.end
+        ):
+            if isinstance(found, int):
+                value = max(value, found)
+            elif found:
+                self.heads = self.evidence(value).heads_with(found)
+                value = max(value, communication_bound(self.heads))
+            self.bounds["congestion"] = max(value, self.bounds.get("congestion", 0))
+            yield value
 
     def run_segments(self, seconds: float, *, everything: bool) -> int:
         """Run the bound by segments, which raises heads and tails for those that follow.

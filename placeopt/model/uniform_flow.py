@@ -1,0 +1,154 @@
+"""Flows between all pairs of nodes, along tensors: what the congestion bounds have in common.
+
+In each of R rounds every node u with q_u units sends q_u q_v units to every v, along nodes of which
+each shares a tensor with the next, and q_u a to each of some *ends*, nodes without units of their
+own. Rounds take shortest paths, with lengths that grow exponentially with the congestion so far
+(multiplicative weights). Any flow proves something: units are counted, in whole numbers, and all
+else may be in floating point. Of a graph in several parts the one with the most work counts;
+tensors that cost nothing somewhere join nothing.
+
+References
+----------
+T. Leighton, S. Rao, "Multicommodity max-flow min-cut theorems and their use in designing
+approximation algorithms", Journal of the ACM 46(6), 1999 (cuts and uniform flows).
+N. Garg, J. Koenemann, "Faster and simpler algorithms for multicommodity flow and other fractional
+packing problems", SIAM Journal on Computing 37(2), 2007 (lengths).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scipy.sparse import csr_matrix
+
+    from placeopt.model.arrays import Floats, Ints
+
+UNITS = 2**22
+"""Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a
+thousand rounds stay below 2^63."""
+
+STEPS = 8
+"""Of a round, each with lengths of its own, for a part of the nodes. With one step rounds converge
+far more slowly; on grids, FFT and fork-joins with 16 a bound takes 1 to 1.8 times as long, with 2
+it ends lower."""
+
+SHORTEST = 1e-9
+"""Least length, of at most one: sums of them in floating point tell it from nothing."""
+
+
+class Flow(NamedTuple):
+    """What so many rounds carry.
+
+    Attributes
+    ----------
+    units : of all nodes, Q. ends : to all ends in a round, per unit of a node.
+    per_unit : ticks of work of a unit, at least.
+    most : the most units through a tensor in all rounds, divided by its weight, C.
+    """
+
+    units: int
+    ends: int
+    per_unit: Fraction
+    rounds: int
+    most: Fraction
+
+
+def best_of_flows(
+    flows: Iterator[Flow], bound: Callable[[Flow], int], *, gain: float = 0.001
+) -> Iterator[int]:
+    """Yield the best bound after every round; ends where the second half of the rounds, of eight or
+    more, gained less than a share of `gain`.
+    """
+    found = list[int]()
+    for flow in flows:
+        found.append(max(bound(flow), *found[-1:], 0))
+        yield found[-1]
+        if len(found) >= 8 and found[-1] <= (1.0 + gain) * found[len(found) // 2]:
+            return
+
+
+def flows(
+    ticks: Ints, pins: Sequence[Sequence[int]], weight: Ints, ends: Sequence[int] = ()
+) -> Iterator[Flow]:
+    """Yield what the flow of one round, two, ... carries; nothing where no flow proves any bound.
+
+    Lengths grow by up to e^4 in the first round, and by a factor e more in each that follows: with
+    twice and four times as much, bounds on eleven graphs ended within 2 %.
+
+    Parameters
+    ----------
+    ticks : least work of each node. pins : the nodes of each tensor. weight : of each tensor, at
+    least 0. ends : nodes without work that as many units go to, together, as to all others.
+    """
+    graph, nodes, weight = _part_with_most_work(ticks, pins, weight)
+    there, rows = np.isin(nodes, ends), ticks[nodes].tolist()
+    work = max(1, sum(rows))
+    units = np.array([UNITS * p // work for p in rows], np.int64)
+    senders = np.flatnonzero(units)
+    if len(senders) < 2:
+        return  # nothing is sent
+    demand = np.where(there, units.sum() // max(1, int(there.sum())), units)
+    used, rounds = np.zeros(len(weight), np.int64), 0
+    while True:
+        for first in range(min(STEPS, len(senders))):
+            crowded = used / weight
+            growth = (4.0 + rounds) * (crowded / max(1e-300, crowded.max()) - 1.0)
+            lengths = np.exp(growth) / weight
+            more = _use(graph, units, demand, senders[first::STEPS], lengths / lengths.max())
+            if more is None:
+                return
+            used += more
+        rounds += 1
+        most = max(Fraction(u, w) for u, w in zip(used.tolist(), weight.tolist(), strict=True))
+        at_ends = int(demand[there].sum())
+        yield Flow(int(units.sum()), at_ends, Fraction(work, UNITS), rounds, most)
+
+
+def _part_with_most_work(
+    ticks: Ints, pins: Sequence[Sequence[int]], weight: Ints
+) -> tuple[csr_matrix, Ints, Ints]:
+    """Return the graph of nodes and tensors (nodes first; data: the number of the tensor), its
+    nodes, and the weights of its tensors, of the connected part with the most work.
+    """
+    tensors = np.flatnonzero(weight > 0)
+    n, m = len(ticks), len(tensors)
+    rows = [pins[t] for t in tensors.tolist()]
+    node = np.array([v for row in rows for v in row], np.int64)
+    hub = np.repeat(np.arange(m), [len(row) for row in rows])
+    joined = coo_matrix((np.ones(len(node)), (node, n + hub)), (n + m, n + m))
+    part = connected_components(joined, directed=False)[1]
+    largest = np.bincount(part[:n], weights=ticks, minlength=part.max() + 1).argmax()
+    inside = part == largest
+    nodes, hubs = np.flatnonzero(inside[:n]), np.flatnonzero(inside[n:])
+    place = np.cumsum(inside) - 1
+    here = inside[node]
+    node, hub = place[node[here]], place[n + hub[here]]
+    ends = np.concatenate([node, hub]), np.concatenate([hub, node])
+    number = np.tile(hub - len(nodes) + 1.0, 2)
+    return coo_matrix((number, ends), (inside.sum(),) * 2).tocsr(), nodes, weight[tensors[hubs]]
+
+
+def _use(
+    graph: csr_matrix, units: Ints, demand: Ints, sources: Ints, lengths: Floats
+) -> Ints | None:
+    """Return the units through every tensor if those of some nodes take shortest paths to all; None
+    if floating point cannot tell what comes before what on these.
+    """
+    weighted = graph.copy()
+    weighted.data = np.maximum(lengths, SHORTEST)[graph.data.astype(np.int64) - 1]
+    far, before = dijkstra(weighted, indices=sources, return_predecessors=True)
+    onwards, row = np.zeros(far.shape, np.int64), np.arange(len(sources))
+    onwards[:, : len(demand)] = demand
+    for v in np.argsort(-far, axis=1, kind="stable")[:, :-1].T:
+        onwards[row, before[row, v]] += onwards[row, v]
+    if (onwards[row, sources] != demand.sum()).any():
+        return None
+    return np.asarray(units[sources] @ onwards[:, len(units) :])
