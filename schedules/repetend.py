@@ -6,7 +6,8 @@ downwards, and every infeasible period is a proof. Then the latency of the patte
 that period, and the pattern is completed to n micro-batches.
 
 What is proved of patterns of K micro-batches is said of these only: a larger K may do better. The
-lower bound of the result holds for every K.
+lower bound of the result holds for every K; with size 0 larger K are tried while the best is above
+it, and the published schedules that fit: as completions, and where they repeat sooner.
 
 References
 ----------
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
@@ -36,13 +38,15 @@ from placeopt.schedules.completion import (
 )
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
+from placeopt.schedules.known import published
 from placeopt.schedules.period_search import PeriodSearch
+from placeopt.schedules.solution import PipelineSchedule
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule, Repetend
+    from placeopt.schedules.solution import Repetend
     from placeopt.solving.tracker import Tracker
 
 
@@ -55,8 +59,8 @@ class RepetendSolver(SearchSolver):
     size: int = option(
         1,
         low=0,
-        meaning="micro-batches per repetend (K), more help under tight memory; 0 tries 1, 2, 3, "
-        "... while the best is above the bound for all K",
+        meaning="micro-batches per repetend (K), more help under tight memory; 0 proves K = 1, "
+        "then tries 2, 3, ... while the best is above the bound for all K, and published schedules",
     )
     max_size: int = option(4, low=1, meaning="most micro-batches per repetend that size=0 tries")
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
@@ -90,44 +94,62 @@ class RepetendSolver(SearchSolver):
             self._least_latency_at_period(problem, tracker)
             return
         kept = kept_for_completion(problem, tracker.seconds_left)
-        best = self._search_sizes(problem, tracker, kept)
-        if best.pattern is None:
-            tracker.message = "no repeating pattern found in time; allow more seconds"
-            return
-        if best.pattern.period > best.low and not tracker.stop():
-            tracker.stop_reason = "time"
-        size_bound = Fraction(best.low, best.pattern.size)
-        start = complete(problem, best.pattern, max(kept, tracker.seconds_left))
-        offer_pattern(problem, tracker, best.pattern, start, size_bound)
-        if tracker.value == best.pattern.per_micro_batch:
-            self._shorten(problem, tracker, best.pattern, size_bound)
-
-    def _search_sizes(
-        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule], kept: float
-    ) -> PeriodSearch:
-        """Search the wanted size after one micro-batch per pattern, or size after size, and share
-        the time among them.
-        """
-        overall = best_bound(problem)[0]
-        known = None if tracker.solution is None else tracker.solution.repetend
-        best: PeriodSearch | None = None
+        known = [] if self.size else published(tracker)
+        patterns: list[Repetend | None] = []
+        least: Fraction | float = inf
+        open_sizes = 0
         for size, share in self._shares().items():
             search = PeriodSearch(problem, size, self.num_workers, tracker, share, kept)
-            search.run([known, None if best is None else best.pattern])
-            if size == self.size or best is None or search.value < best.value:
-                best = search
-            if self.size == 0 and (search.value <= overall or tracker.stop()):
+            incumbent = tracker.solution
+            search.run([None if incumbent is None else incumbent.repetend, *patterns])
+            patterns.append(search.pattern)
+            if self.size in (0, size):
+                open_sizes += search.value * size > search.low
+                if search.value < least:
+                    least = search.value
+                    self._finish(problem, tracker, search, known, kept)
+            if self.size == 0 and tracker.solution is not None:
+                known.append(tracker.solution)
+            for one in known:
+                shortest = min(known, key=lambda one: one.makespan).start
+                tracker.offer(one.period, PipelineSchedule(problem, shortest, one.pattern))
+            if self.size == 0 and (tracker.stop() or tracker.seconds_left <= kept):
                 break
-        assert best is not None
-        return best
+        if open_sizes and not tracker.stop():
+            tracker.stop_reason = "time"
+        if tracker.solution is None:
+            tracker.message = "no repeating pattern found in time; allow more seconds"
 
     def _shares(self) -> dict[int, float]:
         """Return the sizes to search, each with its share of the time that is then left: a quarter
-        for one micro-batch per pattern where more are asked for.
+        for one micro-batch per pattern where more are asked for, all of it where larger ones wait
+        for its proof.
         """
-        if self.size == 0:
-            return {size: 1 / (self.max_size + 1 - size) for size in range(1, self.max_size + 1)}
-        return {1: 1 / 4, self.size: 1}
+        if self.size:
+            return {1: 1 / 4, self.size: 1}
+        larger = range(2, self.max_size + 1)
+        return {1: 1.0} | {size: 1 / (self.max_size + 1 - size) for size in larger}
+
+    def _finish(
+        self,
+        problem: PipelineProblem,
+        tracker: Tracker[PipelineSchedule],
+        search: PeriodSearch,
+        known: list[PipelineSchedule],
+        kept: float,
+    ) -> None:
+        """Complete the pattern that a search ended with, or run it as a known schedule that is
+        shorter; where it is proved, look for others of its period.
+        """
+        pattern = search.pattern
+        assert pattern is not None
+        size_bound = Fraction(search.low, pattern.size)
+        start = complete(problem, pattern, max(kept, tracker.seconds_left))
+        starts = [start, *(one.start for one in known)]
+        start = min(starts, key=lambda start: makespan(problem, start))
+        offer_pattern(problem, tracker, pattern, start, size_bound)
+        if pattern.period <= search.low and tracker.value == pattern.per_micro_batch:
+            self._shorten(problem, tracker, pattern, size_bound)
 
     def _shorten(
         self,

@@ -101,9 +101,12 @@ def schedule_command(
     repetend_size: Annotated[
         int,
         Option(
-            "--repetend-size", "-k", min=0, help="Micro-batches per repetend (K); 0 tries 1 to 4."
+            "--repetend-size",
+            "-k",
+            min=0,
+            help="Micro-batches per repetend (K); 0 tries 1 to 4, and published schedules.",
         ),
-    ] = 1,
+    ] = 0,
     mode: Annotated[str | None, Option(help="train or infer.")] = None,
     cluster: common.ClusterOption = None,
     split: Annotated[
@@ -201,7 +204,8 @@ def schedule_command(
         outcome_object(name, outcome, shown) for name, outcome in zip(names, outcomes, strict=True)
     ]
     for outcome, data in zip(outcomes, objects, strict=True):
-        _try_larger(shown.problem, outcome, data, seconds, seed)
+        if repetend_size:
+            _try_larger(shown.problem, outcome, data, seconds, seed)
         _execute(outcome, data, transfers)
     _write(shown, outcomes, objects, folder)
     if json:
@@ -234,7 +238,7 @@ def _solvers(names: list[str], repetend_size: int, settings: Data) -> list[Any]:
     """Return the solvers of these names, with the options of the command line."""
     if settings and len(names) > 1:
         raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
-    sizes = {"repetend": {"size": repetend_size}}
+    sizes = {"repetend": {"size": repetend_size or int("period" in settings)}}
     return [_solver(name, sizes.get(name, {}) | settings) for name in names]
 
 

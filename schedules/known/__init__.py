@@ -5,12 +5,14 @@ it repeats.
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InputError, Refused
+from placeopt.schedules import SPECS
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import offer_schedule
 from placeopt.schedules.evaluate import makespan, peak_memory
@@ -18,6 +20,8 @@ from placeopt.schedules.judge import pattern_violations
 from placeopt.schedules.known.chains import Chain, Instance, chains_of, starts_of_orders
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +125,28 @@ class KnownSchedule(SearchSolver):
             if not pattern_violations(problem, found.period, found.start):
                 return found
         return None
+
+
+def published(tracker: Tracker[PipelineSchedule]) -> list[PipelineSchedule]:
+    """Return what the published schedules make that fit the problem and its memory, the best
+    first; none is begun once half the time is gone.
+    """
+    found, half = [], tracker.seconds_left / 2
+    for spec in SPECS:
+        solver = make_solver(spec.name, "pipeline")
+        if isinstance(solver, KnownSchedule) and tracker.seconds_left >= half:
+            with suppress(InputError):
+                share = tracker.share(1 / len(SPECS))
+                made = run_part(
+                    tracker,
+                    solver,
+                    seconds=share.seconds,
+                    evaluations=share.evaluations,
+                    adopt=False,
+                )
+                if made is not None and made.solution is not None:
+                    found.append(made.solution)
+    return sorted(found, key=lambda one: (one.period, one.makespan))
 
 
 def _repetitions(start: Ints, longest: int) -> Iterator[Repetend]:

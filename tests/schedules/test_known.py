@@ -9,6 +9,8 @@ import pytest
 import placeopt as po
 from placeopt.model.errors import Refused
 from placeopt.schedules import schedule
+from placeopt.schedules.cyclic import CyclicModel
+from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.judge import pipeline_violations
 from placeopt.schedules.known import v_shape
 
@@ -171,8 +173,28 @@ def test_repetend_is_never_worse_at_the_same_placement_and_memory(solver: str, s
     known = made(solver, source, n)
     problem = known.problem.with_capacity(max(known.peak_memory))
     found = schedule(problem, num_workers=1, size=0, latency_seconds=0, seconds=30)
-    assert found.period <= known.period
+    assert (found.period, found.makespan) <= (known.period, known.makespan)
     assert max(found.peak_memory) <= max(known.peak_memory)
+
+
+@pytest.mark.parametrize(
+    ("solver", "source", "n"),
+    [
+        ("hanayo", "shape:wave?devices=8&split=1&lag=1&memory=4", 2),  # fewer than devices
+        ("1f1b", "shape:V?devices=2&split=1&memory=2&lag=3", 4),  # 7 for K = 1
+    ],
+)
+def test_published_schedules_are_candidates(
+    solver: str, source: str, n: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Where the search decides nothing, what is published is the answer, by makespan and period."""
+    known = made(solver, source, n)
+    monkeypatch.setattr(CyclicModel, "solve", lambda *_, **__: ("unknown", None))
+    monkeypatch.setattr(DeviceTree, "decide", lambda *_, **__: None)
+    found = schedule(known.problem, size=0, seconds=0.3)
+    assert found.makespan == known.makespan
+    assert found.period <= known.period
+    assert pipeline_violations(found.problem, found.start) == []
 
 
 def test_known_schedules_refuse_other_placements_and_too_little_memory():

@@ -187,7 +187,7 @@ def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
     """With room for 3 micro-batches K = 1 repeats every 8 ticks, and two together do better: the
     report says so.
     """
-    arguments = ("schedule", "shape:V?devices=4&memory=3", "-n", "8", "--seconds", "20")
+    arguments = ("schedule", "shape:V?devices=4&memory=3", "-n", "8", "--seconds", "20", "-k", "1")
     found = run(*arguments)
     assert (found["period"], found["repetend_size"]) == (8, 1)
     assert found["larger_pattern"]["size"] == 2
@@ -196,6 +196,16 @@ def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
     out = output(capsys, *arguments)[1]
     assert "not the best pattern: K = 2 repeats every" in out
     assert "larger_pattern" not in run("schedule", "shape:V?devices=4&memory=4", "-n", "8")
+
+
+def test_patterns_grow_until_the_bound_for_all_is_met(run: Callable[..., Any]):
+    """Without a size, three micro-batches share 16 ticks where one takes 8, which is best of all."""
+    found = run("schedule", "shape:V?devices=4&memory=3", "-n", "9", "--seconds", "20")
+    assert (found["period"], found["repetend_size"]) == (16 / 3, 3)
+    assert found["period_status"] == "optimal"
+    assert "larger_pattern" not in found
+    fixed = run("schedule", "shape:V?devices=2", "-n", "4", "--option", "period=5")
+    assert (fixed["period"], fixed["repetend_size"]) == (5, 1)
 
 
 def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(
