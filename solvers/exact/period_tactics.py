@@ -45,7 +45,7 @@ from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
-from placeopt.period.bounds.device_types import area
+from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_batch, period_loads
@@ -235,10 +235,11 @@ def _anneal(state: State) -> Iterator[None]:
     yield from anneal_period(state.tracker, state.rng)
 
 
-def _area(state: State, part: Tracker[Placement]) -> bool:
+def _area(state: State) -> Iterator[None]:
     """Prove what the areas of the device types give."""
-    part.raise_bound(area(state.facts.free, part.seconds_left), "area")
-    return not part.stop()
+    for bound in area_bounds(state.facts.free, lambda: state.lower_bound):
+        state.raise_bound(bound, "area")
+        yield
 
 
 def _congestion(state: State) -> Iterator[str | None]:
@@ -321,7 +322,7 @@ TACTICS: tuple[Tactic, ...] = (
     Runs("ideals", VALUE, _ideals, when=lambda facts: facts.uses_ideals),
     Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
     Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
-    Runs("area", BOUND, _area),
+    Steps("area", BOUND, _area),
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
     Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
     Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
 
 METHODS = ("load", "op", "pigeonhole", "area", "congestion", "columns")
 """Names of the bounds, cheapest first."""
@@ -26,7 +25,7 @@ class Limits:
     contract_seconds : what contracting takes, about, per op, edge and a hundredth of an op on a
     device.
     no_time : seconds that contracting may take where there is no time.
-    area_nodes : above this the linear program of `area` is not tried.
+    area_nodes : above this `area` is not tried.
     column_seconds : with less time than this `columns` is not tried.
     """
 
@@ -57,8 +56,8 @@ def period_bounds(
         If ops that must share a device have no device in common.
     """
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.period.bounds.congestion import round_seconds
-    from placeopt.period.bounds.device_types import area, largest_op, pigeonhole
+    from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
+    from placeopt.period.bounds.device_types import area_bounds, largest_op, pigeonhole
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 
@@ -75,8 +74,8 @@ def period_bounds(
         "load": lambda left: Analysis(problem, seconds=max(0.0, left)).run("load"),
         "op": lambda _: largest_op(model),
         "pigeonhole": lambda _: pigeonhole(model, best),
-        "area": lambda left: area(model, left),
-        "congestion": lambda left: _congestion(model, time.perf_counter() + 0.2 * left),
+        "area": lambda left: _best(area_bounds(model), 0.2 * left),
+        "congestion": lambda left: _best(congestion_bounds(model), 0.2 * left),
         "columns": lambda left: column_bound(problem, best, upper, left),
     }
     least = {
@@ -93,12 +92,10 @@ def period_bounds(
             yield method, value
 
 
-def _congestion(model: ContractedProblem, end: float) -> int:
-    """Return the bound `congestion` at the time `end`, after a round at least."""
-    from placeopt.period.bounds.congestion import congestion_bounds
-
-    best = 0
-    for bound in congestion_bounds(model):
+def _best(bounds: Iterator[int], seconds: float) -> int:
+    """Return the bound after some seconds, after one of them at least."""
+    best, end = 0, time.perf_counter() + seconds
+    for bound in bounds:
         best = bound
         if time.perf_counter() > end:
             break
