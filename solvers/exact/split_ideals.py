@@ -31,7 +31,7 @@ from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.period.bounds.device_types import area
+from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import (
@@ -51,7 +51,6 @@ from placeopt.solvers.exact.linear_dp import (
     orders_near,
 )
 from placeopt.solvers.exact.period_tactics import search_period
-from placeopt.solvers.exact.placement_cp_sat import building_seconds
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.splits.objective import BOUNDS, NEVER, split_period, usable_ticks
@@ -553,18 +552,18 @@ class SplitIdeals(SearchSolver):
         model: ContractedProblem,
         improve: Callable[..., SplitOutcome],
     ) -> None:
-        """Bound by the areas of the device types in a tenth of the time; then take the best split
+        """Bound by the areas of the device types in a tenth of the time, or once; then take the best split
         along orders of nodes and of devices near the best one, which begins as a chain of single
         devices.
         """
         tenth = tracker.share(0.1).seconds
-        size = model.num_nodes + len(model.producer) + len(model.consumer)
-        if problem.groups == 1 and (
-            tenth is None or building_seconds(size, model.num_types) < tenth
-        ):
-            free = replace(model, weight=np.zeros_like(model.weight))
+        if problem.groups == 1:
+            free, end = replace(model, weight=np.zeros_like(model.weight)), tracker.elapsed
             given = free if problem.overlap else model
-            tracker.raise_bound(area(given, math.inf if tenth is None else tenth), "area")
+            for bound in area_bounds(given, lambda: tracker.lower_bound):
+                tracker.raise_bound(bound, "area")
+                if tracker.elapsed >= end + (tenth or 0.0):
+                    break
         chain = _chain_of(problem, tracker)
         if chain is not None:
             tracker.offer(split_period(problem, chain), chain)
