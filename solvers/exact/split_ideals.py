@@ -552,9 +552,9 @@ class SplitIdeals(SearchSolver):
         model: ContractedProblem,
         improve: Callable[..., SplitOutcome],
     ) -> None:
-        """Bound by the areas of the device types in a tenth of the time, or once; then take the best
-        split along orders of nodes and of devices near the best one, which begins as a chain of single
-        devices.
+        """Bound by the areas of the device types in a tenth of the time, or once; then take the
+        best split along orders of nodes and of devices near the best one, which begins as a chain
+        of single devices.
         """
         tenth = tracker.share(0.1).seconds
         if problem.groups == 1:
