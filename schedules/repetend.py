@@ -110,9 +110,10 @@ class RepetendSolver(SearchSolver):
                     self._finish(problem, tracker, search, known, kept)
             if self.size == 0 and tracker.solution is not None:
                 known.append(tracker.solution)
-            for one in known:
+            if known:
                 shortest = min(known, key=lambda one: one.makespan).start
-                tracker.offer(one.period, PipelineSchedule(problem, shortest, one.pattern))
+                for one in known:
+                    tracker.offer(one.period, PipelineSchedule(problem, shortest, one.pattern))
             if self.size == 0 and (tracker.stop() or tracker.seconds_left <= kept):
                 break
         if open_sizes and not tracker.stop():

@@ -95,7 +95,8 @@ def flows(
     senders = np.flatnonzero(units)
     if len(senders) < 2:
         return  # nothing is sent
-    demand = np.where(there, units.sum() // max(1, int(there.sum())), units)
+    total, per_unit = int(units.sum()), Fraction(work, UNITS)
+    demand = np.where(there, total // max(1, int(there.sum())), units)
     used, rounds = np.zeros(len(weight), np.int64), 0
     while True:
         for first in range(min(STEPS, len(senders))):
@@ -108,8 +109,7 @@ def flows(
             used += more
         rounds += 1
         most = max(Fraction(u, w) for u, w in zip(used.tolist(), weight.tolist(), strict=True))
-        at_ends = int(demand[there].sum())
-        yield Flow(int(units.sum()), at_ends, Fraction(work, UNITS), rounds, most)
+        yield Flow(total, int(demand[there].sum()), per_unit, rounds, most)
 
 
 def _part_with_most_work(

@@ -226,7 +226,7 @@ class Analysis:
             "segments": lambda: max(
                 self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)
             ),
-            "front": lambda: front_bound(self.evidence(known), half_way(self.end)),
+            "front": lambda: front_bound(self.evidence(known), end),
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))

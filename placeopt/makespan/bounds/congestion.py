@@ -112,11 +112,13 @@ def congestion_steps(
     evidence : what is known now. end : as for `SegmentGraph`.
     """
     parts = partitions(problem)
+    if not parts:
+        return
     pins = [(u, *problem.readers_of(t)) for t, u in enumerate(problem.producer.tolist())]
     for part in parts:
         yield from best_of_flows(flows(problem.min_compute, pins, part.weight), part.least)
     now = evidence()
-    if not parts or too_large(now.relaxation):
+    if too_large(now.relaxation):
         return
     graph, known = SegmentGraph(now.relaxation, end), dict[bytes, int]()
     found, fresh = dict[Segment, int](), 0
