@@ -49,12 +49,13 @@ def test_it_ends_when_told():
 
 
 def test_a_stack_of_modules_is_proved():
-    """What passes in each module of Inception-v1 adds up to a horizon on which a schedule is found;
-    nothing has to be believed.
+    """What passes in each module of Inception-v1, or each part in series, adds up to a horizon on
+    which a schedule is found; nothing has to be believed.
     """
     pytest.importorskip("onnx")
     problem = po.load("onnx:inception_v1", cluster="4xA100")
     result = po.solve(problem, "portfolio", seconds=120, threads=2)
-    assert (result.status, result.objective, result.bound_method) == ("optimal", 425599, "segments")
+    assert (result.status, result.objective) == ("optimal", 425599)
+    assert result.bound_method in ("segments", "series")  # both prove it; whichever comes first
     witness = makespan_witness(problem, result.lower_bound, "segments", 120)
     assert (witness.bound, witness.beliefs) == (425599, ())

@@ -15,16 +15,18 @@ import placeopt as po
 from placeopt.model.cp_sat import cp_solver
 from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
-from placeopt.schedules import schedule, schedule_result
+from placeopt.model.result import Budget
+from placeopt.schedules import period_search, schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
 from placeopt.schedules.completion import complete
 from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.judge import pattern_violations, pipeline_violations
-from placeopt.schedules.period_search import greedy_pattern, placed_pattern
+from placeopt.schedules.period_search import PeriodSearch, greedy_pattern, placed_pattern
 from placeopt.schedules.period_walk import tighten, walk
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.solving.tracker import Tracker
 
 PERIODS = {
     "V": {2: 8, 3: 8, 4: 4, 5: 4, 6: 4},
@@ -336,18 +338,19 @@ def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.Mon
     good.
     """
     problem = po.load_pipeline("shape:NN?devices=4&memory=4")
-    least = schedule(problem, num_workers=1).period
-    real = CyclicModel.solve
-
-    def only_single(model: CyclicModel, seconds: float, **options: object) -> object:
-        """Decide patterns of one micro-batch only."""
-        return real(model, 30.0, **options) if model.size == 1 else ("unknown", None)
-
-    monkeypatch.setattr(CyclicModel, "solve", only_single)
-    for size in (2, 3, 0):
-        found = schedule(problem, num_workers=1, size=size, seconds=1)
-        assert found.period == least
-        assert pipeline_violations(problem, found.repetend.unroll(12)) == []
+    smaller = schedule(problem, num_workers=1).repetend
+    monkeypatch.setattr(CyclicModel, "solve", lambda *_, **__: ("unknown", None))
+    monkeypatch.setattr(DeviceTree, "decide", lambda *_, **__: None)
+    monkeypatch.setattr(period_search, "walk", lambda problem, pattern, *_: pattern)
+    for size in (2, 3):
+        alone, helped = (
+            PeriodSearch(problem, size, 1, Tracker("repetend", problem, Budget(0.1)), 1.0, 0.0)
+            for _ in range(2)
+        )
+        alone.run([None])
+        helped.run([None, smaller])
+        assert helped.value == smaller.per_micro_batch < alone.value
+        assert pattern_violations(problem, helped.pattern.period, helped.pattern.start) == []
 
 
 @pytest.mark.parametrize("period", [4, 5, 6, 7, 9])
