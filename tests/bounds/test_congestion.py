@@ -89,8 +89,8 @@ def test_grids_and_forks_on_hosts_that_share_a_link():
     """
     hosts = [0, 0, 1, 1, 2, 2, 3, 3]
     grid = po.load("gen:stencil?rows=4&columns=4&steps=4&ccr=5&seed=1", "uniform:8")
-    report = po.bound(on_a_bus(grid, hosts), methods=["load", "congestion"])
+    report = po.bound(on_a_bus(grid, hosts), methods=["load", "congestion"], seconds=60)
     assert report.bounds["congestion"] > 1.5 * report.bounds["load"]
     forks = po.load("gen:fork-join?stages=3&branches=16&ccr=1&seed=1", "uniform:8")
-    report = po.bound(on_a_bus(forks, hosts), methods=["communication", "congestion"])
+    report = po.bound(on_a_bus(forks, hosts), methods=["communication", "congestion"], seconds=60)
     assert report.bounds["congestion"] > 1.1 * report.bounds["communication"]

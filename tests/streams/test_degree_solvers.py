@@ -285,9 +285,9 @@ def test_values_learned_on_a_stream_lower_its_blocking():
     """From an order that takes the smallest degree, the learned policy blocks clearly fewer jobs on
     streams it never saw.
     """
-    problem = stream(150, beta="C", load=1.1)
+    problem = stream(80, beta="C", load=1.1)
     base = DegreePolicy("feasible-first", order=padded(problem, [(1,)] * 3))
-    solver = PolicyDegree(iterations=3, streams=12, steps=100, validation=6)
+    solver = PolicyDegree(iterations=2, streams=8, steps=50, validation=4)
     trained = solver.train(problem, base, free(problem))
     judged = [problem.resample(seed) for seed in range(8)]
     before, after = (
