@@ -17,15 +17,17 @@ packing problems", SIAM Journal on Computing 37(2), 2007 (lengths).
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import tee
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_matrix
+from scipy.sparse import coo_array, coo_matrix, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scipy.sparse import csr_matrix
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 UNITS = 2**22
 """Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a
 thousand rounds stay below 2^63."""
+
+MOST_SENT = 5000 * 40
+"""Numbers of a flow that is written down: as many as other witnesses have ops in all their cases,
+at most."""
 
 STEPS = 8
 """Of a round, each with lengths of its own, for a part of the nodes. With one step rounds converge
@@ -44,6 +50,24 @@ SHORTEST = 1e-9
 """Least length, of at most one: sums of them in floating point tell it from nothing."""
 
 
+class Sent(NamedTuple):
+    """What nodes send each other in all rounds, in full.
+
+    Attributes
+    ----------
+    nodes : of the graph, as they were numbered before. pins : the nodes of each tensor, likewise.
+    units : of every node of the graph. ends : sent to it besides.
+    net : for a unit of each node (row), what comes out of a tensor at a node, less what goes into
+    it there; column: number of the tensor, after the nodes, times that of both, plus the node.
+    """
+
+    nodes: Ints
+    pins: list[Sequence[int]]
+    units: Ints
+    ends: Ints
+    net: csr_array
+
+
 class Flow(NamedTuple):
     """What so many rounds carry.
 
@@ -52,6 +76,7 @@ class Flow(NamedTuple):
     units : of all nodes, Q. ends : to all ends in a round, per unit of a node.
     per_unit : ticks of work of a unit, at least.
     most : the most units through a tensor in all rounds, divided by its weight, C.
+    sent : in full, where that is kept.
     """
 
     units: int
@@ -59,6 +84,29 @@ class Flow(NamedTuple):
     per_unit: Fraction
     rounds: int
     most: Fraction
+    sent: Sent | None = None
+
+    def words(self, count: int, pins: Iterable[Iterable[int]]) -> list[Any]:
+        """Return a flow as a checker reads it (`proof_checker.flow_steps`).
+
+        Parameters
+        ----------
+        count : nodes in all. pins : the nodes of all tensors, of others than those of the flow too.
+        """
+        assert self.sent is not None, "flows(kept=True)"
+        nodes, units = self.sent.nodes.tolist(), self.sent.units
+        rows = sorted({tuple(sorted(set(row))) for row in pins})
+        place = {row: i for i, row in enumerate(rows)}
+        hubs = [tuple(sorted(set(row))) for row in self.sent.pins]
+        totals, size, sent = np.zeros((2, count), np.int64), len(nodes) + len(hubs), []
+        totals[:, nodes] = units, self.sent.ends
+        for u in np.flatnonzero(units):
+            sums, of = [[0] * len(row) for row in rows], self.sent.net[[u]]
+            for column, amount in zip(of.indices.tolist(), of.data.tolist(), strict=True):
+                hub, v = hubs[column // size - len(nodes)], column % size
+                sums[place[hub]][hub.index(nodes[v])] += amount
+            sent.append(sums)
+        return [*totals.tolist(), self.rounds, sent]
 
 
 def best_of_flows(
@@ -75,8 +123,36 @@ def best_of_flows(
             return
 
 
+def flow_above(
+    flows: Iterator[Flow],
+    bound: Callable[[Flow], int],
+    aim: int,
+    end: float,
+    *,
+    gain: float = 0.001,
+) -> tuple[int, Flow | None]:
+    """Return the best bound, and its flow, once it reaches an aim, nothing is gained, or at `end`.
+
+    Parameters
+    ----------
+    end : in seconds of `time.perf_counter`. gain : as for `best_of_flows`.
+    """
+    found, kept = tee(flows)
+    best: tuple[int, Flow | None] = 0, None
+    for value, flow in zip(best_of_flows(found, bound, gain=gain), kept, strict=False):
+        best = (value, flow) if value > best[0] else best
+        if value >= aim or time.perf_counter() > end:
+            break
+    return best
+
+
 def flows(
-    ticks: Ints, pins: Sequence[Sequence[int]], weight: Ints, ends: Sequence[int] = ()
+    ticks: Ints,
+    pins: Sequence[Sequence[int]],
+    weight: Ints,
+    ends: Sequence[int] = (),
+    *,
+    kept: bool = False,
 ) -> Iterator[Flow]:
     """Yield what the flow of one round, two, ... carries; nothing where no flow proves any bound.
 
@@ -87,8 +163,10 @@ def flows(
     ----------
     ticks : least work of each node. pins : the nodes of each tensor. weight : of each tensor, at
     least 0. ends : nodes without work that as many units go to, together, as to all others.
+    kept : whether to say in full what is sent.
     """
-    graph, nodes, weight = _part_with_most_work(ticks, pins, weight)
+    graph, nodes, tensors = _part_with_most_work(ticks, pins, weight)
+    weight = weight[tensors]
     there, rows = np.isin(nodes, ends), ticks[nodes].tolist()
     work = max(1, sum(rows))
     units = np.array([UNITS * p // work for p in rows], np.int64)
@@ -97,26 +175,33 @@ def flows(
         return  # nothing is sent
     total, per_unit = int(units.sum()), Fraction(work, UNITS)
     demand = np.where(there, total // max(1, int(there.sum())), units)
-    used, rounds = np.zeros(len(weight), np.int64), 0
+    used, rounds, sent = np.zeros(len(weight), np.int64), 0, None
+    if kept:
+        net = csr_array((len(nodes), graph.shape[0] ** 2), dtype=np.int64)
+        sent = Sent(nodes, [pins[t] for t in tensors], units, np.where(there, demand, 0), net)
     while True:
         for first in range(min(STEPS, len(senders))):
             crowded = used / weight
             growth = (4.0 + rounds) * (crowded / max(1e-300, crowded.max()) - 1.0)
             lengths = np.exp(growth) / weight
-            more = _use(graph, units, demand, senders[first::STEPS], lengths / lengths.max())
-            if more is None:
+            sources = senders[first::STEPS]
+            tree = _use(graph, demand, sources, lengths / lengths.max())
+            if tree is None:
                 return
-            used += more
+            used += units[sources] @ tree[0][:, len(units) :]
+            if sent:
+                more = _net(sources, *tree, len(nodes), sent.net.shape)
+                sent = sent._replace(net=sent.net + more)
         rounds += 1
         most = max(Fraction(u, w) for u, w in zip(used.tolist(), weight.tolist(), strict=True))
-        yield Flow(total, int(demand[there].sum()), per_unit, rounds, most)
+        yield Flow(total, int(demand[there].sum()), per_unit, rounds, most, sent)
 
 
 def _part_with_most_work(
     ticks: Ints, pins: Sequence[Sequence[int]], weight: Ints
 ) -> tuple[csr_matrix, Ints, Ints]:
     """Return the graph of nodes and tensors (nodes first; data: the number of the tensor), its
-    nodes, and the weights of its tensors, of the connected part with the most work.
+    nodes, and its tensors, of the connected part with the most work.
     """
     tensors = np.flatnonzero(weight > 0)
     n, m = len(ticks), len(tensors)
@@ -133,14 +218,15 @@ def _part_with_most_work(
     node, hub = place[node[here]], place[n + hub[here]]
     ends = np.concatenate([node, hub]), np.concatenate([hub, node])
     number = np.tile(hub - len(nodes) + 1.0, 2)
-    return coo_matrix((number, ends), (inside.sum(),) * 2).tocsr(), nodes, weight[tensors[hubs]]
+    return coo_matrix((number, ends), (inside.sum(),) * 2).tocsr(), nodes, tensors[hubs]
 
 
 def _use(
-    graph: csr_matrix, units: Ints, demand: Ints, sources: Ints, lengths: Floats
-) -> Ints | None:
-    """Return the units through every tensor if those of some nodes take shortest paths to all; None
-    if floating point cannot tell what comes before what on these.
+    graph: csr_matrix, demand: Ints, sources: Ints, lengths: Floats
+) -> tuple[Ints, Ints] | None:
+    """Return how much comes to every node and tensor, for a unit of each source, if it takes
+    shortest paths to all, and what is before these on the paths; None if floating point cannot tell
+    what comes before what on these.
     """
     weighted = graph.copy()
     weighted.data = np.maximum(lengths, SHORTEST)[graph.data.astype(np.int64) - 1]
@@ -151,4 +237,16 @@ def _use(
         onwards[row, before[row, v]] += onwards[row, v]
     if (onwards[row, sources] != demand.sum()).any():
         return None
-    return np.asarray(units[sources] @ onwards[:, len(units) :])
+    return onwards, before
+
+
+def _net(
+    sources: Ints, onwards: Ints, before: Ints, count: int, shape: tuple[int, int]
+) -> csr_array:
+    """Return what a unit of each source takes out of tensors at nodes; see `Sent`."""
+    place = np.arange(before.shape[1])
+    tensor, node = np.maximum(before, place), np.minimum(before, place)
+    key = tensor.astype(np.int64) * len(place) + node
+    amount, there = np.where(place < count, onwards, -onwards), before >= 0
+    row = np.broadcast_to(sources[:, None], before.shape)
+    return coo_array((amount[there], (row[there], key[there])), shape).tocsr()

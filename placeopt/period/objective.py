@@ -77,12 +77,12 @@ class Period(PlacementObjective):
     def witness(
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:
-        """Steps from the supposition that all loads are smaller to a contradiction; transfers are
-        left out.
+        """A step from the supposition that all loads are smaller to a contradiction; see
+        `placeopt.period.witness`.
         """
-        from placeopt.makespan.proof.witness import load_witness
+        from placeopt.period.witness import period_witness
 
-        return load_witness(problem, bound, method)
+        return period_witness(problem, bound, method, seconds)
 
 
 PERIOD = Period()

@@ -33,6 +33,8 @@ from tampering import load_checker, plain  # noqa: E402
 from test_segments import draw_fork  # noqa: E402
 
 from placeopt.makespan.bounds.analysis import Analysis  # noqa: E402
+from placeopt.makespan.bounds.congestion import partitions, pins_of  # noqa: E402
+from placeopt.makespan.proof.flows import segment_flows  # noqa: E402
 from placeopt.makespan.proof.supposition import Supposition  # noqa: E402
 from placeopt.makespan.proof.witness import (  # noqa: E402
     load_witness,
@@ -40,6 +42,7 @@ from placeopt.makespan.proof.witness import (  # noqa: E402
     raise_by_segments,
 )
 from placeopt.model.errors import InputError  # noqa: E402
+from placeopt.model.uniform_flow import flows  # noqa: E402
 from placeopt.sharding.witness import sharding_witness  # noqa: E402
 
 LARGEST = 2**49
@@ -118,8 +121,10 @@ def placement_target(rng, family):
             plain_words(
                 raise_by_segments(Supposition(problem, best), Analysis(problem), float("inf"))
             )
+            + plain_words(flow_delays(problem, best))
             + honest
         )
+    flowing = flow_words(problem)
     truth = schedule_of(case, best) if edges else (placement_of(case, best), None)
     of = random.Random(best)  # any partition of the devices may be called islands
     islands = [of.randrange(2) for _ in range(case.num_devices)] if edges else ()
@@ -142,8 +147,30 @@ def placement_target(rng, family):
         found = [ends(more, steps, believed) for believed in beliefs]
         return any(closed for closed, _ in found), sum(passed for _, passed in found)
 
-    draws = Draws(rng, case, best, checker.Supposition(placement, best, None, edges).kind, *truth)
+    kind = checker.Supposition(placement, best, None, edges).kind
+    draws = Draws(rng, case, best, kind, flowing, *truth)
     return closes, lambda: draws.derivation(honest)
+
+
+def flow_words(problem):
+    """Return steps of flows between all ops, whatever they show."""
+    if problem.objective == "period":
+        pays = problem.transfer[:, np.maximum(problem.io_class, 0)] * (problem.io_class >= 0)
+        weights = [(["leaving"], pays.min(axis=1))]
+    else:
+        weights = [(["crossing", part.label], part.weight) for part in partitions(problem)]
+    pins, found = pins_of(problem), []
+    for words, weight in weights:
+        flow = next(flows(problem.min_compute, pins, weight, kept=True), None) if pins else None
+        if flow is not None:
+            found.append(plain_words([*words, *flow.words(problem.num_ops, pins)]))
+    return found
+
+
+def flow_delays(problem, best):
+    """Return the steps of delays of segments that flows show."""
+    found = segment_flows(problem, Analysis(problem).evidence(0), float("inf"))
+    return [["segment", [list(x) for x in alike], t, [step]] for alike, t, step in found if t > 0]
 
 
 def draw_join(rng):
@@ -233,7 +260,8 @@ def followed(state, step):
 class Draws:
     """Random derivations about one case."""
 
-    def __init__(self, rng, case, best, kind, device, runs):
+    def __init__(self, rng, case, best, kind, flowing, device, runs):
+        self.flowing = flowing
         self.rng, self.n, self.best, self.devices = rng, case.num_ops, best, case.num_devices
         self.times = [max(row) for row in case.compute]
         self.classes, self.at, self.runs = max(kind) + 1, [kind[d] for d in device], runs
@@ -325,6 +353,7 @@ class Draws:
             "front",
         ]
         names += ["branch", "branch", "segment"] if depth else []
+        names += ["flow"] * 4 if self.flowing else []
         return getattr(self, "_" + self.rng.choice(names))(depth)
 
     def inner(self, depth):
@@ -381,6 +410,22 @@ class Draws:
             *fronts,
             *([self.rng.choice(fronts)] if self.rng.random() < 0.3 else []),
         ]
+
+    def _flow(self, _depth):
+        step = copy.deepcopy(self.rng.choice(self.flowing))
+        sent, rounds, (units, _) = step[-1], step[-2], step[-4:-2]
+        way, v = self.rng.choice(["none", "more", "less", "rounds"]), self.op()
+        if way in ("more", "less"):  # of one op or all: as if nothing were to be sent, or more
+            units[v] = units[v] * 2 if way == "more" else units[v] // 2
+        elif way == "rounds":
+            step[-2] = self.rng.choice([rounds + 1, 2 * rounds, 0])
+        for _ in range(self.rng.choice([0, 0, 1, 2]) if sent and sent[0] else 0):
+            row = self.rng.choice(self.rng.choice(sent))  # a detour, or a row that loses something
+            a, b = self.rng.randrange(len(row)), self.rng.randrange(len(row))
+            much = self.rng.choice([1, abs(row[a]), -row[a], 2**20])
+            row[a] += much
+            row[b] -= much if self.rng.random() < 0.8 else 0
+        return step
 
     def _branch(self, depth):
         kind = self.rng.choice(["share", "class", "order"])

@@ -18,6 +18,7 @@ Whoever doubts a proof reads these files; each docstring gives the argument of w
     work_steps          more work than devices offer
     case_steps          two cases, each refuted
     segment_steps       delays between two ops, derived on their own
+    flow_steps          flows between ops that cross from device to device
     front_steps         the ends of a schedule, the only step that may have to be believed
     derivation          the table of steps, and following them
     sharding            sharding problems and the cost of a choice

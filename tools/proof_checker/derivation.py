@@ -4,6 +4,7 @@ from itertools import chain
 
 from proof_checker import (
     case_steps,
+    flow_steps,
     front_steps,
     segment_steps,
     sharing_steps,
@@ -19,6 +20,7 @@ STEPS = {
     **work_steps.STEPS,
     **case_steps.STEPS,
     **segment_steps.STEPS,
+    **flow_steps.STEPS,
     **front_steps.STEPS,
 }
 """Every step by its name: a function of (state, words, refute)."""

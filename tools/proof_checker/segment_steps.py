@@ -34,7 +34,7 @@ def looks_of(part):
     """Return a copy of all that is known of a part: refuting it changes the part."""
     fresh = part.copy()
     delays = sorted(fresh.edges.items()), sorted(fresh.far.items())
-    return fresh.time, delays, fresh.group, fresh.resident
+    return fresh.time, delays, fresh.group, fresh.resident, fresh.tensors
 
 
 def cut_out(state, ops, most):
@@ -52,7 +52,18 @@ def cut_out(state, ops, most):
     part.time[0], part.time[-1] = (no_time(part.time[i]) for i in (0, -1))
     part.head, part.tail = ([[0] * len(state.count) for _ in ops] for _ in range(2))
     part.group = renumbered(state.group, ops, place)
+    part.tensors = tensors_among(state.tensors, place)
     return part
+
+
+def tensors_among(tensors, place):
+    """Return the tensors that ops of a list send to each other, by their places in it, sorted."""
+    found = []
+    for ticks, ops in tensors:
+        inside = [place[v] for v in ops if v in place]
+        if ops[0] in place and len(inside) > 1:
+            found.append([ticks, inside])
+    return sorted(found)
 
 
 def no_time(row):

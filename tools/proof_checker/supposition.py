@@ -19,6 +19,8 @@ What the state says of S, each of which every step keeps true:
 - `far[u, v]`: so many ticks pass between the ends of an edge if they are on two islands, which are
   any partition of the devices; at most `island_size` devices are on one
 - `waits[u, v]`: so many ticks pass between them, whatever devices they are on
+- `tensors`: [ticks by link, [producer, ops that read it]]; where a reader is on another device the
+  tensor is sent there, after the end of its producer and before the reader starts
 
 INFINITE stands for a delay that cannot be: the ops are not on two devices, or S does not exist.
 `closed` says that a contradiction is reached, `cases` in words which cases S is known to be in.
@@ -35,6 +37,8 @@ class Supposition:
         self.problem, self.most, self.believed, self.closed = problem, most, believed, False
         self.cases, self.apart, self.waits = (), [], {}
         self.resident = problem.resident
+        tensors = zip(problem.transfer, problem.producer, problem.consumers, strict=True)
+        self.tensors = [[ticks, [u, *readers]] for ticks, u, readers in tensors]
         able, self.group = devices_of(problem)
         self.kind, self.time = classes_of(problem, able)
         width = len(self.time[0])

@@ -41,7 +41,7 @@ from placeopt.makespan.bounds.segment_graph import Delay, Segment, SegmentGraph,
 from placeopt.model.uniform_flow import best_of_flows, flows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
@@ -54,13 +54,18 @@ class Partition(NamedTuple):
 
     Attributes
     ----------
-    sizes : devices of each, largest first. channels : between them. weight : least ticks of each
-    tensor from one island to another.
+    label : island of each device. sizes : devices of each, largest first. channels : between them.
+    weight : least ticks of each tensor from one island to another.
     """
 
+    label: list[int]
     sizes: list[int]
     channels: int
     weight: Ints
+
+    def among(self, tensors: Sequence[int]) -> Partition:
+        """Return what there is to say of some tensors, renumbered."""
+        return self._replace(weight=self.weight[list(tensors)])
 
     def least(self, flow: Flow) -> int:
         """Return the least ticks in which the channels can carry what a flow says."""
@@ -97,7 +102,8 @@ def partitions(problem: PlacementProblem) -> list[Partition]:
         if count > 1:
             weight = problem.transfer[:, np.unique(problem.link_class[apart])].min(axis=1)
             sizes = sorted(np.bincount(label).tolist(), reverse=True)
-            found.append(Partition(sizes, len(np.unique(problem.lanes[apart])), weight))
+            channels = len(np.unique(problem.lanes[apart]))
+            found.append(Partition(label.tolist(), sizes, channels, weight))
     return found[:1] if len(found) == 2 and found[0].sizes == found[1].sizes else found
 
 
@@ -112,18 +118,29 @@ def congestion_steps(
     evidence : what is known now. end : as for `SegmentGraph`.
     """
     parts = partitions(problem)
-    if not parts:
-        return
-    pins = [(u, *problem.readers_of(t)) for t, u in enumerate(problem.producer.tolist())]
     for part in parts:
-        yield from best_of_flows(flows(problem.min_compute, pins, part.weight), part.least)
+        flow = flows(problem.min_compute, pins_of(problem), part.weight)
+        yield from best_of_flows(flow, part.least)
+    if parts:
+        yield from segment_steps(problem, parts, evidence, end)
+
+
+def pins_of(problem: PlacementProblem) -> list[tuple[int, ...]]:
+    """Return the ops of every tensor, its producer first."""
+    return [(u, *problem.readers_of(t)) for t, u in enumerate(problem.producer.tolist())]
+
+
+def segment_steps(
+    problem: PlacementProblem, parts: list[Partition], evidence: Callable[[], Evidence], end: float
+) -> Iterator[int | list[Delay]]:
+    """Yield the delays of segments as `congestion_steps` does."""
     now = evidence()
     if too_large(now.relaxation):
         return
     graph, known = SegmentGraph(now.relaxation, end), dict[bytes, int]()
     found, fresh = dict[Segment, int](), 0
     for segment in reversed(graph.worthwhile(graph.nearest(1000), now.heads, now.known)):
-        inside = _Inside(problem, segment)
+        inside = Inside(problem, segment)
         for part in parts:
             key = inside.looks(part)
             for ticks in () if key in known else inside.bounds(part):
@@ -143,14 +160,15 @@ def _useful(graph: SegmentGraph, found: dict[Segment, int], now: Evidence) -> li
     return [Delay(segment, found[segment]) for segment in chosen]
 
 
-class _Inside:
-    """The ops of a segment, between its ends, and the tensors among them, renumbered."""
+class Inside:
+    """The ops of a segment, its ends first and last, and the tensors among them, renumbered."""
 
     def __init__(self, problem: PlacementProblem, segment: Segment) -> None:
-        ops = (*segment.between, segment.first, segment.last)
+        ops = self.ops = (segment.first, *segment.between, segment.last)
         number = {v: i for i, v in enumerate(ops)}
-        self.ends = number[segment.first], number[segment.last]
-        self.ticks = np.append(problem.min_compute[list(segment.between)], (0, 0))
+        self.ends = 0, len(ops) - 1
+        self.ticks = problem.min_compute[list(ops)].copy()
+        self.ticks[[0, -1]] = 0
         self.tensors, self.pins = list[int](), list[list[int]]()
         pointer, tensor = problem.outputs
         for u in ops[:-1]:
@@ -162,14 +180,13 @@ class _Inside:
 
     def looks(self, part: Partition) -> bytes:
         """Return what makes two segments alike."""
-        tables = self.ticks.tolist(), self.pins, part.weight[self.tensors].tolist()
+        tables = self.ticks.tolist(), self.pins, part.among(self.tensors).weight.tolist()
         return repr((part.sizes, part.channels, *tables)).encode()
 
     def bounds(self, part: Partition) -> Iterator[int]:
         """Yield the least ticks that pass, as far as each round shows, without and with flow to the
         ends. To a hundredth: others wait for their turn.
         """
-        weight = part.weight[self.tensors]
         for ends in (), self.ends:
-            flow = flows(self.ticks, self.pins, weight, ends)
+            flow = flows(self.ticks, self.pins, part.among(self.tensors).weight, ends)
             yield from best_of_flows(flow, part.least, gain=0.01)

@@ -11,6 +11,8 @@ are kept (`placeopt.makespan.bounds.front`).
 Another is of delays of segments (`placeopt.makespan.bounds.segments`): each is derived
 from its own supposition, whose ops are numbered along the segment. A step names all segments that
 look alike, so that one derivation proves the delay of each.
+
+Where transfers wait for channels, flows between ops prove delays and bounds, too (`flows`).
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
+from placeopt.makespan.bounds.congestion import partitions
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, islands
 from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
-from placeopt.makespan.bounds.segments import segment_delays, spreads
+from placeopt.makespan.bounds.segments import half_way, segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
+from placeopt.makespan.proof.flows import segment_flows, whole_step
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
 from placeopt.model.arrays import frozen
@@ -131,16 +135,37 @@ def _steps(
     if most >= LARGEST:
         return None
     analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
-    for segments in ("none", "useful", "all"):
+    flows = ("flows",) if partitions(problem) else ()
+    for kind in ("none", *flows, "useful", "all"):
         state, steps = Supposition(problem, most), []
-        if segments != "none":
+        now = half_way(until) if flows else until
+        if kind == "flows":
+            step = whole_step(problem, most, now)
+            if step is not None:
+                return [step], ()
+        if kind != "none":
             analysis.run_all(COMBINATORIAL, optional=True)
-            steps = raise_by_segments(state, analysis, until, everything=segments == "all")
-        if steps or segments == "none":
-            found = _derived(state, until, most_cases if cases else 1)
+            if kind == "flows":
+                steps = raise_by_flows(state, analysis, now)
+            else:
+                steps = raise_by_segments(state, analysis, now, everything=kind == "all")
+        if steps or kind == "none":
+            found = _derived(state, now, most_cases if cases else 1)
             if found is not None:
                 return [*steps, *found], ()
     return _by_fronts(problem, most, end) if cases else None
+
+
+def raise_by_flows(state: Supposition, analysis: Analysis, end: float) -> list[Step]:
+    """Add the delays of segments that flows show to a supposition, and longer ones that hold
+    however ops are spread; return the steps that prove them, none where there are no flows.
+    """
+    evidence = analysis.evidence(0)
+    steps = [
+        _segment_step(state, alike, ticks, [step])
+        for alike, ticks, step in segment_flows(state.problem, evidence, end)
+    ]
+    return steps + _fork_join_steps(state, spreads(evidence, end)) if steps else []
 
 
 def _derived(state: Supposition, until: float, cases: int) -> list[Step] | None:
@@ -205,7 +230,7 @@ def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[
     if bound > 0:
         yield bound, method
     analysis = Analysis(problem, seconds=20.0, upper=bound)
-    analysis.run_all((*COMBINATORIAL, "segments"), optional=True)
+    analysis.run_all((*COMBINATORIAL, "congestion", "segments"), optional=True)
     for aim in sorted({min(bound, found) for found in analysis.bounds.values()}, reverse=True):
         if aim > 0:
             yield aim, "propagation"

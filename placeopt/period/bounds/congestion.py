@@ -19,6 +19,7 @@ most work only lowers the period.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,16 @@ def congestion_bounds(model: ContractedProblem) -> Iterator[int]:
     weight = model.weight.min(axis=1, initial=np.iinfo(np.int64).max)
     pins = [(v, *model.readers(t)) for t, v in enumerate(model.producer.tolist())]
 
-    def bound(flow: Flow) -> int:
-        q = flow.units
-        x = Fraction(q, model.problem.num_devices)
-        load = x * flow.per_unit + 2 * flow.rounds * x * (q - x) / flow.most
-        return ceil(min(load, q * flow.per_unit))
+    least = partial(least_load, model.problem.num_devices)
+    return best_of_flows(flows(model.smallest_times, pins, weight), least)
 
-    return best_of_flows(flows(model.smallest_times, pins, weight), bound)
+
+def least_load(num_devices: int, flow: Flow) -> int:
+    """Return the least load of some device that a flow proves."""
+    q = flow.units
+    x = Fraction(q, num_devices)
+    load = x * flow.per_unit + 2 * flow.rounds * x * (q - x) / flow.most
+    return ceil(min(load, q * flow.per_unit))
 
 
 def round_seconds(model: ContractedProblem, *, each: float = 4e-7) -> float:
