@@ -89,6 +89,32 @@ def draw_linked(seed, nodes=6):
     return from_contest(data), data
 
 
+def draw_dense(seed):
+    """Return (problem, parsed JSON) with an edge between any two nodes, for which messages prove
+    less than squares.
+    """
+    rng = random.Random(seed)
+    n, k = rng.choice([4, 5, 6]), rng.choice([2, 3])
+    pairs = [[u, v] for u in range(n) for v in range(u + 1, n)]
+
+    def rows(count, size, most):
+        return [[rng.randint(0, most) for _ in range(size)] for _ in range(count)]
+
+    data = {
+        "problem": {
+            "name": f"dense-{seed}",
+            "nodes": {
+                "intervals": [[0, 1]] * n,
+                "costs": rows(n, k, 9),
+                "usages": rows(n, k, 9),
+            },
+            "edges": {"nodes": pairs, "costs": rows(len(pairs), k * k, 99)},
+            "usage_limit": rng.choice([4 * n, 9 * n]),
+        }
+    }
+    return from_contest(data), data
+
+
 def draw_huge(seed):
     """Return (problem, parsed JSON): costs and usages from 0 to 2^62, and a limit that a random
     choice just keeps or just misses.

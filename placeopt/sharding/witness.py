@@ -4,8 +4,9 @@ that anyone can add up.
 Prices and messages of the condensed problem are found as the bound finds them
 (`bounds.lagrangian`), and carried over to the problem itself: an edge to a node with one strategy
 that fits sends what it costs, and a strategy that never fits is asked for 2^62 more along every
-edge, which costs nothing, as its node cannot use it. What the reductions, squares and CP-SAT prove
-beyond prices, stars and messages has no witness.
+edge, which costs nothing, as its node cannot use it. Where that is less than the bound, squares are
+looked for, too (`bounds.squares`), and what they leave has edges between all nodes. What the
+reductions and CP-SAT prove beyond all these has no witness.
 
 References
 ----------
@@ -16,14 +17,16 @@ V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimizati
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, Flags
 from placeopt.model.bound import Witness
+from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.bounds.squares import COST_BITS, FITS, ROUND, Squares
 from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     Tables = dict[tuple[int, int], NDArray[Any]]
     # by (u, v), u < v: to the strategies of u and of v
     Messages = dict[tuple[int, int], tuple[list[int], list[int]]]
+
+MOST_BITS = 64
+"""Of costs, in a witness."""
 
 NEVER = 2**62
 """What a strategy that does not fit is asked for along every edge."""
@@ -51,6 +57,7 @@ class Sums(NamedTuple):
     prices: list[tuple[int, int]]  # (time, price)
     stars: list[tuple[int, ...]]  # (node, strategy, time, price)
     messages: Messages
+    squares: tuple[int, NDArray[Any], list[int]] | None = None  # (bits of shift, vectors, nodes)
 
 
 def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
@@ -62,21 +69,79 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
     """
     draft, fits = draft_of(problem)
     condensed = condense(draft, fits)
-    integers = None
+    integers, now, seconds = None, time.perf_counter(), max(seconds, 1.0)
+    count = int(problem.node_ptr[-1])
+    short = count * (count + condensed.compact.num_nodes) <= MOST_SENT
     if condensed.compact.num_nodes and usage_unit(problem) == 1:
-        integers = _improved(condensed, bound, time.perf_counter() + max(seconds, 1.0))
+        integers = _improved(condensed, bound, now + seconds / (1 + short))
     tables = merged_tables(problem)
     sums = _carried_over(problem, condensed, fits, tables, integers)
     reached = _added_up(problem, fits, tables, sums)
+    content = _content(problem, sums)
+    if integers and short and reached < bound:
+        found = _squared(problem, condensed, fits, tables, bound, now + seconds)
+        if found and found[0] > reached:
+            reached, content = found
+    return Witness(
+        max(0, min(bound, reached)), method if reached >= bound else "lagrangian", content
+    )
+
+
+def _content(problem: ShardingProblem, sums: Sums) -> dict[str, Any]:
+    """Return a witness as plain JSON values."""
     content = {
         "bits": [sums.cost_bits, sums.price_bits],
         "prices": [list(pair) for pair in sums.prices],
         "stars": [list(row) for row in sums.stars],
         "messages": [[u, v, *both] for (u, v), both in sums.messages.items()],
     }
-    return Witness(
-        max(0, min(bound, reached)), method if reached >= bound else "lagrangian", content
+    if sums.squares:
+        shift, vectors, nodes = sums.squares
+        rows = [
+            [v, vectors[1 + problem.node_ptr[v] : 1 + problem.node_ptr[v + 1]].tolist()]
+            for v in nodes
+        ]
+        content["squares"] = [shift, vectors[0].tolist(), rows]
+    return content
+
+
+def _squared(
+    problem: ShardingProblem,
+    condensed: Condensed,
+    fits: Flags,
+    tables: Tables,
+    bound: int,
+    end: float,
+) -> tuple[int, dict[str, Any]] | None:
+    """Return what squares prove with prices and messages until `end`, and the witness; None where
+    costs are too large for squares in whole numbers.
+    """
+    goal, nodes = max(1, bound - condensed.offset), sorted(condensed.node.tolist())
+    if 2 * goal >= 2**COST_BITS:
+        return None
+    squares = Squares(condensed.compact, 2 * goal, np.zeros(len(condensed.compact.capacity)))
+    proof = squares.prove(2 * goal)
+    while proof.bound < goal and squares.misfit > FITS and time.perf_counter() < end:
+        for _ in range(ROUND):
+            squares.step()
+        proof = max(proof, squares.prove(2 * goal), key=lambda x: x.bound)
+    bits, shift = proof.bits + proof.witness.cost_bits, proof.witness.cost_bits
+    if bits > MOST_BITS:
+        return None
+    sizes = problem.num_choices.tolist()
+    pairs = {(u, v): np.full((sizes[u], sizes[v]), 0, object) for u, v in combinations(nodes, 2)}
+    tables, vectors = (
+        {**pairs, **tables},
+        np.zeros((1 + len(fits), proof.vectors.shape[1]), np.int64),
     )
+    starts = problem.node_ptr[condensed.node]
+    own = np.repeat(starts, condensed.compact.num_choices) + condensed.strategy
+    vectors[0], vectors[1 + own] = proof.vectors[0], proof.vectors[1:]
+    left = condensed._replace(compact=proof.rest)
+    integers = proof.witness._replace(cost_bits=bits)
+    sums = _carried_over(problem, left, fits, tables, integers)
+    sums = sums._replace(squares=(shift, vectors, nodes))
+    return _added_up(problem, fits, tables, sums), _content(problem, sums)
 
 
 def _improved(
@@ -190,6 +255,8 @@ def _added_up(problem: ShardingProblem, fits: Flags, tables: Tables, sums: Sums)
         node.append((cost << sums.cost_bits) + (price * usage >> sums.price_bits))
     tables = {pair: table << sums.cost_bits for pair, table in tables.items()}
     _add_stars(problem, fits, sums, node, tables)
+    if sums.squares:
+        total += _take_squares(problem, sums.squares, node, tables)
     for (u, v), table in tables.items():
         to_u, to_v = (np.array(x, object) for x in sums.messages[u, v])
         total += (table - to_u[:, None] - to_v[None, :]).min()
@@ -199,6 +266,23 @@ def _added_up(problem: ShardingProblem, fits: Flags, tables: Tables, sums: Sums)
         costs[fits[a:b]].min() for costs, (a, b) in zip(node, pairwise(starts), strict=True)
     )
     return int(-(-total >> sums.cost_bits))
+
+
+def _take_squares(
+    problem: ShardingProblem,
+    squares: tuple[int, NDArray[Any], list[int]],
+    node: list[Any],
+    tables: Tables,
+) -> int:
+    """Take squares from the costs of nodes and tables, and return what is left of 0."""
+    shift, vectors, nodes = squares
+    product = (vectors @ vectors.T).astype(object) << shift
+    span = {v: slice(1 + problem.node_ptr[v], 1 + problem.node_ptr[v + 1]) for v in nodes}
+    for v in nodes:
+        node[v] = node[v] - product.diagonal()[span[v]] - 2 * product[0, span[v]]
+    for u, v in combinations(nodes, 2):
+        tables[u, v] = tables[u, v] - 2 * product[span[u], span[v]]
+    return -int(product[0, 0])
 
 
 def _add_stars(

@@ -28,7 +28,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "attack")]
 import brute_force  # noqa: E402 - tests/ is no package
 import case as cases  # noqa: E402
 import compare  # noqa: E402
-from sharding_problems import draw, draw_huge, draw_linked, oracle  # noqa: E402
+from sharding_problems import draw, draw_dense, draw_huge, draw_linked, oracle  # noqa: E402
 from tampering import load_checker, plain  # noqa: E402
 from test_segments import draw_fork  # noqa: E402
 
@@ -511,7 +511,8 @@ def sharding_target(rng, _family):
     """Return what adds up a witness at an optimum or below it, and what draws one; None for no
     solution.
     """
-    make, seed = rng.choice([draw, draw_linked, draw_linked, draw_huge]), rng.randrange(10**9)
+    make = rng.choice([draw, draw_linked, draw_linked, draw_huge, draw_dense, draw_dense])
+    seed = rng.randrange(10**9)
     problem, data = make(seed)
     best = min(oracle(data).values(), default=None)
     if best is None or best == 0:
@@ -539,8 +540,13 @@ def sharding_target(rng, _family):
         dear = rng.choice([rng.randint(0, 9), rng.randint(0, 2 ** min(sum(bits), 60))])
         return [v, rng.randrange(sizes[v]), rng.randrange(last), dear]
 
+    def squares():
+        width, of = rng.randint(0, 3), rng.sample(range(len(sizes)), rng.randint(0, len(sizes)))
+        rows = [[v, [some(width) for _ in range(sizes[v])]] for v in sorted(of)]
+        return [rng.choice([0, 0, 1, 20]), some(width), rows]
+
     def derivation():
-        content = [copy.deepcopy(honest[key]) for key in SHARDING]
+        content = [copy.deepcopy(honest.get(key, [])) for key in SHARDING]
         if rng.random() < 0.2:
             pairs = list(read.tables)
             content = [
@@ -548,22 +554,25 @@ def sharding_target(rng, _family):
                 [[rng.randrange(4), rng.randint(0, 99)]],
                 [[u, v, some(sizes[u]), some(sizes[v])] for u, v in pairs if rng.random() < 0.8],
                 [],
+                [],
             ]
-        elif rng.random() < 0.3:
+        elif rng.random() < 0.3 and not content[4]:
             content = coarser(content, rng.randint(0, 2), rng.randint(0, 2))
         if rng.random() < 0.15:
             content[3] += [star(content[0]) for _ in range(rng.choice([1, 1, 2, 4]))]
+        if rng.random() < 0.15:
+            content[4] = squares()
         numbers = [0, 1, -1, best, *(rng.choice([-1, 1]) * x for x in scale)]
         content = mutated(rng, content, rng.choice([0, 0, 1, 1, 2, 5]), numbers)
-        content = [*content, [], [], [], []][:4]
-        return dict(zip(SHARDING, content, strict=True))
+        content = dict(zip(SHARDING, [*content, [], [], [], [], []][:5], strict=True))
+        return {key: x for key, x in content.items() if key != "squares" or x}
 
     return closes, derivation
 
 
 def coarser(content, cost_bits, price_bits):
     """Return a witness in coarser units, in which rounding counts."""
-    (k, q), prices, messages, stars = content
+    (k, q), prices, messages, stars, squares = content
     shift, much = max(0, k - cost_bits), max(0, k + q - cost_bits - price_bits)
     sent = [[u, v, *([x >> shift for x in row] for row in both)] for u, v, *both in messages]
     return [
@@ -571,10 +580,11 @@ def coarser(content, cost_bits, price_bits):
         [[time, price >> much] for time, price in prices],
         sent,
         [[v, x, time, price >> much] for v, x, time, price in stars],
+        squares,
     ]
 
 
-SHARDING = ("bits", "prices", "messages", "stars")
+SHARDING = ("bits", "prices", "messages", "stars", "squares")
 """Parts of a witness of sharding."""
 
 FAMILIES = ("makespan", "period", "sharding")

@@ -7,10 +7,11 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from sharding_problems import draw, draw_linked, oracle
+from sharding_problems import draw, draw_dense, draw_linked, oracle
 from tampering import load_checker, verdict
 
 import placeopt as po
@@ -103,3 +104,42 @@ def test_the_checker_follows_stars():
     for wrong in ([[3, 0, 0, 1]], [[0, 2, 0, 1]], [[0, 0, 0, -1]], [[0, 0, 0]]):
         data = proof | {"witness": proof["witness"] | {"stars": wrong}}
         assert verdict(checker, finished(data)) == "no proof"
+
+
+@pytest.mark.jit
+def test_squares_prove_more_than_messages_and_no_more_than_the_best():
+    """Where any two nodes have an edge most proofs have squares; without them, with other vectors
+    or another shift they are refused, and whatever the vectors are the best choice is not.
+    """
+    rng, squared = random.Random(5), 0
+    for seed in range(6):
+        problem, data = draw_dense(seed)
+        feasible = oracle(data)
+        if not feasible:
+            continue
+        choice = min(feasible, key=feasible.get)
+        best, solution = feasible[choice], ShardingSolution(np.array(choice))
+        certificate = replace(po.verify(problem, solution, seconds=0.0), lower_bound=best)
+        proof = json.loads(json.dumps(prove(problem, solution, certificate, seconds=0.2)))
+        assert verdict(checker, proof) == "accepted"
+        if "squares" not in proof["witness"]:
+            continue
+        squared += 1
+        bare = {key: x for key, x in proof["witness"].items() if key != "squares"}
+        assert verdict(checker, finished(proof | {"witness": bare})) != "accepted"
+        shift, first, rows = proof["witness"]["squares"]
+        for _ in range(20):
+            other = [
+                [v, [[x + rng.choice([0, 0, 1, -9]) for x in y] for y in of]] for v, of in rows
+            ]
+            wrong = [max(0, shift + rng.choice([-1, 0, 1])), first, other[rng.choice([0, 0, 1]) :]]
+            data = proof | {"witness": proof["witness"] | {"squares": wrong}}
+            data["value"] = data["lower_bound"] = best + 1
+            assert verdict(checker, finished(data)) != "accepted"
+            read = checker.Sharding(data["problem"])
+            with pytest.raises((checker.FalseStatementError, checker.UnreadableError)):
+                checker.sharding_bound(read, best + 1, data["witness"], [])
+        for wrong in ([shift, first[1:], rows], [shift, first, rows[::-1]], [-1, first, rows], []):
+            data = proof | {"witness": proof["witness"] | {"squares": wrong}}
+            assert verdict(checker, finished(data)) == "no proof"
+    assert squared > 1

@@ -68,8 +68,7 @@ def test_squares_and_what_they_leave_are_the_cost():
     squares = Squares(c, 10_000, np.zeros(0))
     for _ in range(5):
         squares.step()
-    rest, offset = squares._rest(20)
-    vectors = np.rint(squares._vectors * 2.0**10)
+    rest, offset, vectors = squares._rest(20)
     for _ in range(20):
         choice = rng.integers(0, 3, c.num_nodes)
         lines = vectors[0] + vectors[1 + c.node_ptr[:-1] + choice].sum(axis=0)

@@ -24,6 +24,7 @@ Whoever doubts a proof reads these files; each docstring gives the argument of w
     sharding            sharding problems and the cost of a choice
     sharding_bound      prices and messages
     sharding_stars      what the neighbours of a node may use together
+    sharding_squares    sums of squares taken out of costs
     pipeline            pipeline problems
     pipeline_memory     memory that is freed only after what allocates it
     pipeline_period     patterns that repeat, their completion, and the work of a device

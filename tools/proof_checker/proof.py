@@ -20,7 +20,7 @@ FIELDS = (
 OBJECTIVES = {
     "makespan": (Placement, makespan, placement_bound, "steps", "islands unit"),
     "period": (Placement, period, placement_bound, "steps", "unit"),
-    "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages", "stars"),
+    "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages", "stars squares"),
     "pipeline-period": (Pipeline, pattern_period, work_bound, "device"),
 }
 """What reads a problem, values a solution and verifies a bound, and the fields that its witness has

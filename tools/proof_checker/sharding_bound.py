@@ -11,7 +11,7 @@ choice that keeps the limit C costs at least
 For the choice itself the messages cancel, and its priced usage is at most the priced limit. A
 strategy that passes the limit on its own, at a time at which its node is live, is in no choice.
 Without a limit no price can be paid for. Any other integers prove something, so that none has to be
-trusted. Stars (`sharding_stars`) change costs before all this.
+trusted. Stars (`sharding_stars`) and squares (`sharding_squares`) change costs before all this.
 """
 
 from proof_checker.reading import (
@@ -26,6 +26,7 @@ from proof_checker.reading import (
     whole,
 )
 from proof_checker.sharding import sums_before
+from proof_checker.sharding_squares import with_squares
 from proof_checker.sharding_stars import with_stars
 
 
@@ -38,11 +39,13 @@ def sharding_bound(problem, bound, content, _believed, _solution=None):
     least = -price * problem.limit >> q if price else 0
     paid_before = sums_before(prices)
     node = [priced(problem, v, paid_before, k, q) for v in range(len(problem.cost))]
-    sent = read_messages(problem, content["messages"])
     tables = {
         pair: [[cost << k for cost in row] for row in t] for pair, t in problem.tables.items()
     }
     with_stars(problem, content.get("stars", []), q, node, tables)
+    if "squares" in content:
+        least += with_squares(content["squares"], node, tables)
+    sent = read_messages(problem, tables, content["messages"])
     least += pairs_after_messages(tables, sent, node) + sum(map(min, node))
     demand(least < INFINITE, "a node has no strategy within the limit, but a solution exists")
     proved = -(-least >> k)
@@ -74,12 +77,12 @@ def priced(problem, v, paid_before, k, q):
     ]
 
 
-def read_messages(problem, messages):
+def read_messages(problem, tables, messages):
     """Return pairs of nodes with edges to what is sent to the strategies of both."""
     found = {}
     for u, v, *sent in (entries(row, 4) for row in entries(messages)):
         distinct([u, v], len(problem.cost))
-        new = (u, v) in problem.tables and (u, v) not in found
+        new = (u, v) in tables and (u, v) not in found
         require(
             new,
             f"messages: expected once two nodes with an edge, the smaller first, received {u}, {v}",

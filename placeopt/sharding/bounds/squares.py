@@ -41,6 +41,7 @@ from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.sharding.bounds.exact_pass import Witness
     from placeopt.sharding.compact import Compact
 
 ROUND = 5
@@ -64,10 +65,20 @@ EXACT = 2.0**50
 
 
 class Proof(NamedTuple):
-    """What squares prove: a bound, and which strategies a better choice can use."""
+    """What squares prove: a bound, and which strategies a better choice can use.
+
+    Attributes
+    ----------
+    vectors : of the constant, then of each strategy, whole numbers; their products are in units of
+    2^-bits. rest : what they leave. witness : of the bound of that.
+    """
 
     bound: int
     alive: Flags
+    vectors: Ints
+    bits: int
+    rest: Compact
+    witness: Witness
 
 
 class Squares:
@@ -118,7 +129,7 @@ class Squares:
         upper : cost of a known choice, at most `below`.
         """
         bits = 2 * ((COST_BITS - self._below.bit_length()) // 2)
-        rest, offset = self._rest(bits)
+        rest, offset, vectors = self._rest(bits)
         dual = Dual(rest, self.prices * 2.0**bits)
         below = max(1, -_shifted(-upper, bits) - offset)
         dual.aim(below)
@@ -128,11 +139,12 @@ class Squares:
         self.prices = dual.prices / 2.0**bits
         self._aim()
         bound = -_shifted(-(found.bound + offset), -bits)
-        return Proof(bound, survivors(clamped, witness, found, below)[0])
+        alive = survivors(clamped, witness, found, below)[0]
+        return Proof(bound, alive, vectors, bits, rest, witness)
 
-    def _rest(self, bits: int) -> tuple[Compact, int]:
-        """Return what the squares leave, in units of 2^-bits, and what every choice costs
-        besides.
+    def _rest(self, bits: int) -> tuple[Compact, int, Ints]:
+        """Return what the squares leave, in units of 2^-bits, what every choice costs besides, and
+        the vectors.
         """
         c = self.compact
         longest = float(np.square(self._vectors).sum(axis=1).max()) * 2.0**bits
@@ -161,7 +173,7 @@ class Squares:
             adj_node=adj_node,
             core=0,
         )
-        return rest, offset
+        return rest, offset, vectors.astype(np.int64)
 
     def _aim(self) -> None:
         """Take the costs at the prices, without what every choice costs, in a unit in which they
