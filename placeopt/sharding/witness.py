@@ -77,6 +77,9 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
     tables = merged_tables(problem)
     sums = _carried_over(problem, condensed, fits, tables, integers)
     reached = _added_up(problem, fits, tables, sums)
+    if reached < 0:  # where costs are large, prices may cost more than they show
+        sums = _carried_over(problem, condensed, fits, tables, None)
+        reached = _added_up(problem, fits, tables, sums)
     content = _content(problem, sums)
     if integers and short and reached < bound:
         found = _squared(problem, condensed, fits, tables, bound, now + seconds)

@@ -75,6 +75,13 @@ def test_no_integers_prove_more_than_the_best():
             assert verdict(checker, finished(data)) == "refused"
 
 
+@pytest.mark.jit
+def test_prices_that_cost_more_than_they_show_are_left_out():
+    """Costs of 10^18 with a tight limit: the proof claimed 0, and its integers showed less."""
+    (proof, _), *_ = proofs([1001], (draw_linked,))
+    assert verdict(checker, proof) == "accepted"
+
+
 def test_an_edge_to_itself_is_no_problem():
     """Messages along an edge from a node to itself would not cancel; such a file is not read."""
     data, _ = next(iter(proofs(range(40, 60), (draw_linked,))))
