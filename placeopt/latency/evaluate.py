@@ -72,10 +72,11 @@ class LatencyArrays(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Ops that share a device, and groups that share a tensor (G groups)."""
+    """Ops that share a device and a turn, and groups that share a tensor (G groups)."""
 
     member_ptr: Ints  # (G + 1,)
     member: Ints  # (n,) ops by group
+    mate: Ints  # (G,) the group of the other turn on the same device, itself without one
     near_ptr: Ints  # (G + 1,)
     near: Ints
 
@@ -435,12 +436,25 @@ def anneal_slots(
         if d == device[lead] and s == slot[lead]:
             continue
         wanted = min(count, int(1.0 / (1.0 - np.random.random())))  # noqa: NPY002
-        size = _connected(groups, x, wanted, device, slot, block, seen, step)
+        size = alike = _connected(groups, x, wanted, device, slot, block, seen, step)
+        for i in range(alike if d != device[lead] else 0):
+            y = groups.mate[block[i]]
+            if seen[y] != step:
+                block[size], seen[y] = y, step
+                size += 1
         runs = True
         for i in range(size):
-            first = groups.member[groups.member_ptr[block[i]]]
+            y = block[i]
+            first = groups.member[groups.member_ptr[y]]
             old_device[i], old_slot[i] = device[first], slot[first]
-            runs = _move(a, groups, block[i], d, s, device, slot, used) and runs
+            near = groups.near_ptr[y + 1] - groups.near_ptr[y]
+            if i >= alike:  # the slot of a neighbour there, or as before
+                s = slot[first]
+                z = groups.near[groups.near_ptr[y] + np.random.randint(near)] if near else y  # noqa: NPY002
+                other = groups.member[groups.member_ptr[z]]
+                if device[other] == d and a.leader[other] != a.leader[first]:
+                    s = slot[other]
+            runs = _move(a, groups, y, d, s, device, slot, used) and runs
         if runs:
             value, lost = latency_of(a, device, slot, w)
             new, over = _energy(a, w, value, schedule.serial), _breach(a, used, lost)

@@ -48,23 +48,25 @@ class Nodes(NamedTuple):
 
 
 def side_by_side(
-    problem: PlacementProblem, model: ContractedProblem
+    problem: PlacementProblem, model: ContractedProblem, turn: Ints
 ) -> Iterator[tuple[Ints, Ints]]:
     """Yield device and slot of every op along each order where something fits.
 
     Parameters
     ----------
     model : contracted for chains.
+    turn : 1 for the ops that come back through the last slots, as backward ops do, else 0.
     """
     ordered = [d for devices in model.types for d in devices if problem.io_class[d] >= 0]
     for key in _keys(model):
         along = model.renumbered(np.argsort(key, kind="stable"))
         cuts = _cuts(along)
         most = isqrt(MAX_CELLS // len(cuts) ** 2)  # f takes that many steps for all pairs of ends
-        units = [(d, s) for s in range(problem.slots) for d in ordered][:most]
+        units = [(d, s) for s in range(problem.slots // (1 + turn.max())) for d in ordered][:most]
         found = _segments(along, cuts, units, len(ordered)) if units else None
         if found is not None:
-            yield along.expand(found[0]), along.expand(found[1])
+            slot = along.expand(found[1])
+            yield along.expand(found[0]), np.where(turn > 0, problem.slots - 1 - slot, slot)
 
 
 def _keys(model: ContractedProblem) -> Iterator[Ints]:

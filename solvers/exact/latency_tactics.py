@@ -433,22 +433,39 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
     problem = tracker.problem
     for d in np.unique(pooled(problem)).tolist():
         offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
+    turn = turns(problem)
+    period = problem.replace(objective="period", contiguity="chain", backward=turn > 0)
     try:
-        chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
+        chain = contract(period)
     except InfeasibleProblemError:
         return
 
-    def one_by_one() -> Iterator[tuple[Ints | None, None]]:
-        small = chain.coarse(max_nodes)
-        yield _segments(problem, small), None
-        yield _pipeline(small, None if tracker.value is None else tracker.stop), None
+    def one_by_one() -> Iterator[tuple[Ints | None, Ints]]:
+        small, slot = chain.coarse(max_nodes), turn * (problem.slots - 1)
+        yield _segments(problem, small), slot
+        yield _pipeline(small, None if tracker.value is None else tracker.stop), slot
 
-    ways: Iterator[tuple[Ints | None, Ints | None]] = itertools.chain(
-        side_by_side(problem, chain), one_by_one()
+    ways: Iterator[tuple[Ints | None, Ints]] = itertools.chain(
+        side_by_side(problem, chain, turn), one_by_one()
     )
     while not tracker.stop() and (way := next(ways, None)) is not None:
         offer_slots(tracker, *way)
     yield
+
+
+def turns(problem: PlacementProblem) -> Ints:
+    """Return 1 for the ops behind a path that came back to the ops that share a device with one of
+    its own, as backward ops do, else 0; 0 for all with a single slot, that must hold such a path.
+    """
+    turn = np.zeros(problem.num_ops, np.int64)
+    unit, (ptr, producer, _) = problem.units.unit.tolist(), problem.predecessors
+    left = [0] * problem.num_ops  # a bit for each unit that paths to the op have left
+    for v in problem.topological_order.tolist() if problem.slots > 1 else ():
+        for u in producer[ptr[v] : ptr[v + 1]].tolist():
+            left[v] |= left[u] | (unit[u] != unit[v]) << unit[u]
+            turn[v] |= turn[u]
+        turn[v] |= left[v] >> unit[v] & 1
+    return turn
 
 
 def offer_slots(
@@ -603,7 +620,8 @@ class _Walk:
     ) -> None:
         problem = tracker.problem
         self.tracker, self.arrays = tracker, latency_arrays(problem)
-        self.groups, self.pooled = _groups(problem), pooled(problem)
+        turn = turns(problem)
+        self.groups, self.pooled = _groups(problem, turn), pooled(problem)
         choices = (len(self.groups.member_ptr) - 1) * problem.num_devices
         size = problem.num_ops + problem.num_edges
         self.moves = min(moves, moves_per_choice * choices, 1 + work // size)
@@ -611,7 +629,8 @@ class _Walk:
         self.weight = np.array([float(self.value)])
         above = (problem.resident.sum() - problem.capacity).clip(0) / problem.resident.sum().clip(1)
         d = int(np.argmin(above + (problem.compute == INCOMPATIBLE).mean(axis=0)))
-        self.device, self.slot = np.full((2, problem.num_ops), [[self.pooled[d]], [0]])
+        self.device = np.full(problem.num_ops, self.pooled[d])
+        self.slot = turn * (problem.slots - 1)
 
     def begin(self) -> _Walk:
         """Go back to the incumbent."""
@@ -636,7 +655,15 @@ class _Walk:
             self.tracker.offer(found, Placement(device, slots))
 
 
-def _groups(problem: PlacementProblem) -> Groups:
-    units = problem.units
-    ends = units.unit[problem.edge_source], units.unit[problem.consumer]
-    return Groups(units.member_ptr, units.member, *neighbours(len(units.first_op), *ends))
+def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
+    key = 2 * problem.units.unit + turn
+    keys, group, sizes = np.unique(key, return_inverse=True, return_counts=True)
+    at = np.arange(len(keys))
+    other = np.searchsorted(keys, keys ^ 1).clip(max=len(keys) - 1)
+    ends = group[problem.edge_source], group[problem.consumer]
+    return Groups(
+        np.append(0, np.cumsum(sizes)),
+        np.argsort(key, kind="stable"),
+        np.where(keys[other] == keys ^ 1, other, at),
+        *neighbours(len(keys), *ends),
+    )

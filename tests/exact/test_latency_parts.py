@@ -12,12 +12,14 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.latency_parts import side_by_side
+from placeopt.solvers.exact.latency_tactics import turns
 
 
 def best_of(problem):
     """Return the best value of all that is found, each of it valid; None without any."""
     model = contract(problem.replace(objective="period", contiguity="chain"))
-    found = [Placement(device, slot) for device, slot in side_by_side(problem, model)]
+    turn = np.zeros(problem.num_ops, np.int64)
+    found = [Placement(device, slot) for device, slot in side_by_side(problem, model, turn)]
     for placement in found:
         assert latency_violations(problem, placement) == []
     return min((latency_value(problem, placement) for placement in found), default=None)
@@ -90,3 +92,30 @@ def test_all_that_is_found_is_valid(seed):
     )
     value = best_of(problem)
     assert value is not None or seed % 2
+
+
+@pytest.mark.parametrize(("tactic", "least"), [("starts", 94), ("annealing", 92)])
+def test_backward_ops_come_back_through_later_slots(tactic, least):
+    """A chain of 40 ops and their backward ops on four devices that hold 11 of them each: there was
+    no answer, as all of them formed one node, and moved to one slot. Three borders cost four ticks
+    each, and two more where the last device has two slots.
+    """
+    edges = [(v, v + 1) for v in range(79)]
+    problem = latency_problem(
+        np.ones(80, np.int64),
+        edges,
+        devices=4,
+        slots=2,
+        colocation=np.minimum(np.arange(80), np.arange(80)[::-1]),
+        resident=np.ones(80, np.int64),
+        capacity=np.full(4, 22),
+    )
+    assert po.solve(problem, "cp-sat", tactics=tactic, evaluations=20).value == least
+
+
+def test_turns_are_behind_paths_that_come_back():
+    """Op 2 comes back to the device of op 0, and op 3 follows it; with one slot nothing turns."""
+    edges = [(0, 1), (1, 2), (2, 3), (4, 3)]
+    problem = latency_problem(np.ones(5, np.int64), edges, slots=2, colocation=[0, 1, 0, 1, 2])
+    assert turns(problem).tolist() == [0, 0, 1, 1, 0]
+    assert not turns(problem.replace(slots=1)).any()
