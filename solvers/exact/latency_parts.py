@@ -1,15 +1,18 @@
 """Starts of the latency: segments one after the other, the parts of each side by side.
 
 The parts of a segment of a topological order (its weakly connected components) wait for nothing of
-each other: several accelerators hold them at the same time. Let T(i, j, A) be what the nodes
-i..j-1 take on the accelerators A at least: as long as their largest part on its fastest type, or
-all parts spread evenly, transfers counted. With the accelerators in one order, once for each slot,
+each other: several accelerators hold them at the same time, or the pool of the CPUs does, where a
+part takes as long as its longest path. Let T(i, j, A) be what the nodes i..j-1 take on the
+accelerators A and in the pool at least, for one of some numbers of parts that stay out of the pool:
+as long as the largest of those on its fastest type, or all of those spread evenly, transfers
+counted, or as another part in the pool. With the accelerators in one order, once for each slot,
 
-    f[j][a] = min over i < j, b < a of f[i][b] + T(i, j, {b, ..., a - 1})
+    f[j][a] = min over i < j, b <= a of f[i][b] + T(i, j, {b, ..., a - 1})
 
 over some ends i, j of segments says which segments get which accelerators. There the largest parts
-come first, each where it ends first. Orders are by the earliest end of every node, by its latest
-one, and by both: a tree falls into parts behind its first nodes, or before its last ones.
+come first, each where it ends first, in the pool if that takes no longer than T. Orders are by the
+earliest end of every node, by its latest one, and by both: a tree falls into parts behind its
+first nodes, or before its last ones.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ class Nodes(NamedTuple):
     """What the kernel reads (N nodes in a topological order, G types, m tensors)."""
 
     ticks: Floats  # (N, G), NEVER where a type cannot run the node
+    pool: int  # type of the CPUs, -1 without any
     resident: Ints  # (N,) bytes
     capacity: Ints  # (G,) bytes
-    order_from: Ints
+    order_from: Ints  # rising
     order_to: Ints
     producer: Ints  # (m,)
     consumer_ptr: Ints  # (m + 1,)
@@ -104,7 +108,8 @@ def _cuts(model: ContractedProblem, *, bins: int = 16) -> Ints:
 @entry
 def parts_between(a: Nodes, first: int, last: int) -> tuple[Ints, Floats, Ints]:
     """Return the part of each of the nodes first..last-1, the ticks of each part with transfers on
-    every type, NEVER where it cannot hold the part, and the bytes of each part.
+    every type (of its longest path in the pool), NEVER where it cannot hold the part, and the bytes
+    of each part.
     """
     size, types = last - first, a.ticks.shape[1]
     part = np.arange(size)  # a node before it of the same part, itself for the first one
@@ -129,6 +134,15 @@ def parts_between(a: Nodes, first: int, last: int) -> tuple[Ints, Floats, Ints]:
     for v in range(size):
         held[part[v]] += a.resident[first + v]
         ticks[part[v]] += a.ticks[first + v]
+    if a.pool >= 0:
+        ticks[:, a.pool] = 0.0
+        path = a.ticks[first:last, a.pool].copy()
+        for e in range(len(a.order_from)):
+            u, v = a.order_from[e] - first, a.order_to[e] - first
+            if u >= 0 and v < size:
+                path[v] = max(path[v], path[u] + a.ticks[first + v, a.pool])
+        for v in range(size):
+            ticks[part[v], a.pool] = max(ticks[part[v], a.pool], path[v])
     read_by = np.full(count, -1)
     for t in range(len(a.producer)):
         u, leaves = a.producer[t] - first, False
@@ -157,33 +171,37 @@ def _segments(
     ----------
     units : device and slot. width : units that a segment may have, all of other devices.
     """
+    by_from = np.argsort(model.order_from, kind="stable")
+    kind = model.type_of[[d for d, _ in units]]
+    pools = [g for g, devices in enumerate(model.types) if model.problem.io_class[devices[0]] < 0]
     nodes = Nodes(
         np.where(model.allowed, model.total, NEVER),
+        pools[0] if pools else -1,
         model.resident,
         model.capacity,
-        model.order_from,
-        model.order_to,
+        model.order_from[by_from],
+        model.order_to[by_from],
         model.producer,
         model.consumer_ptr,
         model.consumer,
         model.weight,
     )
-    kind = model.type_of[[d for d, _ in units]]
     size = len(units) + 1
     span = np.arange(size) - np.arange(size)[:, None]
     room = np.concatenate([[0.0], np.cumsum(model.capacity[kind].astype(np.float64))])
-    room = np.where((span > 0) & (span <= width), room - room[:, None], -1.0)
+    room = np.where((span >= 0) & (span <= width), room - room[:, None], -1.0)
     least = np.full((len(cuts), size), NEVER)
     back = np.zeros((len(cuts), size, 2), np.int64)
     least[0] = 0.0
     for j in range(1, len(cuts)):
         for i in range(j):
-            _, part_ticks, held = parts_between(nodes, cuts[i], cuts[j])
-            whole = np.maximum(1.0, part_ticks.sum(axis=0))
-            speed = np.concatenate([[0.0], np.cumsum(1.0 / whole[kind])])
-            with np.errstate(divide="ignore"):
-                ticks = np.maximum(1.0 / (speed - speed[:, None]), part_ticks.min(axis=1).max())
-            ticks[room < held.sum()] = NEVER
+            ticks = np.full((size, size), NEVER)
+            for rest, largest, work, held in _shares(nodes, kind, cuts[i], cuts[j]):
+                speed = np.concatenate([[0.0], np.cumsum(1.0 / np.maximum(1.0, work))])
+                with np.errstate(divide="ignore"):
+                    spread = 1.0 / (speed - speed[:, None]) if work.any() else 0.0
+                took = np.maximum(max(rest, largest), spread)
+                np.minimum(ticks, took, out=ticks, where=room >= held)
             through = least[i][:, None] + ticks
             b = through.argmin(axis=0)
             value = through[b, np.arange(size)]
@@ -191,6 +209,27 @@ def _segments(
             least[j][better] = value[better]
             back[j][better] = np.stack([np.full(size, i), b], axis=1)[better]
     return _read(model, nodes, cuts, units, least, back) if least[-1].min() < NEVER else None
+
+
+def _shares(
+    nodes: Nodes, kind: Ints, first: int, last: int
+) -> Iterator[tuple[float, float, Floats, int]]:
+    """Yield, for some numbers of parts out of the pool, twice as many each: ticks of the longest
+    one in the pool, ticks of the largest one out of it, ticks of all out of it for each unit, and
+    their bytes.
+    """
+    _, ticks, held = parts_between(nodes, first, last)
+    least = ticks[:, kind].min(axis=1)
+    pooled = ticks[:, nodes.pool] if nodes.pool >= 0 else np.full(len(held), NEVER)
+    order = np.argsort(np.where(least < NEVER, -pooled, 0), kind="stable")
+    rest = np.append(np.maximum.accumulate(pooled[order][::-1])[::-1], 0.0)
+    largest = np.maximum.accumulate(least[order])
+    work, total = ticks[order][:, kind].cumsum(axis=0).clip(1.0), held[order].cumsum()
+    count = len(held)
+    yield float(rest[0]), 0.0, np.zeros(len(kind)), 0
+    for r in sorted({int((pooled >= NEVER).sum()), count, *(2 ** np.arange(count.bit_length()))}):
+        if 0 < r <= count and rest[r] < NEVER:
+            yield float(rest[r]), float(largest[r - 1]), work[r - 1], int(total[r - 1])
 
 
 def _read(
@@ -204,22 +243,27 @@ def _read(
     """Return device and slot of every node, segment by segment from the last one; None where the
     parts do not fit the room that is left.
     """
-    device, slot = np.array(units).T
+    pool = [(d, 0) for d in model.types[nodes.pool][:1] if nodes.pool >= 0]
+    device, slot = np.array([*units, *pool]).T
+    kind = model.type_of[device]
     room = model.capacity[model.type_of]
     j, a = len(cuts) - 1, int(least[-1].argmin())
     chosen = np.zeros(model.num_nodes, np.int64)
     while j > 0:
         i, b = back[j, a].tolist()
         of_node, ticks, held = parts_between(nodes, cuts[i], cuts[j])
-        given, load, home = device[b:a], np.zeros(a - b), np.zeros_like(held)
-        for part in np.argsort(-ticks.min(axis=1), kind="stable").tolist():
-            end = load + ticks[part, model.type_of[given]]
-            end[room[given] < held[part]] = NEVER
-            home[part] = at = int(end.argmin())
+        given = np.append(np.arange(b, a), np.arange(len(units), len(kind)))
+        load, home = np.zeros(len(given)), np.zeros_like(held)
+        for part in np.argsort(-ticks[:, kind].min(axis=1), kind="stable").tolist():
+            end = load + ticks[part, kind[given]]
+            end[room[device[given]] < held[part]] = NEVER
+            in_time = pool and end[-1] <= least[j, a] - least[i, b]
+            at = len(given) - 1 if in_time else int(end.argmin())
             if end[at] >= NEVER:
                 return None
-            load[at] = end[at]
-            room[given[at]] -= held[part]
-        chosen[cuts[i] : cuts[j]] = b + home[of_node]
+            home[part] = given[at]
+            load[at] = end[at] if given[at] < len(units) else 0.0
+            room[device[given[at]]] -= held[part]
+        chosen[cuts[i] : cuts[j]] = home[of_node]
         j, a = i, b
     return device[chosen], slot[chosen]

@@ -66,6 +66,16 @@ def test_parts_run_side_by_side(edges, slots, least):
     assert least <= value <= 2 * least < n
 
 
+def test_parts_run_in_the_pool():
+    """Sixteen chains of ten ops on two accelerators and a CPU of a third of their speed: 80 ticks
+    on the accelerators, 30 with the chains in the pool that cannot be on them in that time.
+    """
+    compute = np.tile([1, 1, 3], (160, 1))
+    edges = [(v, v + 1, 1) for v in range(159) if v % 10 != 9]
+    problem = PlacementProblem.from_edges(compute, edges, objective="latency", io_class=[0, 0, -1])
+    assert best_of(problem) == 30
+
+
 def test_the_default_begins_with_parts():
     """A tree on eight devices took as long as on one."""
     problem = latency_problem(np.ones(511, np.int64), TREE)

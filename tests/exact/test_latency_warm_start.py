@@ -157,17 +157,17 @@ def test_annealing_goes_through_full_memory():
 
 
 def test_annealing_finds_a_placement_where_no_start_is_one():
-    """Ops that run on the accelerator only, and others that do not, alternate in the order of which
-    starts are segments.
+    """Ops that run on the accelerator only, and others that do not, alternate in every order of
+    which starts are segments: the one accelerator op of a chain ends before the other one can begin.
     """
-    compute = [[1, 9], *[[1, -1], [-1, 1]] * 4]
-    edges = [edge for v in range(1, 9, 2) for edge in ((0, v, 1), (v, v + 1, 1))]
+    compute = [[-1, 1], [1, -1], [-1, 9], [-1, 9], [1, -1], [-1, 1]]
+    edges = [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1)]
     problem = PlacementProblem.from_edges(compute, edges, objective="latency", io_class=[0, -1])
     tracker = Tracker("starts", problem, Budget(evaluations=100))
     list(latency_tactics.starts(tracker))
     assert tracker.value is None
     found = po.solve(problem, "cp-sat", evaluations=8, tactics="starts,annealing")
-    assert found.value == 1 + 4 + 4 + 1
+    assert found.value == 9 + 6 + 9
 
 
 def test_a_latency_begins_with_few_states_of_unlike_devices(monkeypatch):
