@@ -16,7 +16,7 @@ from placeopt.certify.certificate import DERIVED, Certificate, solution_hash
 from placeopt.certify.verify import recheck, verify
 from placeopt.cli import main
 from placeopt.io.placement_file import write_placement
-from placeopt.io.serialize import save
+from placeopt.io.serialize import load, save
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest
@@ -26,6 +26,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.sources import load_pipeline
+from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -526,3 +527,26 @@ def test_the_pattern_of_a_schedule_is_hashed():
     slower = PipelineSchedule(problem, schedule.start, Repetend(pattern.period + 5, pattern.start))
     assert solution_hash(one) == solution_hash(replace(one, makespan_bound=10**6))
     assert solution_hash(one) != solution_hash(slower)
+
+
+def test_costs_beyond_64_bits_are_written_and_read(tmp_path):
+    """Costs of sharding are added up in Python's integers; a result and a certificate of more than
+    2^63 are read again.
+    """
+    none = np.zeros(0, np.int64)
+    problem = ShardingProblem(
+        name="huge",
+        node_ptr=np.arange(4),
+        cost=np.full(3, 2**62 - 1),
+        usage=np.zeros(3, np.int64),
+        interval=np.zeros((3, 2), np.int64),
+        edge=none.reshape(0, 2),
+        edge_cost=none,
+    )
+    result = po.solve(problem, evaluations=1)
+    save(result, tmp_path / "result.json")
+    assert load(tmp_path / "result.json").value == result.value == 3 * (2**62 - 1)
+    report = verify(problem, result, seconds=0)
+    data = json.loads(json.dumps(report.to_dict()))
+    assert Certificate.from_dict(data) == report
+    assert recheck(data, problem, result, seconds=0) == []

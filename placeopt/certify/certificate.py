@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import FRACTION
+from placeopt.io.body import CLAIM, FRACTION
 from placeopt.io.serialize import to_dict
-from placeopt.model.arrays import MAX_SUM
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest, write_bytes
@@ -302,7 +301,7 @@ def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, kinds in _FIELDS.items():
         if key not in data:
             raise InputError(f"{where}: the field '{key}' is missing")
-        huge = isinstance(data[key], int) and abs(data[key]) > MAX_SUM
+        huge = isinstance(data[key], int) and abs(data[key]) >= CLAIM
         if not isinstance(data[key], kinds) or isinstance(data[key], bool) or huge:
             raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
     unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}

@@ -30,6 +30,9 @@ MAX_FLOAT = sys.float_info.max
 FRACTION = re.compile(r"[0-9]{1,19}/[1-9][0-9]{0,18}")
 """How a number of ticks that is not whole is written exactly."""
 
+CLAIM = 2**127
+"""Values and bounds are below this, as in the plain checker: costs of sharding pass 64 bits."""
+
 
 class Body:
     """An object and where it stands; `where` begins every message."""
@@ -65,10 +68,10 @@ class Body:
             raise self.wrong(key, "a string", value)
         return value
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return a whole number of at most 63 bits."""
+    def integer(self, key: str, default: int | None = None, below: int = 2**63) -> int:
+        """Return a whole number, of at most 63 bits unless more are allowed."""
         value = self.get(key, default)
-        if type(value) is not int or abs(value) >= 2**63:
+        if type(value) is not int or abs(value) >= below:
             raise self.wrong(key, "a whole number", value)
         return value
 

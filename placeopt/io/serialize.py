@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import FRACTION, Body, int_table, is_number, kind_of, plain, show
+from placeopt.io.body import CLAIM, FRACTION, Body, int_table, is_number, kind_of, plain, show
 from placeopt.model.arrays import columns_of
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
@@ -295,8 +295,6 @@ def _encode_problem(problem: PlacementProblem) -> dict[str, Any]:
 def _decode_problem(body: Body) -> PlacementProblem:
     pointer, consumer = _join(body.items("consumers"), f'{body.where}: "consumers"')
     given = body.fields(PlacementProblem, but=_CONSUMERS)
-    if not len(given["producer"]):  # a table without rows has lost its width
-        given["transfer"] = given["transfer"].reshape(0, 1)
     return PlacementProblem(consumer_ptr=pointer, consumer=consumer, **given)
 
 
@@ -434,7 +432,7 @@ def _plain(value: Any) -> Any:
 def _rational(body: Body, key: str) -> Any:
     """Return what `_number` wrote."""
     if f"{key}_exact" not in body.data:
-        return body.integer(key)
+        return body.integer(key, below=CLAIM)
     text = body.text(f"{key}_exact")
     if not FRACTION.fullmatch(text):
         raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)

@@ -124,7 +124,7 @@ class PlacementProblem(SharedTensors):
                 raise InputError(f"compute: expected at least one {what}, received none")
         m = len(np.asarray(self.producer))
         transfer = np.asarray(self.transfer)
-        if transfer.ndim == 1:
+        if transfer.ndim == 1 or not (m or transfer.size):  # without tensors any width is the same
             transfer = transfer.reshape(m, 1)
         object.__setattr__(self, "transfer", transfer)
         settle(
