@@ -68,6 +68,15 @@ def frozen_copy(array: ArrayLike) -> NDArray[Any]:
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
+def with_own_links(link_class: Ints, num_classes: int) -> Ints:
+    """Return link classes of pairs of devices in which those of a device and itself, which decide
+    nothing, can be looked up as well.
+    """
+    own = np.eye(len(link_class), dtype=np.bool_)
+    own &= (link_class < 0) | (link_class >= num_classes)
+    return frozen(np.where(own, 0, link_class)) if own.any() else link_class
+
+
 def _immutable(array: Any) -> bool:
     """Whether the memory is that of a `bytes` object; classes derived from arrays may say of
     themselves what they like.

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, settle
+from placeopt.model.arrays import (
+    UNLIMITED,
+    ArrayHolder,
+    Ints,
+    ints,
+    settle,
+    with_own_links,
+)
 from placeopt.model.errors import InputError, check_choice
 
 SLOWEST = 1e-3
@@ -137,6 +144,8 @@ class Cluster(ArrayHolder):
             raise InputError(
                 f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}"
             )
+        link_class = with_own_links(self.link_class, len(self.links))
+        object.__setattr__(self, "link_class", link_class)
 
     def __repr__(self) -> str:
         kinds = Counter(device.kind for device in self.devices)

@@ -31,6 +31,7 @@ from placeopt.model.arrays import (
     numbered,
     settle,
     unique_columns,
+    with_own_links,
 )
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
@@ -192,6 +193,7 @@ class PlacementProblem(SharedTensors):
         if (self.io_class >= num_classes).any():
             highest = self.io_class.max()
             raise InputError(f"io_class: expected -1..{num_classes - 1}, received {highest}")
+        object.__setattr__(self, "link_class", with_own_links(self.link_class, num_classes))
 
     # --- sizes
     # ---------------------------------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_problems import random_problem
 
+import placeopt as po
+from placeopt.instances.clusters import hardware_channels, make_cluster
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 
@@ -30,6 +34,20 @@ def test_links_that_do_not_exist(changes, says):
     }
     with pytest.raises(InputError, match=says):
         PlacementProblem.from_arrays(**arrays | changes)
+
+
+@pytest.mark.parametrize("own", [7, -5])
+@pytest.mark.parametrize("objective", ["makespan", "period"])
+def test_links_of_devices_to_themselves_decide_nothing(own, objective):
+    """Nor do they have to exist: bounds and kernels that look them up find others."""
+    problem = random_problem(np.random.default_rng(3)).replace(objective=objective)
+    same = np.eye(problem.num_devices, dtype=np.bool_)
+    changed = problem.replace(link_class=np.where(same, own, problem.link_class))
+    assert po.bound(changed, seconds=0).bounds == po.bound(problem, seconds=0).bounds
+    cluster = make_cluster("2x2xA100")
+    links = np.where(np.eye(4, dtype=np.bool_), own, cluster.link_class)
+    found = hardware_channels(replace(cluster, link_class=links))
+    assert (found == hardware_channels(cluster)).all()
 
 
 def swapped_by_definition(problem, a, b):
