@@ -60,7 +60,7 @@ SLOW = {
 
 def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     """Groups of kernels in which a search, annealing or cross-entropy, spends its time."""
-    walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
+    walks = search == "annealing" and problem.memory == "static"
     return ("walks",) if walks else ("populations",)
 
 
@@ -86,23 +86,14 @@ class Stages:
         self._left_out: dict[str, None] = {}  # in a first run, each once
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
-    def bound(self, *, most: float = 2.0, per_op: float = 1e-4) -> None:
-        """Prove the quickest lower bounds, unless they are known, and then others in a tenth of the
-        time, at most so many seconds; not where there are fewer than `per_op` for each op, nor
-        where evaluations are the limit: then no clock may decide anything.
+    def bound(self) -> None:
+        """Prove lower bounds in a tenth of the time, at most two seconds; where no clock may decide
+        anything, the quickest, unless some are known.
         """
-        tracker = self.tracker
-        timed = tracker.budget.evaluations is None
-        seconds = min(most, 0.1 * tracker.seconds_left) if timed else 0.0
-        if self.evaluator.measure is not None:
-            return  # bounds hold for the model, not for a clock
-        if tracker.lower_bound == 0:
-            self._prove(0.0)
-        if seconds >= per_op * self.evaluator.problem.num_ops and not tracker.stop():
-            self._prove(seconds)
-
-    def _prove(self, seconds: float) -> None:
         tracker, problem = self.tracker, self.evaluator.problem
+        seconds = tracker.quick(2.0)
+        if self.evaluator.measure is not None or (seconds == 0 and tracker.lower_bound > 0):
+            return  # bounds hold for the model, not for a clock; or it is known
         report = self.evaluator.objective.bounds(problem, seconds, None, tracker.value)
         tracker.raise_bound(report.value, report.method)
         if report.infeasible:

@@ -51,7 +51,7 @@ def bound(
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))
     tracker = BoundTracker(prover.name, problem, Budget(seconds), upper)
-    quick = objective.bounds(problem, 0.0, upper=upper)
+    quick = objective.bounds(problem, tracker.quick(), upper=upper)
     tracker.found = dict(quick.bounds)
     if not quick.infeasible:
         tracker.raise_bound(quick.value, quick.method)

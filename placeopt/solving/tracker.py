@@ -162,6 +162,16 @@ class Tracker(Generic[SolutionT]):
         limited = self.budget.evaluations is not None
         return Budget(seconds, max(1, int(part * self.evaluations_left)) if limited else None)
 
+    def quick(self, most: float = 0.5) -> float:
+        """Return the seconds for bounds before a search: a tenth of those left, or half a second if
+        that is no more than half of them, at most `most`; 0, for bounds that end by their work,
+        where no clock limits it or evaluations do, too: then no clock may decide anything.
+        """
+        if self.budget.seconds is None or self.budget.evaluations is not None:
+            return 0.0
+        left = self.seconds_left
+        return min(most, max(0.1 * left, min(0.5, left / 2), 1e-3))
+
     def rng(self) -> np.random.Generator:
         """Return a generator of random numbers that depends on the seed alone."""
         return np.random.default_rng(self.seed)

@@ -105,7 +105,7 @@ class Analysis:
     ) -> None:
         self.problem, self.seconds, self.upper, self.counted = problem, seconds, upper, counted
         self.started = time.perf_counter()
-        self.idle = seconds <= self.pace.idle_seconds
+        self.idle = seconds <= 0
         limit = math.inf if counted else seconds
         self.end = self.started + (self.pace.idle_end if self.idle else limit)
         self.timed = not (self.idle or counted)
