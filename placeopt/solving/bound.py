@@ -51,7 +51,7 @@ def bound(
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))
     tracker = BoundTracker(prover.name, problem, Budget(seconds), upper)
-    quick = objective.bounds(problem, tracker.quick(), upper=upper)
+    quick = objective.quick_bounds(problem, tracker.quick(), upper)
     tracker.found = dict(quick.bounds)
     if not quick.infeasible:
         tracker.raise_bound(quick.value, quick.method)

@@ -140,7 +140,7 @@ def _may_have_solutions(
     if not reason and bound is not False and not tracker.measured:
         if bound is True:
             upper = None if tracker.value is None else int(tracker.value)
-            bound = objective.bounds(tracker.problem, tracker.quick(), upper=upper)
+            bound = objective.quick_bounds(tracker.problem, tracker.quick(), upper)
         reason = bound.infeasible
         tracker.raise_bound(bound.value, bound.method)
     if reason:
