@@ -135,25 +135,31 @@ def _steps(
     if most >= LARGEST:
         return None
     analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
-    flows = ("flows",) if partitions(problem) else ()
-    for kind in ("none", *flows, "useful", "all"):
-        state, steps = Supposition(problem, most), []
+    flows = bool(partitions(problem))
+    for kind in ("none", "whole", "useful", "flows", "all") if flows else ("none", "useful", "all"):
         now = half_way(until) if flows else until
-        if kind == "flows":
+        if kind == "whole":
             step = whole_step(problem, most, now)
             if step is not None:
                 return [step], ()
-        if kind != "none":
-            analysis.run_all(COMBINATORIAL, optional=True)
-            if kind == "flows":
-                steps = raise_by_flows(state, analysis, now)
-            else:
-                steps = raise_by_segments(state, analysis, now, everything=kind == "all")
+            continue
+        state = Supposition(problem, most)
+        steps = _raised(kind, state, analysis, now)
         if steps or kind == "none":
             found = _derived(state, now, most_cases if cases else 1)
             if found is not None:
                 return [*steps, *found], ()
     return _by_fronts(problem, most, end) if cases else None
+
+
+def _raised(kind: str, state: Supposition, analysis: Analysis, end: float) -> list[Step]:
+    """Add delays of a kind to a supposition and return the steps that prove them."""
+    if kind == "none":
+        return []
+    analysis.run_all(COMBINATORIAL, optional=True)
+    if kind == "flows":
+        return raise_by_flows(state, analysis, end)
+    return raise_by_segments(state, analysis, end, everything=kind == "all")
 
 
 def raise_by_flows(state: Supposition, analysis: Analysis, end: float) -> list[Step]:
