@@ -83,6 +83,13 @@ def test_what_no_cpu_can_take_shares_the_accelerators():
     assert load_bound(host, 4) == 4
 
 
+def test_load_shares_among_accelerators_that_run_something():
+    """Of two accelerators one runs nothing: 12 ops of a tick take 12 on the other one, not 6."""
+    compute = np.tile([1, -1, 99], (12, 1))
+    problem = po.PlacementProblem.from_edges(compute, [], objective="latency", io_class=[0, 0, -1])
+    assert load_bound(problem, 1) == 12
+
+
 @pytest.mark.parametrize(
     ("upper", "expected"), [(None, [3, 5, 7, 9]), (7, [3, 5, 7]), (6, [3, 5, 7]), (2, [3])]
 )

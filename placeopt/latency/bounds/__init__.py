@@ -9,11 +9,12 @@ through host memory (`io_class`), whatever the links between devices cost.
 graphs it is the optimum.
 
 Argument of `load`. Let T be the latency of a placement, h(v) the longest path of ops before op v
-and q(v) the one after it, every op at its fastest, and k the number of accelerators. Ops of a slot
-run one after the other between its transfers, in an order of the graph, and a slot begins after the
-slots that it waits for. So v starts at h(v) at the earliest and ends at T - q(v) at the latest,
-wherever it is. If h(v) + p(v) + q(v) > T for its fastest CPU, v is on an accelerator. A set S of
-such ops with h(v) >= a and q(v) >= b keeps k accelerators busy for the sum of its shortest
+and q(v) the one after it, every op at its fastest, and k the number of accelerators that run any
+op. Ops of a slot run one after the other between its transfers, in an order of the graph, and a
+slot begins after the slots that it waits for. So v starts at h(v) at the earliest and ends at
+T - q(v) at the latest, wherever it is. If h(v) + p(v) + q(v) > T for its fastest CPU, v is on an
+accelerator. A set S of such ops with h(v) >= a and q(v) >= b keeps k accelerators busy for the sum
+of its shortest
 accelerator times within T - a - b ticks: more than k (T - a - b) refutes T. Both sides fall
 together as T rises, so the largest T that is refuted is found by bisection.
 
@@ -32,6 +33,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
 from placeopt.model.arrays import fastest
+from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,13 +101,13 @@ def load_bound(problem: PlacementProblem, path: int, *, heads: int = 64) -> int:
     heads : that are tried as `a`, spread evenly over their ranks: every choice is a valid bound,
     and one of all ops costs a sort of them.
     """
-    accelerators = problem.io_class >= 0
+    accelerators = (problem.io_class >= 0) & (problem.compute != INCOMPATIBLE).any(axis=0)
     count = int(accelerators.sum())
     if count == 0:
         return path
     head, tail = _around(problem)
     times = problem.compute
-    rows = head, tail, fastest(times[:, accelerators]), fastest(times[:, ~accelerators])
+    rows = head, tail, fastest(times[:, accelerators]), fastest(times[:, problem.io_class < 0])
     order = np.argsort(-tail, kind="stable")
     head, tail, busy, cpu = (row[order] for row in rows)
     busy, through = np.maximum(busy, 0), head + tail + np.maximum(cpu, 0)
