@@ -457,14 +457,18 @@ def turns(problem: PlacementProblem) -> Ints:
     """Return 1 for the ops behind a path that came back to the ops that share a device with one of
     its own, as backward ops do, else 0; 0 for all with a single slot, that must hold such a path.
     """
-    turn = np.zeros(problem.num_ops, np.int64)
-    unit, (ptr, producer, _) = problem.units.unit.tolist(), problem.predecessors
-    left = [0] * problem.num_ops  # a bit for each unit that paths to the op have left
-    for v in problem.topological_order.tolist() if problem.slots > 1 else ():
+    turn, unit = np.zeros(problem.num_ops, np.int64), problem.units.unit
+    several = np.bincount(unit) > 1
+    if problem.slots == 1 or not several.any():
+        return turn
+    mark = np.where(several, np.cumsum(several) - 1, -1)[unit].tolist()
+    ptr, producer, _ = problem.predecessors
+    left = [0] * problem.num_ops  # a bit for each unit of several ops that paths to the op left
+    for v in problem.topological_order.tolist():
         for u in producer[ptr[v] : ptr[v + 1]].tolist():
-            left[v] |= left[u] | (unit[u] != unit[v]) << unit[u]
+            left[v] |= left[u] | (mark[u] >= 0 and mark[u] != mark[v]) << max(0, mark[u])
             turn[v] |= turn[u]
-        turn[v] |= left[v] >> unit[v] & 1
+        turn[v] |= mark[v] >= 0 and left[v] >> mark[v] & 1
     return turn
 
 
