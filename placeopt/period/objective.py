@@ -78,9 +78,9 @@ class Period(PlacementObjective):
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:
         """A step from the supposition that all loads are smaller to a contradiction; see
-        `placeopt.period.witness`.
+        `placeopt.period.bounds.congestion`.
         """
-        from placeopt.period.witness import period_witness
+        from placeopt.period.bounds.congestion import period_witness
 
         return period_witness(problem, bound, method, seconds)
 

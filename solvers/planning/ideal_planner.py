@@ -37,7 +37,7 @@ from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, sample_ticks
-from placeopt.solvers.planning.label_lists import put_first, unlink
+from placeopt.solvers.planning.step_search import put_first, unlink
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.solvers.planning.label_lists import put_first, unlink
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -321,3 +320,32 @@ def search_period(arrays, low, limit, cutoff):  # type: ignore[no-untyped-def]
         if table[2] == start:
             break
     return table[0][: table[2]].copy(), best, cutoff
+
+
+# --- lists of labels: rows of one array, each of which says in a column of its own which follows
+
+
+@inner_kernel
+def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-def]
+    """Take label `at` out of the list that begins at head[where]; it follows `previous`, -1 if it
+    is the first.
+
+    Parameters
+    ----------
+    link : column that says which label follows, -1 for none.
+    """
+    if previous < 0:
+        head[where] = labels[at, link]
+    else:
+        labels[previous, link] = labels[at, link]
+
+
+@inner_kernel
+def put_first(labels, link, head, where, used, row):  # type: ignore[no-untyped-def]
+    """Write a row to labels[used] and put it in front of the list that begins at head[where];
+    return `used` + 1.
+    """
+    labels[used] = row
+    labels[used, link] = head[where]
+    head[where] = used
+    return used + 1

@@ -34,12 +34,12 @@ from test_segments import draw_fork  # noqa: E402
 
 from placeopt.makespan.bounds.analysis import Analysis  # noqa: E402
 from placeopt.makespan.bounds.congestion import partitions, pins_of  # noqa: E402
-from placeopt.makespan.proof.flows import segment_flows  # noqa: E402
 from placeopt.makespan.proof.supposition import Supposition  # noqa: E402
 from placeopt.makespan.proof.witness import (  # noqa: E402
     load_witness,
     makespan_witness,
     raise_by_segments,
+    segment_flows,
 )
 from placeopt.model.errors import InputError  # noqa: E402
 from placeopt.model.uniform_flow import flows  # noqa: E402

@@ -26,11 +26,10 @@ import placeopt as po
 from placeopt.certify.certificate import finished, prove
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.proof.derivation import Effort, derive
-from placeopt.makespan.proof.flows import segment_flows, whole_step
 from placeopt.makespan.proof.supposition import Supposition
-from placeopt.makespan.proof.witness import class_choices, raise_by_flows
+from placeopt.makespan.proof.witness import class_choices, raise_by_flows, segment_flows, whole_step
 from placeopt.model import uniform_flow
-from placeopt.period.witness import period_witness
+from placeopt.period.bounds.congestion import period_witness
 
 checker = load_checker()
 BUS = np.array([[-1, 0], [0, -1]])
@@ -184,6 +183,6 @@ def test_flows_that_would_be_long_are_left_out(monkeypatch):
     """Of more numbers than other witnesses have, nothing is written."""
     problem = problem_of([[8, 8]] * 2, [(0, 1, 30)], channel=BUS)
     assert whole_step(problem, 13, math.inf) is not None
-    monkeypatch.setattr("placeopt.makespan.proof.flows.MOST_SENT", 3)
+    monkeypatch.setattr("placeopt.makespan.proof.witness.MOST_SENT", 3)
     assert whole_step(problem, 13, math.inf) is None
     assert uniform_flow.MOST_SENT == 200_000

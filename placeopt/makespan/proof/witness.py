@@ -12,7 +12,9 @@ Another is of delays of segments (`placeopt.makespan.bounds.segments`): each is 
 from its own supposition, whose ops are numbered along the segment. A step names all segments that
 look alike, so that one derivation proves the delay of each.
 
-Where transfers wait for channels, flows between ops prove delays and bounds, too (`flows`).
+Where transfers wait for channels, flows between ops prove delays and bounds, too, of the whole
+problem or of segments: what every op sends through every tensor is written down, so that a checker
+adds up and searches nothing.
 """
 
 from __future__ import annotations
@@ -20,30 +22,31 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
-from placeopt.makespan.bounds.congestion import partitions
+from placeopt.makespan.bounds.congestion import Inside, partitions, pins_of, segment_steps
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, islands
 from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
 from placeopt.makespan.bounds.segments import half_way, segment_delays, spreads
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
-from placeopt.makespan.proof.flows import segment_flows, whole_step
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
 from placeopt.model.arrays import frozen
 from placeopt.model.bound import Belief, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.uniform_flow import MOST_SENT, flow_above, flows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from placeopt.makespan.bounds.congestion import Partition
     from placeopt.makespan.bounds.front import FrontProof
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Segment
@@ -135,9 +138,11 @@ def _steps(
     if most >= LARGEST:
         return None
     analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
-    flows = bool(partitions(problem))
-    for kind in ("none", "whole", "useful", "flows", "all") if flows else ("none", "useful", "all"):
-        now = half_way(until) if flows else until
+    queues = bool(partitions(problem))
+    for kind in (
+        ("none", "whole", "useful", "flows", "all") if queues else ("none", "useful", "all")
+    ):
+        now = half_way(until) if queues else until
         if kind == "whole":
             step = whole_step(problem, most, now)
             if step is not None:
@@ -496,3 +501,57 @@ def _segment_step(
     """
     state.delays.update({(ops[0], ops[-1]): ticks for ops in alike})
     return ["segment", [list(ops) for ops in alike], ticks, steps]
+
+
+def whole_step(problem: PlacementProblem, most: int, end: float) -> Step | None:
+    """Return the step by which a flow between all ops refutes a horizon, None if none does."""
+    pins, ticks = pins_of(problem), problem.min_compute
+    steps = (_crossing(part, ticks, pins, (), most, end) for part in partitions(problem))
+    return next(filter(None, steps), None)
+
+
+def segment_flows(
+    problem: PlacementProblem, evidence: Evidence, end: float
+) -> Iterator[tuple[list[tuple[int, ...]], int, Step]]:
+    """Yield segments that look alike, by their ops, a delay of each and the step that refutes
+    less.
+    """
+    parts = partitions(problem)
+    found: dict[Segment, int] = {}
+    for delays in segment_steps(problem, parts, lambda: evidence, end):
+        found.update(delays if isinstance(delays, list) else ())
+    alike: dict[tuple[int, bytes], list[Inside]] = {}
+    for segment, ticks in found.items():
+        inside = Inside(problem, segment)
+        alike.setdefault((ticks, b"".join(map(inside.looks, parts))), []).append(inside)
+    for (ticks, _), (inside, *others) in alike.items():
+        steps = (
+            _crossing(part.among(inside.tensors), inside.ticks, inside.pins, ends, ticks - 1, end)
+            for part, ends in product(parts, ((), inside.ends))
+        )
+        for step in filter(None, steps):
+            yield [inside.ops, *(x.ops for x in others)], ticks, step
+            break
+
+
+def _crossing(
+    part: Partition,
+    ticks: Ints,
+    pins: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    most: int,
+    end: float,
+) -> Step | None:
+    """Return the step by which a flow among nodes refutes `most` ticks.
+
+    Parameters
+    ----------
+    end : in seconds of `time.perf_counter`.
+    """
+    if len(ticks) * sum(map(len, pins)) > MOST_SENT:
+        return None
+    found = flows(ticks, pins, part.weight, ends, kept=True)
+    best, flow = flow_above(found, part.least, most + 1, end)
+    if flow is None or best <= most:
+        return None
+    return ["crossing", part.label, *flow.words(len(ticks), pins)]

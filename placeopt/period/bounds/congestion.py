@@ -18,6 +18,7 @@ most work only lowers the period.
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 from functools import partial
 from math import ceil
@@ -25,11 +26,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.uniform_flow import best_of_flows, flows
+from placeopt.model.bound import Witness
+from placeopt.model.uniform_flow import MOST_SENT, best_of_flows, flow_above, flows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from placeopt.model.problem import PlacementProblem
     from placeopt.model.uniform_flow import Flow
     from placeopt.period.contracted import ContractedProblem
 
@@ -58,3 +61,38 @@ def round_seconds(model: ContractedProblem, *, each: float = 4e-7) -> float:
     and a tensor: 2e-7 to 4e-7 on twelve graphs that were measured.
     """
     return each * model.num_nodes * (model.num_nodes + len(model.producer))
+
+
+def period_witness(problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
+    """Return what proves that some device has a load of at least `bound`, or than as much of it as
+    can be shown: by its work, or by a flow between groups of ops that share a device.
+
+    Parameters
+    ----------
+    bound, method : a bound in ticks that is known to hold, and what found it.
+    seconds : time for flows.
+    """
+    from placeopt.makespan.proof.supposition import Supposition
+    from placeopt.makespan.proof.witness import load_witness
+
+    known = load_witness(problem, bound, method)
+    state = Supposition(problem, bound, edges=False)
+    first = np.array([members[0] for members in state.group])
+    ticks, weights = np.zeros(problem.num_ops, np.int64), dict[tuple[int, ...], int]()
+    for members in {id(x): x for x in state.group}.values():
+        rows = zip(*(state.time[v] for v in members), strict=True)
+        ticks[members[0]] = min((sum(row) for row in rows if None not in row), default=0)
+    pays = problem.transfer[:, np.maximum(problem.io_class, 0)] * (problem.io_class >= 0)
+    for t, u in enumerate(problem.producer.tolist()):
+        pins = tuple(sorted(set(first[[u, *problem.readers_of(t)]].tolist())))
+        weights[pins] = weights.get(pins, 0) + int(pays[t].min())
+    if known.bound == bound or np.count_nonzero(ticks) * sum(map(len, weights)) > MOST_SENT:
+        return known
+    found = flows(ticks, list(weights), np.array(list(weights.values())), kept=True)
+    least, end = partial(least_load, problem.num_devices), time.perf_counter() + seconds
+    best, flow = flow_above(found, least, bound, end, gain=0.0)
+    if flow is None or best <= known.bound:
+        return known
+    steps = [["leaving", *flow.words(problem.num_ops, weights)]]
+    name = method if best >= bound else "congestion"
+    return Witness(min(best, bound), name, {"steps": steps, "unit": problem.common_unit})
