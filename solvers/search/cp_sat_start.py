@@ -4,7 +4,7 @@ allows, and combinatorial bounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "critical-path", "dsc")
-"""Tried in this order: the first always gives something, the next ones win where communication is
-dear."""
+HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "few-hosts", "critical-path", "dsc")
+"""Tried in this order, as far as they add something: the first always gives something, the next
+ones win where communication is dear."""
 
 
 def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -28,8 +28,11 @@ def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
     for name in HEURISTICS:
         if tracker.stop_with_solution():
             return
-        seconds = tracker.share(0.25).seconds
-        result = run_part(tracker, make_solver(name), seconds=seconds, evaluations=50, adopt=False)
+        made: Any = make_solver(name)
+        solver, seconds = made.within(problem, tracker.seconds_left), tracker.share(0.25).seconds
+        if solver is None:
+            continue
+        result = run_part(tracker, solver, seconds=seconds, evaluations=50, adopt=False)
         if result is not None and result.solution is not None:
             tracker.offer(result.value, result.solution)
 

@@ -18,6 +18,7 @@ from exact_instances import brute_force, doppler, known_optima, random_layered
 from ortools.sat.python import cp_model
 from random_problems import random_problem
 
+import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
@@ -30,6 +31,7 @@ from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_grid import add_hint, record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.placement_cp_sat import configured
+from placeopt.solvers.search.cp_sat_start import warm_start
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
@@ -301,3 +303,11 @@ def test_a_bound_above_the_incumbent_is_kept():
     tracker.offer(5, Placement(np.zeros(2, dtype=np.int64)))
     record_infeasible(tracker, 7, 1)
     assert tracker.lower_bound == 8
+
+
+def test_starts_on_fewer_hosts_than_all():
+    """Where hosts share slow links, exact solvers begin with what one or some of them do alone."""
+    problem = po.load("gen:nmt?source=2&target=2", cluster="2x4xV100?contention=host")
+    tracker = Tracker("start", problem, Budget(evaluations=10**6))
+    warm_start(problem, tracker)
+    assert tracker.value <= po.solve(problem, "few-hosts", evaluations=10).value
