@@ -23,6 +23,8 @@ from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, TracePoint
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solvers.stages import hot_kernels
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import MOST_EVALUATIONS, PluginTracker, adopt, lent, restated
 from placeopt.solving.registry import make_solver, register
@@ -831,3 +833,12 @@ def test_quick_bounds_end_with_their_time(monkeypatch, solver):
     po.solve(problem, solver, seconds=0.1)
     assert timed
     assert all(timed)
+
+
+@pytest.mark.parametrize("contention", ["none", "source"])
+@pytest.mark.parametrize("memory", ["static", "peak"])
+def test_a_first_run_waits_for_the_kernels_of_its_walk(contention, memory):
+    """Annealing is compiled where memory is static, channels or not, and nowhere else."""
+    problem = po.load("gen:ffnn", cluster=f"2xA100?contention={contention}").replace(memory=memory)
+    walkable = BudgetedEvaluator(Tracker("walk", problem, Budget(evaluations=1))).walkable
+    assert hot_kernels(problem, "annealing") == (("walks",) if walkable else ("populations",))
