@@ -19,6 +19,7 @@ from placeopt.makespan.bounds import communication, segments
 from placeopt.makespan.bounds.communication import Graph, earliest_starts, heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.segment_graph import MOST_TICKS
+from placeopt.model.arrays import frozen
 
 pytestmark = pytest.mark.interpreted
 
@@ -48,20 +49,22 @@ def drawn_graph(rng):
     if rng.random() < 0.3:  # a class on several islands
         beside = np.minimum(beside, np.eye(classes, dtype=np.int64))
     weights = np.unique(rng.integers(0, 4, (int(rng.integers(0, 3)), classes)), axis=0)
-    return Graph(
+    arrays = (
         order.astype(np.int64),
         np.cumsum([0, *(len(edges[v]) for v in range(n))]),
-        np.ascontiguousarray(op),
-        np.ascontiguousarray(free),
-        np.ascontiguousarray(pay),
-        np.ascontiguousarray(far),
+        op,
+        free,
+        pay,
+        far,
         compute,
         size,
         np.where(compute < 0, INFINITE, compute).min(axis=1),
         beside,
         weights,
         communication.energies(compute, beside, weights),
-    ), edges
+    )
+    # frozen, as those of the bound: no kernel is compiled a second time
+    return Graph(*(frozen(np.ascontiguousarray(array)) for array in arrays)), edges
 
 
 def one_machine(jobs):
