@@ -125,7 +125,7 @@ class PlacementProblem(SharedTensors):
                 raise InputError(f"compute: expected at least one {what}, received none")
         m = len(np.asarray(self.producer))
         transfer = np.asarray(self.transfer)
-        if transfer.ndim == 1 or not (m or transfer.size):  # without tensors any width is the same
+        if transfer.ndim == 1:
             transfer = transfer.reshape(m, 1)
         object.__setattr__(self, "transfer", transfer)
         settle(
@@ -182,7 +182,10 @@ class PlacementProblem(SharedTensors):
             raise InputError("bytes: the sum of all memory passes 2^62; use larger units")
 
     def _check_links(self, num_classes: int) -> None:
-        if not self.num_tensors:
+        if not self.num_tensors:  # any width is the same
+            named = 1 + int(max(self.link_class.max(initial=0), self.io_class.max(initial=0)))
+            width = min(named, self.link_class.size)
+            object.__setattr__(self, "transfer", frozen(np.zeros((0, width), np.int64)))
             return
         if not num_classes:
             raise InputError("transfer: expected a column for each link class, received none")
