@@ -16,8 +16,10 @@ for each other in a circle. The bytes of all slots of an accelerator together ob
 A placement says which ops share a slot by `priority`: ops of an accelerator with equal priority
 form a slot, slots run by rising priority (without priorities there is one slot per accelerator).
 
-In kernels, units are n + d * q + s for slot s of accelerator d, and v for op v in the pool. The
-search lives beside the evaluation it calls: numba's cache does not notice changes in another file.
+In kernels, units are v for op v in the pool, if there is one, and behind them d * q + s for slot s
+of accelerator d. A move changes only the units of its ops and of the tensors that they produce or
+read; what units wait for is then followed along the tensors that leave one. The search lives
+beside the evaluation it calls: numba's cache does not notice changes in another file.
 
 The search may break constraints, at a price per share that is broken, which rises while it does
 and falls while it does not (Gendreau, Hertz and Laporte).
@@ -62,9 +64,8 @@ class LatencyArrays(NamedTuple):
     consumer_ptr: Ints  # (m + 1,)
     consumer: Ints
     io_ticks: Ints  # (m, k)
-    out_ptr: Ints  # (n + 1,) tensors of each op
-    out_tensor: Ints
     pool: Flags  # (k,) whether the device belongs to the CPU pool
+    pooled: int  # n where there are CPUs, else 0
     resident: Ints  # (n,) bytes
     capacity: Ints  # (k,) bytes
     leader: Ints  # (n,)
@@ -79,6 +80,8 @@ class Groups(NamedTuple):
     mate: Ints  # (G,) the group of the other turn on the same device, itself without one
     near_ptr: Ints  # (G + 1,)
     near: Ints
+    tensor_ptr: Ints  # (G + 1,) tensors that the ops of a group produce or read
+    tensor: Ints
 
 
 class Cooling(NamedTuple):
@@ -98,17 +101,21 @@ class Cooling(NamedTuple):
     most: float
 
 
-class Scratch(NamedTuple):
-    """Working memory of one evaluation (units and ops)."""
+class Units(NamedTuple):
+    """The units of one placement, and working memory of its evaluation."""
 
-    unit: Ints  # (n,) unit of every op
+    of: Ints  # (n,) unit of every op
+    runs: Ints  # (units,) ops that can run where they are
     duration: Ints  # (units,) ticks
+    inputs: Ints  # (units,) edges from other units
+    first: Ints  # (units,) first tensor that leaves the unit, -1 for none
+    following: Ints  # (m,) the next tensor that leaves the same unit, -1 for none
+    before: Ints  # (m,) the one before, -1 for none
     waiting: Ints  # (units,) inputs that are not there yet
     ready: Ints  # (units,) ticks
     queue: Ints  # (units,)
-    seen: Ints  # (units,) last tensor received
-    first: Ints  # (units,) first op of the unit, -1 for none
-    next_op: Ints  # (n,) next op of the same unit, -1 for none
+    seen: Ints  # (units,) last tensor received, by the number of its count
+    counts: Ints  # (1,) tensors counted
 
 
 def latency_batch(
@@ -162,16 +169,15 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
         If the problem asks for memory="peak".
     """
     check_static(problem)
-    pointer, tensor = problem.outputs
+    pool = problem.io_class < 0
     return LatencyArrays(
         problem.compute,
         problem.producer,
         problem.consumer_ptr,
         problem.consumer,
         problem.io_ticks,
-        pointer,
-        tensor,
-        problem.io_class < 0,
+        pool,
+        problem.num_ops * int(pool.any()),
         problem.resident,
         problem.capacity,
         problem.units.head,
@@ -180,74 +186,93 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
 
 
 @inner_kernel
-def _scratch(a: LatencyArrays) -> Scratch:
+def _no_units(a: LatencyArrays) -> Units:
     n, k = a.compute.shape
-    units = n + k * a.slots
-    return Scratch(
+    units, m = a.pooled + k * a.slots, len(a.producer)
+    return Units(
         np.empty(n, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
+        np.empty(m, np.int64),
+        np.empty(m, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
-        np.empty(n, np.int64),
+        np.empty(units, np.int64),
+        np.zeros(units, np.int64),
+        np.zeros(1, np.int64),
     )
 
 
 @inlined
-def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
-    """Set the ops, the duration and the number of inputs of every unit; return how many ops cannot
-    run where they are, which take no time.
+def _count_op(a: LatencyArrays, v: int, d: int, s: int, sign: int, w: Units) -> None:
+    """Add op v to slot s of device d, or take it away (sign -1); one that cannot run takes no
+    time.
     """
-    barred = 0
-    n, k = a.compute.shape
-    w.duration[:] = 0
-    w.waiting[:] = 0
-    w.ready[:] = 0
-    w.first[:] = -1
-    w.seen[:] = -1
-    for v in range(n):
-        d = device[v]
-        unit = v if a.pool[d] else n + d * a.slots + slot[v]
-        w.unit[v] = unit
-        barred += a.compute[v, d] < 0
-        w.duration[unit] += max(0, a.compute[v, d])
-        w.next_op[v] = w.first[unit]
-        w.first[unit] = v
-    for t in range(len(a.producer)):
-        p = a.producer[t]
-        home = w.unit[p]
-        leaves = False
-        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
-            c = a.consumer[e]
-            unit = w.unit[c]
-            if unit != home:
-                leaves = True
-                w.waiting[unit] += 1
-                if w.seen[unit] != t:
-                    w.seen[unit] = t
-                    if unit >= n:
-                        w.duration[unit] += a.io_ticks[t, device[c]]
-        if leaves and home >= n:
-            w.duration[home] += a.io_ticks[t, device[p]]
-    for d in range(k):  # a slot waits for the one before it
-        for s in range(1, a.slots):
-            w.waiting[n + d * a.slots + s] += 1
-    return barred
+    unit = w.of[v] = v if a.pool[d] else a.pooled + d * a.slots + s
+    w.runs[unit] += sign * (a.compute[v, d] >= 0)
+    w.duration[unit] += sign * max(0, a.compute[v, d])
 
 
 @inlined
-def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> tuple[int, int]:
-    """Latency of one placement with slots 0..q-1, and how many ops cannot run where they are or
-    never start; units that wait for themselves run in turn after all others.
+def _count_tensor(a: LatencyArrays, t: int, device: Ints, sign: int, w: Units) -> None:
+    """Add what tensor t makes units wait for and move, or take it away (sign -1)."""
+    p = a.producer[t]
+    home, leaves = w.of[p], False
+    w.counts[0] += 1
+    for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+        c = a.consumer[e]
+        unit = w.of[c]
+        if unit != home:
+            leaves = True
+            w.inputs[unit] += sign
+            if unit >= a.pooled and w.seen[unit] != w.counts[0]:
+                w.seen[unit] = w.counts[0]
+                w.duration[unit] += sign * a.io_ticks[t, device[c]]
+    if not leaves:
+        return
+    if home >= a.pooled:
+        w.duration[home] += sign * a.io_ticks[t, device[p]]
+    if sign > 0:
+        w.before[t], w.following[t] = -1, w.first[home]
+        if w.first[home] >= 0:
+            w.before[w.first[home]] = t
+        w.first[home] = t
+    else:
+        if w.before[t] >= 0:
+            w.following[w.before[t]] = w.following[t]
+        else:
+            w.first[home] = w.following[t]
+        if w.following[t] >= 0:
+            w.before[w.following[t]] = w.before[t]
+
+
+@inner_kernel
+def _count_all(a: LatencyArrays, device: Ints, slot: Ints, w: Units) -> None:
+    """Set the units of a placement."""
+    w.runs[:] = 0
+    w.duration[:] = 0
+    w.first[:] = -1
+    w.inputs[:] = 0
+    for unit in range(a.pooled, len(w.inputs)):  # a slot waits for the one before it
+        w.inputs[unit] = (unit - a.pooled) % a.slots > 0
+    for v in range(len(device)):
+        _count_op(a, v, device[v], slot[v], 1, w)
+    for t in range(len(a.producer)):
+        _count_tensor(a, t, device, 1, w)
+
+
+@inlined
+def latency_of(a: LatencyArrays, w: Units) -> tuple[int, int]:
+    """Latency of the placement whose units are set, with slots 0..q-1, and how many ops cannot run
+    where they are or never start; units that wait for themselves run in turn after all others.
     """
-    n, k = a.compute.shape
-    q = a.slots
-    barred = _fill_units(a, device, slot, w)
+    units = len(w.duration)
     head = tail = latest = reached = 0
-    for unit in range(n + k * q):
-        if w.waiting[unit] == 0 and (unit >= n or w.first[unit] >= 0):
+    for unit in range(units):
+        w.ready[unit], w.waiting[unit] = 0, w.inputs[unit]
+        if w.waiting[unit] == 0 and (unit >= a.pooled or w.of[unit] == unit):
             w.queue[tail] = unit
             tail += 1
     while head < tail:
@@ -255,30 +280,28 @@ def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> tuple[
         head += 1
         end = w.ready[unit] + w.duration[unit]
         latest = max(latest, end)
-        v = w.first[unit]
-        while v >= 0:
-            reached += 1
-            for i in range(a.out_ptr[v], a.out_ptr[v + 1]):
-                t = a.out_tensor[i]
-                for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
-                    other = w.unit[a.consumer[e]]
-                    if other != unit:
-                        w.ready[other] = max(w.ready[other], end)
-                        w.waiting[other] -= 1
-                        if w.waiting[other] == 0:
-                            w.queue[tail] = other
-                            tail += 1
-            v = w.next_op[v]
-        if unit >= n and (unit - n) % q + 1 < q:
+        reached += w.runs[unit]
+        t = w.first[unit]
+        while t >= 0:
+            for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                other = w.of[a.consumer[e]]
+                if other != unit:
+                    w.ready[other] = max(w.ready[other], end)
+                    w.waiting[other] -= 1
+                    if w.waiting[other] == 0:
+                        w.queue[tail] = other
+                        tail += 1
+            t = w.following[t]
+        if unit >= a.pooled and (unit - a.pooled) % a.slots + 1 < a.slots:
             w.ready[unit + 1] = max(w.ready[unit + 1], end)
             w.waiting[unit + 1] -= 1
             if w.waiting[unit + 1] == 0:
                 w.queue[tail] = unit + 1
                 tail += 1
-    for unit in range(n + k * q if reached < n else 0):
+    for unit in range(units if reached < len(w.of) else 0):
         if w.waiting[unit] > 0:
             latest += w.duration[unit]
-    return latest, barred + n - reached
+    return latest, len(w.of) - reached
 
 
 @inner_kernel
@@ -304,20 +327,21 @@ def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
 @entry
 def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> None:
     """Fill value[b] with the latency of row b, INFEASIBLE where a constraint is broken."""
-    w = _scratch(a)
+    w = _no_units(a)
     used = np.empty(a.compute.shape[1], np.int64)
     for b in range(devices.shape[0]):
         value[b] = INFEASIBLE
         if _fits(a, devices[b], slots[b], used):
-            latency, lost = latency_of(a, devices[b], slots[b], w)
+            _count_all(a, devices[b], slots[b], w)
+            latency, lost = latency_of(a, w)
             value[b] = latency if lost == 0 else INFEASIBLE
 
 
 @inlined
-def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
-    """Latency plus the weighted durations of all slots of the placement that was evaluated last."""
+def _energy(a: LatencyArrays, w: Units, value: int, serial: float) -> float:
+    """Latency plus the weighted durations of all slots."""
     energy = float(value)
-    for unit in range(a.compute.shape[0], len(w.duration)):
+    for unit in range(a.pooled, len(w.duration)):
         energy += serial * w.duration[unit]
     return energy
 
@@ -369,17 +393,35 @@ def _move(
     device: Ints,
     slot: Ints,
     used: Ints,
+    w: Units,
 ) -> bool:
-    """Move the ops of group y to slot s of device d; return whether all can run there."""
+    """Move the ops of group y, whose tensors are not counted, to slot s of device d; return whether
+    all can run there.
+    """
     runs = True
     for e in range(groups.member_ptr[y], groups.member_ptr[y + 1]):
         v = groups.member[e]
         runs = runs and a.compute[v, d] >= 0
         used[device[v]] -= a.resident[v]
         used[d] += a.resident[v]
+        _count_op(a, v, device[v], slot[v], -1, w)
+        _count_op(a, v, d, s, 1, w)
         device[v] = d
         slot[v] = s
     return runs
+
+
+@inlined
+def _touched(groups: Groups, block: Ints, size: int, touched: Ints, last: Ints, step: int) -> int:
+    """Collect the tensors of the first groups of a block; return how many."""
+    found = 0
+    for i in range(size):
+        for e in range(groups.tensor_ptr[block[i]], groups.tensor_ptr[block[i] + 1]):
+            t = groups.tensor[e]
+            if last[t] != step:
+                touched[found], last[t] = t, step
+                found += 1
+    return found
 
 
 @entry
@@ -402,11 +444,12 @@ def anneal_slots(
     """
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
     k, count = a.compute.shape[1], len(groups.member_ptr) - 1
-    w = _scratch(a)
+    w = _no_units(a)
+    _count_all(a, device, slot, w)
     used = np.zeros(k, np.int64)
     for v in range(len(device)):
         used[device[v]] += a.resident[v]
-    value, lost = latency_of(a, device, slot, w)
+    value, lost = latency_of(a, w)
     breach = _breach(a, used, lost)
     best = value if breach == 0 else INFEASIBLE
     energy = _energy(a, w, value, schedule.serial)
@@ -414,6 +457,7 @@ def anneal_slots(
     best_slot[:] = slot
     block, old_device, old_slot = np.empty((3, count), np.int64)
     seen = np.full(count, -1, np.int64)  # last step that looked at the group
+    touched, last = np.empty(len(a.producer), np.int64), np.full(len(a.producer), -1)
     cooling = (schedule.cold / schedule.hot) ** (1.0 / schedule.moves)
     temperature = schedule.hot
     weight, growth = schedule.weight, 2.0 ** (1.0 / count)
@@ -442,6 +486,9 @@ def anneal_slots(
             if seen[y] != step:
                 block[size], seen[y] = y, step
                 size += 1
+        tensors = _touched(groups, block, size, touched, last, step)
+        for i in range(tensors):
+            _count_tensor(a, touched[i], device, -1, w)
         runs = True
         for i in range(size):
             y = block[i]
@@ -454,9 +501,11 @@ def anneal_slots(
                 other = groups.member[groups.member_ptr[z]]
                 if device[other] == d and a.leader[other] != a.leader[first]:
                     s = slot[other]
-            runs = _move(a, groups, y, d, s, device, slot, used) and runs
+            runs = _move(a, groups, y, d, s, device, slot, used, w) and runs
+        for i in range(tensors):
+            _count_tensor(a, touched[i], device, 1, w)
         if runs:
-            value, lost = latency_of(a, device, slot, w)
+            value, lost = latency_of(a, w)
             new, over = _energy(a, w, value, schedule.serial), _breach(a, used, lost)
             gain = energy - new + weight[0] * (breach - over)
             if gain >= 0 or np.random.random() < np.exp(gain / temperature):  # noqa: NPY002
@@ -466,6 +515,10 @@ def anneal_slots(
                     best_device[:] = device
                     best_slot[:] = slot
                 continue
+        for i in range(tensors):
+            _count_tensor(a, touched[i], device, -1, w)
         for i in range(size):
-            _move(a, groups, block[i], old_device[i], old_slot[i], device, slot, used)
+            _move(a, groups, block[i], old_device[i], old_slot[i], device, slot, used, w)
+        for i in range(tensors):
+            _count_tensor(a, touched[i], device, 1, w)
     return best

@@ -41,7 +41,7 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
-from placeopt.model.arrays import neighbours, sums_by
+from placeopt.model.arrays import neighbours, sums_by, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -664,10 +664,12 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
     keys, group, sizes = np.unique(key, return_inverse=True, return_counts=True)
     at = np.arange(len(keys))
     other = np.searchsorted(keys, keys ^ 1).clip(max=len(keys) - 1)
-    ends = group[problem.edge_source], group[problem.consumer]
+    producers, consumers = group[problem.producer], group[problem.consumer]
+    touching = touching_tensors(len(keys), producers, problem.consumer_ptr, consumers)
     return Groups(
         np.append(0, np.cumsum(sizes)),
         np.argsort(key, kind="stable"),
         np.where(keys[other] == keys ^ 1, other, at),
-        *neighbours(len(keys), *ends),
+        *neighbours(len(keys), producers[problem.edge_tensor], consumers),
+        *touching[:2],
     )

@@ -7,7 +7,9 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.latency import evaluate
 from placeopt.model.errors import InfeasibleProblemError, InputError
+from placeopt.model.interpreted import as_python
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
@@ -154,6 +156,33 @@ def test_annealing_goes_through_full_memory():
     given = po.Placement(np.array([0, 0, 1, 1]))
     found = po.solve(problem, "cp-sat", initial=given, evaluations=4, tactics="annealing")
     assert found.value == 6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_move_leaves_the_units_of_the_whole(monkeypatch, seed):
+    """After every move, taken or not, the latency by what it changed is that of the placement, and
+    so are the durations of all units; with slots, a pool, classes and ops that begin where they
+    cannot run.
+    """
+    anneal = as_python(evaluate.anneal_slots)
+    parts = anneal.__globals__
+    evaluated, whole = parts["latency_of"], []
+
+    def checked(arrays, units):
+        fresh = parts["_no_units"](arrays)
+        parts["_count_all"](arrays, device, slot, fresh)
+        assert evaluated(arrays, units) == evaluated(arrays, fresh)
+        assert units.duration.tolist() == fresh.duration.tolist()
+        whole.append(units)
+        return evaluated(arrays, units)
+
+    monkeypatch.setitem(parts, "latency_of", checked)
+    problem = problems.random_problem(seed, n=9, objective="latency", slots=1 + seed % 3)
+    walk = latency_tactics._Walk(Tracker("walk", problem, Budget(1.0)))
+    device, slot = walk.device, walk.slot
+    cooling = evaluate.Cooling(50.0, 1.0, 150, 0.01, walk.weight, 1e6)
+    anneal(walk.arrays, walk.groups, device, slot, cooling, seed, device.copy(), slot.copy())
+    assert len(whole) > 20
 
 
 def test_annealing_finds_a_placement_where_no_start_is_one():
