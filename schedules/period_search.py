@@ -90,7 +90,8 @@ class PeriodSearch:
         self._offer(greedy_pattern(self.problem, self.size))
         for pattern in known:
             self._offer_repeated(pattern)
-        self._offer_placed()
+        for side_by_side in (False, True):
+            self._offer_placed(wide_first=side_by_side, flush=side_by_side)
         # The most time for one period before others are tried; later rounds have 4 times as long
         first = min(2.0, 1 / 6 * self.seconds_left)
         timed = self.tracker.budget.evaluations is None
@@ -159,6 +160,7 @@ class PeriodSearch:
             time = self.seconds_left if last else min(self.seconds_left, seconds)
             status, pattern = model.solve(**cp_limits(self.tracker, time, self.num_workers))
             if status == "unknown":
+                self._offer_placed(wide_first=True, flush=False)
                 self._walk(time)
                 return self.pattern is not None and self.pattern.period <= period
             answer = pattern is not None, pattern
@@ -192,21 +194,18 @@ class PeriodSearch:
             return answer
         return answer[0], answer[1].in_ticks(unit)
 
-    def _offer_placed(self) -> None:
-        """Offer patterns made by placing block after block: at periods from the bound upwards in
-        steps that double, then half-way back.
+    def _offer_placed(self, *, wide_first: bool, flush: bool) -> None:
+        """Offer the first pattern made by placing block after block, at periods from the bound
+        upwards in steps of 2 %: a longer one may leave less room.
         """
         if self.size > 1 or self.pattern is None:
             return
-        failed, step, end = self.low - 1, 1, self.pattern.period
-        while end - failed > 1 and not self._done():
-            period = min(failed + step, (failed + end) // 2)
-            found = placed_pattern(self.problem, period)
-            self._offer(found)
-            if found is None:
-                failed, step = period, 2 * step
-            else:
-                end, step = period, end
+        period, found = self.low, None
+        while found is None and period < self.pattern.period and not self._done():
+            found = placed_pattern(self.problem, period, wide_first=wide_first, flush=flush)
+            period += 1 + period // 50
+        if found is not None:
+            self._offer(tighten(self.problem, found))
 
     def _walk(self, seconds: float) -> None:
         """Walk from the best pattern again and again, each time twice as far, for about so many
@@ -243,26 +242,50 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     return min(found, key=lambda pattern: pattern.period, default=None)
 
 
-def placed_pattern(problem: PipelineProblem, period: int) -> Repetend | None:
+def placed_pattern(
+    problem: PipelineProblem, period: int, *, wide_first: bool, flush: bool
+) -> Repetend | None:
     """Return a pattern of one micro-batch in which every block starts as early as its predecessors,
     and what runs on its devices every `period` ticks, allow (without the backtracking of [1]_).
 
     None where a block finds no room, or memory does not suffice.
+
+    Parameters
+    ----------
+    wide_first : whether blocks on several devices have places in the period before others, side by
+        side: what all those devices have room for at once is rare later.
+    flush : whether blocks only start where something on their devices ends, or end where something
+        starts: no holes are left that are too short for others.
+
+    Either leaves more time between blocks, in which memory is held.
     """
     start = np.zeros(problem.num_blocks, np.int64)
     runs: list[list[tuple[int, int]]] = [[] for _ in range(problem.num_devices)]
-    for v in problem.topological_order.tolist():
+    order = problem.topological_order.tolist()
+
+    def place(v: int, ready: int, *, flush: bool) -> bool:
         span, devices = int(problem.span[v]), problem.devices_of(v).tolist()
+        here = [run for d in devices for run in runs[d]]
+        at = _first_room(ready, span, period, here, flush=flush)
+        if at is None:
+            return False
+        start[v] = at
+        for d in devices:
+            runs[d].append((at, span))
+        return True
+
+    wide = (np.diff(problem.device_ptr) > 1) & wide_first
+    if not all(place(v, 0, flush=False) for v in order if wide[v]):
+        return None
+    for v in order:
         ready = max(
             (int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v)),
             default=0,
         )
-        at = _first_room(ready, span, period, [run for d in devices for run in runs[d]])
-        if at is None:
+        if wide[v]:
+            start[v] += -(-(ready - start[v]) // period) * period
+        elif not place(v, ready, flush=flush):
             return None
-        start[v] = at
-        for d in devices:
-            runs[d].append((at, span))
     for d in np.flatnonzero(problem.limited).tolist():
         here = list(problem.on_device[d])
         begun = (start[here, None] - start[None, here]) // period
@@ -272,22 +295,19 @@ def placed_pattern(problem: PipelineProblem, period: int) -> Repetend | None:
     return Repetend(period, start[None, :])
 
 
-def _first_room(ready: int, span: int, period: int, runs: Iterable[tuple[int, int]]) -> int | None:
+def _first_room(
+    ready: int, span: int, period: int, runs: list[tuple[int, int]], *, flush: bool
+) -> int | None:
     """Return the first tick from `ready` on at which a span meets none of the (start, span) of
-    `runs`, modulo the period; None if there is none.
+    `runs`, modulo the period, and touches one if it is to be flush; None if there is none.
     """
-    at, moved = ready, True
-    order = sorted(runs, key=lambda run: (run[0] - ready) % period)
-    while moved:
-        moved = False
-        for begin, ticks in order:
-            since = (at - begin) % period
-            if since < ticks or period - since < span:
-                at += ticks - since if since < ticks else period - since + ticks
-                moved = True
-        if at >= ready + period:
-            return None
-    return at
+    if not runs:
+        return ready
+    begin, ticks = np.array(runs).T
+    place = np.concatenate([begin + ticks, begin - span] if flush else [[ready], begin + ticks])
+    since = (place[:, None] - begin) % period
+    free = ((since >= ticks) & (period - since >= span)).all(axis=1)
+    return min((ready + (place[free] - ready) % period).tolist(), default=None)
 
 
 def _serial(problem: PipelineProblem, size: int) -> Ints | None:

@@ -250,20 +250,47 @@ def test_placed_patterns_keep_every_rule():
         problem = random_blocks(seed)
         longest = int(problem.span.sum() + problem.lag.sum())
         low = int(problem.work.max())
-        for period in range(low, longest + 1):
-            pattern = placed_pattern(problem, period)
+        yes_no = (True, False)
+        for period, *how in itertools.product(range(low, longest + 1), yes_no, yes_no):
+            pattern = placed_pattern(problem, period, wide_first=how[0], flush=how[1])
             if pattern is not None:
                 assert pattern_violations(problem, period, pattern.start) == [], seed
                 found += 1
-    assert found > 200
+    assert found > 800
 
 
 def test_no_room_beside_what_takes_the_whole_period():
     """A device that one block keeps busy has no room for another at that period."""
     blocks = [Block("F", "F", (0,), 4, (0,)), Block("B", "B", (0,), 1, (0,), (("F", 0),))]
     problem = PipelineProblem.from_blocks("full", blocks, ["d"])
-    assert placed_pattern(problem, 4) is None
-    assert placed_pattern(problem, 5) is not None
+    for flush in (True, False):
+        assert placed_pattern(problem, 4, wide_first=True, flush=flush) is None
+        assert placed_pattern(problem, 5, wide_first=True, flush=flush) is not None
+
+
+def test_flush_blocks_leave_no_holes():
+    """Three blocks that fill a device have room at its work where each is next to another."""
+    blocks = chain([("A", (0,), 2), ("X", (1,), 1), ("B", (0,), 3), ("C", (0,), 3)])
+    problem = PipelineProblem.from_blocks("holes", blocks, ["d0", "d1"])
+    assert placed_pattern(problem, 8, wide_first=False, flush=False) is None
+    assert placed_pattern(problem, 8, wide_first=False, flush=True) is not None
+
+
+def test_blocks_on_several_devices_lie_side_by_side():
+    """What runs on all devices leaves those one long room, not two short ones."""
+    blocks = chain([("T", (0, 1), 2), ("A", (0,), 3), ("U", (0, 1), 2), ("B", (1,), 4)])
+    problem = PipelineProblem.from_blocks("wide", blocks, ["d0", "d1"])
+    assert placed_pattern(problem, 8, wide_first=False, flush=False) is None
+    assert placed_pattern(problem, 8, wide_first=True, flush=False) is not None
+
+
+def chain(blocks: list[tuple[str, tuple[int, ...], int]]) -> list[Block]:
+    """Return blocks of these names, devices and spans, each after the one before."""
+    names = [None, *(name for name, _, _ in blocks)]
+    return [
+        Block(name, "F", devices, span, (), ((before, 0),) if before else ())
+        for before, (name, devices, span) in zip(names, blocks, strict=False)
+    ]
 
 
 def two_stages_each(devices: int) -> PipelineProblem:
@@ -317,7 +344,12 @@ def test_walks_keep_every_rule_and_shorten_patterns():
     """
     problem = two_stages_each(6)
     state = random_states(np.random.default_rng(0), 1)[0]
-    assert walk(problem, placed_pattern(problem, 30), state, 0, 500_000).period == 18
+    assert (
+        walk(
+            problem, placed_pattern(problem, 30, wide_first=False, flush=False), state, 0, 500_000
+        ).period
+        == 18
+    )
     shorter = 0
     for seed in range(60):
         problem, size = random_blocks(seed), 1 + seed % 2
