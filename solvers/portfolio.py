@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, ClassVar
 from placeopt.model.threads import start_thread
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.stages import Stages, hot_kernels, in_turn, is_vast
+from placeopt.solvers.stages import SWEEPS, Stages, hot_kernels, in_turn, is_vast
 from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -76,10 +78,12 @@ class Portfolio(MeasuringSearch):
             own = Portfolio(**{part.name: getattr(self, part.name) for part in fields(Portfolio)})
             run_part(tracker, own, initial=tracker.solution)
             return
+        stages = Stages(BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads))
         timed = tracker.budget.evaluations is None and tracker.seconds_left >= LEAST_SECONDS
-        loading = start_thread(_import_tactics) if timed else None
-        stages = self.begin(tracker)
-        if loading is not None and self.measure is None and stages.registered("lns"):
+        by_tactics = timed and self.measure is None and stages.registered("lns")
+        loading = start_thread(_import_tactics) if by_tactics else None
+        self.begin(stages, SWEEPS if by_tactics else ())
+        if loading is not None:
             self._use_tactics(stages, loading)
         else:
             options = {"start": "random", "measure": self.measure, "threads": self.threads}
@@ -102,15 +106,13 @@ class Portfolio(MeasuringSearch):
 
         return named(self.tactics, NAMES, "portfolio option tactics")
 
-    def begin(self, tracker: Tracker[Placement]) -> Stages:
-        """Run the heuristics in turn, with the quick bound between them; return the stages to go on
-        with.
+    def begin(self, stages: Stages, later: Sequence[str]) -> None:
+        """Run the heuristics in turn but those that come later, with the quick bound between
+        them.
         """
-        problem = tracker.problem
-        evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
-        stages = Stages(evaluator)
+        tracker, problem = stages.tracker, stages.evaluator.problem
         if self.measure is not None and tracker.solution is not None:
-            evaluator.value_of(tracker.solution)
+            stages.evaluator.value_of(tracker.solution)
         # Heuristics that run before the bound, fewer where problems are large: even the shortest
         # budget ends with a placement.
         before_bound = 4
@@ -120,5 +122,5 @@ class Portfolio(MeasuringSearch):
         for index, name in enumerate(in_turn(problem)):
             if index == before_bound:
                 stages.bound()
-            stages.heuristic(name)
-        return stages
+            if name not in later:
+                stages.heuristic(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from placeopt.solvers.heuristics.context import Context, packing_seconds
 from placeopt.solvers.policy.tuned_list import passes
 from placeopt.solvers.search.cp_sat_start import analyse, offer
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solvers.stages import SWEEPS
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
@@ -112,16 +114,28 @@ def dealt(relaxation: Relaxation, shares: Floats, *, least: float = 1e-6) -> Int
 
 
 def _passes(state: State) -> Iterator[None]:
-    """Climb in the scores of the learned list scheduler."""
-    evaluator = BudgetedEvaluator(state.tracker, threads=state.threads)
-    return passes(evaluator, Context(state.problem), "", state.rng)
+    """Go through the sweep of edge-zeroing and climb in the scores of the learned list scheduler,
+    by turns; at first a tenth of the time without a pause, at most half a second, since that is
+    what the searches go on from.
+    """
+    stages, tracker = state.facts.stages, state.tracker
+    first = tracker.elapsed + min(0.5, 0.1 * tracker.seconds_left)
+    parts: list[Iterator[None]] = []
+    if solver := stages.able("edge-zeroing"):
+        parts.append(solver.batches(state.problem, tracker))
+    if stages.able("learned-list"):
+        evaluator = BudgetedEvaluator(tracker, threads=state.threads)
+        parts.append(passes(evaluator, Context(state.problem), "", state.rng))
+    for _ in zip_longest(*parts):
+        if tracker.stop() or tracker.elapsed > first:
+            yield
 
 
 SEARCHES: tuple[Tactic, ...] = (
+    Steps("passes", VALUE, _passes, when=lambda facts: any(map(facts.stages.able, SWEEPS))),
     Runs(
         "annealing", VALUE, _anneal, when=lambda facts: facts.stages.takes("annealing"), slow=True
     ),
-    Steps("passes", VALUE, _passes, when=lambda facts: facts.stages.able("learned-list")),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""

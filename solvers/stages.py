@@ -41,6 +41,10 @@ HEURISTICS = (
 )
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
+SWEEPS = ("edge-zeroing", "learned-list")
+"""Those that may try hundreds of placements; within a limit of time they are a tactic, which takes
+turns with the searches."""
+
 FIRST, SECOND = "heft", "etf"
 """Heuristics that come before the others on large problems."""
 

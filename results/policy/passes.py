@@ -20,11 +20,9 @@ from graph_families import drawn
 from graph_ratios import SPLITS, contended, record
 
 import placeopt as po
-from placeopt.solvers import stages
 from placeopt.solvers.policy import tuned_list
 from placeopt.solvers.policy.list_policy import ListPolicy
-from placeopt.solvers.portfolio_tactics import NAMES
-from placeopt.solving.registry import make_solver
+from placeopt.solvers.policy.tuned_list import LearnedList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,16 +46,12 @@ def graphs() -> Iterator[tuple[str, str, po.PlacementProblem]]:
 
 def solve(problem: po.PlacementProblem, variant: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Run a variant."""
-    names = NAMES
     with ExitStack() as patches:
         if variant == BEFORE:
             patches.enter_context(mock.patch.object(tuned_list, "trained", ListPolicy.heft))
         if variant == WITHOUT:
-            names = tuple(name for name in names if name != "passes")
-            heuristics = tuple(name for name in stages.HEURISTICS if name != "learned-list")
-            patches.enter_context(mock.patch.object(stages, "HEURISTICS", heuristics))
-        solver = make_solver("portfolio", tactics=",".join(names))
-        found = po.solve(problem, solver, seconds=seconds, seed=0)
+            patches.enter_context(mock.patch.object(LearnedList, "within", return_value=None))
+        found = po.solve(problem, "portfolio", seconds=seconds, seed=0)
     return {"value": found.value, "bound": found.lower_bound}
 
 

@@ -51,8 +51,15 @@ class Heuristic(SearchSolver):
         return ()
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a
-        candidate is valid.
+        """Go through all batches, or as many as the budget allows."""
+        for _ in self.batches(problem, tracker):
+            if tracker.stop():
+                break
+        self._conclude(problem, tracker)
+
+    def batches(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Iterator[None]:
+        """Evaluate what `propose` yields, batch by batch, with more and more bytes reserved
+        for tensors until a candidate is valid.
         """
         # Batches of large problems are small, so that a time limit is noticed.
         # Ops and edges per batch of candidates, about 0.1 s of evaluation
@@ -63,11 +70,9 @@ class Heuristic(SearchSolver):
             context = Context(problem, inflation, packing_seconds(tracker))
             for group in _batches(self.propose(context, tracker), size, tracker):
                 found |= offer_all(tracker, problem, group)
-                if tracker.stop():
-                    break
-            if found or tracker.stop():
+                yield
+            if found:
                 break
-        self._conclude(problem, tracker)
 
     def _conclude(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Prove that nothing fits where nothing was found; give a sample ranks."""

@@ -31,7 +31,7 @@ from placeopt.solvers.portfolio_tactics import dealt
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solvers.stages import HEURISTICS, Stages
+from placeopt.solvers.stages import HEURISTICS, SWEEPS, Stages
 from placeopt.solving.compilation import kernels_of
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.tracker import Tracker
@@ -271,6 +271,24 @@ def test_passes_of_the_learned_list_go_on_beside_the_other_searches():
     for of, runs in ((problem, True), (wide, False), (long, True)):
         stages = Stages(BudgetedEvaluator(Tracker("", of, Budget(evaluations=1))))
         assert (stages.able("learned-list") is not None) == runs
+
+
+def test_a_long_sweep_takes_turns_with_the_searches():
+    """Edge-zeroing of a graph of a thousand ops takes seconds: it goes on after each batch, finds
+    in the end what it finds alone, and is not one of the heuristics that come before.
+    """
+    problem = load("gen:series-parallel?ops=120&ccr=1&seed=4", cluster="uniform:4")
+    tracker = Tracker("", problem, Budget())
+    batches = make_solver("edge-zeroing").batches(problem, tracker)
+    next(batches)
+    assert 0 < tracker.evaluations <= 64
+    values = [tracker.value for _ in batches]
+    assert values[-1] == make_solver("edge-zeroing").solve(problem, Budget()).value
+    begun = []
+    stages = Stages(BudgetedEvaluator(tracker))
+    stages.heuristic = begun.append
+    Portfolio().begin(stages, SWEEPS)
+    assert begun == [name for name in HEURISTICS if name not in SWEEPS]
 
 
 @pytest.mark.parametrize("solver", [*SEARCHES, "tuned-list", "portfolio"])
