@@ -490,8 +490,12 @@ class _Annealing:
         self.op_price = self.value / max(1, len(self.arrays.paths.node))  # an edge: all of it
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Begin a cycle from the best placement so far, with a target drawn below its value."""
+        """Begin a cycle from the best placement so far, with a target drawn below its value, and
+        every second one, in the mean, with another price of bytes: between a hundredth of the usual
+        and ten times it, since where memory is full any may be the one that passes through.
+        """
         low = max(self.tracker.lower_bound, int(self.value * (1 - self.aim * rng.random() * 2)))
+        self.price = self.byte_price * 10.0 ** (rng.uniform(-2, 1) * rng.integers(2))
         share = _pass_shares(self.model, self.device) if len(self.walk.load) == 2 else np.ones(1)
         self.target = np.maximum(np.floor(low * share), 1).astype(np.int64)
         self.at = self.device
@@ -505,9 +509,7 @@ class _Annealing:
 
     def cool(self, hot: float, cold: float, seed: int) -> None:
         """Walk one chunk."""
-        cycle = Cycle(
-            self.target, self.aim / 4, self.byte_price, self.op_price, hot, cold, self.moves
-        )
+        cycle = Cycle(self.target, self.aim / 4, self.price, self.op_price, hot, cold, self.moves)
         work = partial(_anneal, self.arrays, self.walk, cycle, self.at, seed)
         reached = int(call_interruptibly(work))
         if 0 <= reached < self.value:

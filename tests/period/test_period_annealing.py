@@ -142,3 +142,24 @@ def test_devices_may_feed_each_other():
     tracker = Tracker("cp-sat", problem, Budget(evaluations=100))
     next(search.anneal_period(tracker, tracker.rng()))
     assert (tracker.value, tracker.solution.device.tolist()) == (8, [0, 1, 1, 0])
+
+
+def test_passes_through_full_memory():
+    """Where two devices are exactly filled, so that no single op can move, annealing finds a
+    placement: at the usual price of bytes alone it found none.
+    """
+    rng = np.random.default_rng(0)
+    home, resident = rng.integers(0, 2, 400), rng.integers(1, 2**20, 400)
+    problem = po.PlacementProblem.from_edges(
+        np.repeat(rng.integers(1, 1000, (400, 1)), 2, axis=1).tolist(),
+        [(v, v + 1, 1) for v in range(399)],
+        resident=resident,
+        capacity=[int(resident[home == d].sum()) for d in range(2)],
+        objective="period",
+        contiguity="none",
+    )
+    tracker = Tracker("cp-sat", problem, Budget(evaluations=100))
+    for _ in islice(search.anneal_period(tracker, tracker.rng()), 8):
+        if tracker.solution is not None:
+            break
+    assert tracker.solution is not None
