@@ -105,6 +105,7 @@ class Units(NamedTuple):
     """The units of one placement, and working memory of its evaluation."""
 
     of: Ints  # (n,) unit of every op
+    used: Ints  # (k,) bytes of every device
     runs: Ints  # (units,) ops that can run where they are
     duration: Ints  # (units,) ticks
     inputs: Ints  # (units,) edges from other units
@@ -191,6 +192,7 @@ def _no_units(a: LatencyArrays) -> Units:
     units, m = a.pooled + k * a.slots, len(a.producer)
     return Units(
         np.empty(n, np.int64),
+        np.empty(k, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
         np.empty(units, np.int64),
@@ -213,6 +215,7 @@ def _count_op(a: LatencyArrays, v: int, d: int, s: int, sign: int, w: Units) -> 
     unit = w.of[v] = v if a.pool[d] else a.pooled + d * a.slots + s
     w.runs[unit] += sign * (a.compute[v, d] >= 0)
     w.duration[unit] += sign * max(0, a.compute[v, d])
+    w.used[d] += sign * a.resident[v]
 
 
 @inlined
@@ -251,6 +254,7 @@ def _count_tensor(a: LatencyArrays, t: int, device: Ints, sign: int, w: Units) -
 @inner_kernel
 def _count_all(a: LatencyArrays, device: Ints, slot: Ints, w: Units) -> None:
     """Set the units of a placement."""
+    w.used[:] = 0
     w.runs[:] = 0
     w.duration[:] = 0
     w.first[:] = -1
@@ -392,7 +396,6 @@ def _move(
     s: int,
     device: Ints,
     slot: Ints,
-    used: Ints,
     w: Units,
 ) -> bool:
     """Move the ops of group y, whose tensors are not counted, to slot s of device d; return whether
@@ -402,8 +405,6 @@ def _move(
     for e in range(groups.member_ptr[y], groups.member_ptr[y + 1]):
         v = groups.member[e]
         runs = runs and a.compute[v, d] >= 0
-        used[device[v]] -= a.resident[v]
-        used[d] += a.resident[v]
         _count_op(a, v, device[v], slot[v], -1, w)
         _count_op(a, v, d, s, 1, w)
         device[v] = d
@@ -446,11 +447,8 @@ def anneal_slots(
     k, count = a.compute.shape[1], len(groups.member_ptr) - 1
     w = _no_units(a)
     _count_all(a, device, slot, w)
-    used = np.zeros(k, np.int64)
-    for v in range(len(device)):
-        used[device[v]] += a.resident[v]
     value, lost = latency_of(a, w)
-    breach = _breach(a, used, lost)
+    breach = _breach(a, w.used, lost)
     best = value if breach == 0 else INFEASIBLE
     energy = _energy(a, w, value, schedule.serial)
     best_device[:] = device
@@ -501,12 +499,12 @@ def anneal_slots(
                 other = groups.member[groups.member_ptr[z]]
                 if device[other] == d and a.leader[other] != a.leader[first]:
                     s = slot[other]
-            runs = _move(a, groups, y, d, s, device, slot, used, w) and runs
+            runs = _move(a, groups, y, d, s, device, slot, w) and runs
         for i in range(tensors):
             _count_tensor(a, touched[i], device, 1, w)
         if runs:
             value, lost = latency_of(a, w)
-            new, over = _energy(a, w, value, schedule.serial), _breach(a, used, lost)
+            new, over = _energy(a, w, value, schedule.serial), _breach(a, w.used, lost)
             gain = energy - new + weight[0] * (breach - over)
             if gain >= 0 or np.random.random() < np.exp(gain / temperature):  # noqa: NPY002
                 energy, breach = new, over
@@ -518,7 +516,7 @@ def anneal_slots(
         for i in range(tensors):
             _count_tensor(a, touched[i], device, -1, w)
         for i in range(size):
-            _move(a, groups, block[i], old_device[i], old_slot[i], device, slot, used, w)
+            _move(a, groups, block[i], old_device[i], old_slot[i], device, slot, w)
         for i in range(tensors):
             _count_tensor(a, touched[i], device, 1, w)
     return best

@@ -279,6 +279,7 @@ def test_the_first_answer_of_many_unlike_devices_is_quick(states):
     assert result.value is not None
 
 
+@pytest.mark.jit
 def test_the_first_pass_over_a_large_graph_is_quick(states):
     """All states of eight devices that differ take long where pairs of nodes are many: along the
     first order of nodes they are taken in one order before any.
