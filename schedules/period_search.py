@@ -15,6 +15,7 @@ References
 
 from __future__ import annotations
 
+from functools import cache, partial
 from math import ceil, gcd, inf
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,9 @@ class PeriodSearch:
             None  # how far to climb from the bound while the device tree decides
         )
         self._state = random_states(tracker.rng(), 1)[0]
+        # The same periods are asked for after every one that nothing decides
+        self._placed = cache(partial(placed_pattern, problem))
+        self._wide = bool((np.diff(problem.device_ptr) > 1).any())
 
     @property
     def value(self) -> Fraction | float:
@@ -202,7 +206,7 @@ class PeriodSearch:
             return
         period, found = self.low, None
         while found is None and period < self.pattern.period and not self._done():
-            found = placed_pattern(self.problem, period, wide_first=wide_first, flush=flush)
+            found = self._placed(period, wide_first=wide_first and self._wide, flush=flush)
             period += 1 + period // 50
         if found is not None:
             self._offer(tighten(self.problem, found))

@@ -332,10 +332,9 @@ def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
 def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> None:
     """Fill value[b] with the latency of row b, INFEASIBLE where a constraint is broken."""
     w = _no_units(a)
-    used = np.empty(a.compute.shape[1], np.int64)
     for b in range(devices.shape[0]):
         value[b] = INFEASIBLE
-        if _fits(a, devices[b], slots[b], used):
+        if _fits(a, devices[b], slots[b], w.used):
             _count_all(a, devices[b], slots[b], w)
             latency, lost = latency_of(a, w)
             value[b] = latency if lost == 0 else INFEASIBLE

@@ -118,11 +118,12 @@ def congestion_steps(
     evidence : what is known now. end : as for `SegmentGraph`.
     """
     parts = partitions(problem)
+    if not parts:
+        return
+    pins = pins_of(problem)
     for part in parts:
-        flow = flows(problem.min_compute, pins_of(problem), part.weight)
-        yield from best_of_flows(flow, part.least)
-    if parts:
-        yield from segment_steps(problem, parts, evidence, end)
+        yield from best_of_flows(flows(problem.min_compute, pins, part.weight), part.least)
+    yield from segment_steps(problem, parts, evidence, end)
 
 
 def pins_of(problem: PlacementProblem) -> list[tuple[int, ...]]:
@@ -187,6 +188,7 @@ class Inside:
         """Yield the least ticks that pass, as far as each round shows, without and with flow to the
         ends. To a hundredth: others wait for their turn.
         """
+        weight = part.among(self.tensors).weight
         for ends in (), self.ends:
-            flow = flows(self.ticks, self.pins, part.among(self.tensors).weight, ends)
+            flow = flows(self.ticks, self.pins, weight, ends)
             yield from best_of_flows(flow, part.least, gain=0.01)
