@@ -472,9 +472,9 @@ class MoveShares:
     def now(self) -> Floats:
         """Return the probability of each kind of move."""
         total = float(self.better.sum())
-        if total <= 0:
+        if total < np.finfo(float).tiny:  # nothing was gained, or too long ago for its digits
             return self.first
-        mean = total / float(self.tried.sum())
-        weight = self.first * (self.better + self.doubt * mean) / (self.tried + self.doubt)
+        gain = self.better / total * self.tried.sum()  # in units of the average of a proposal
+        weight = self.first * (gain + self.doubt) / (self.tried + self.doubt)
         share = np.where(self.first > 0, np.maximum(weight / weight.sum(), self.rarest), 0.0)
         return share / share.sum()

@@ -204,6 +204,11 @@ def test_learned_shares_follow_what_moves_gain():
     assert shares.now()[1] > 0.7
     assert shares.now()[0] >= shares.rarest / (1 + 3 * shares.rarest)
     assert shares.now()[3] == 0.0
+    tally[:, BEST] = 0
+    for _ in range(7300):  # until the last gain is below the smallest number there is
+        shares.count(tally)
+        assert shares.now().sum() == pytest.approx(1.0)
+    assert shares.now().tolist() == [0.25, 0.25, 0.5, 0.0]
     kept = MoveShares(first, learn=False)
     kept.count(tally)
     assert kept.now().tolist() == [0.25, 0.25, 0.5, 0.0]
