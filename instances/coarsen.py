@@ -62,6 +62,7 @@ from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
+from placeopt.model.projection import unit_of_ops
 from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
@@ -240,16 +241,14 @@ def _layer_labels(model: OpGraph | PlacementProblem, depth: int | None, groups: 
         keys = ["/".join(path[:level]) for path in paths]
         if groups is None or len(set(keys)) <= groups:
             break
-    number: dict[str, int] = {}
-    return np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
+    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
 
 
 def _meta_labels(model: OpGraph | PlacementProblem) -> Ints:
     """Label ops by meta label; an op without one is alone."""
-    meta = model.meta
-    if not (meta >= 0).any():
+    if not (model.meta >= 0).any():
         raise InputError(f"coarsening by meta label: no op of '{model.name}' has one")
-    return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
+    return unit_of_ops(model.meta)
 
 
 def _costs(model: OpGraph | PlacementProblem) -> tuple[Floats, Floats, Flags, float]:
@@ -293,7 +292,8 @@ class Grouping:
         self.classes = Classes(
             np.arange(n), compatible, model.resident.astype(np.float64), self.work.copy()
         )
-        join_colocated(self.classes, model.colocation)
+        unit = unit_of_ops(model.colocation)
+        share_units(self.classes, np.unique(unit, return_index=True)[1][unit])
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
         self._link_tensor = model.edge_tensor
         self._link_source = model.producer[self._link_tensor]
@@ -607,18 +607,10 @@ def share(classes: Any, a: int, b: int) -> None:
 
 
 @entry
-def join_colocated(classes: Any, colocation: Any) -> None:
-    """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
-    if len(colocation) == 0:
-        return
-    first = np.full(colocation.max() + 2, -1, np.int64)
-    for op in range(len(colocation)):
-        group = colocation[op]
-        if group >= 0:
-            if first[group] < 0:
-                first[group] = op
-            else:
-                share(classes, first[group], op)
+def share_units(classes: Any, head: Any) -> None:
+    """Join the class of every op with that of the first op of its unit, whatever the limits."""
+    for op in range(len(head)):
+        share(classes, head[op], op)
 
 
 @entry

@@ -88,15 +88,13 @@ def _by_name(name: str) -> Cluster:
     if name in _PAIRS:
         kinds, link = _PAIRS[name]
         return _one_host([replace(DEVICES[kinds[own]], name=own) for own in kinds], link)
-    if match := _HOSTS.fullmatch(name):
-        return _hosts(*_part(match, name))
     if match := re.fullmatch(r"cpu\+(?:([0-9]+)x)?([A-Za-z]\w*)", name):
         return _cpu_and_gpus(_count(match[1] or "1", name), _gpu(match[2], name))
     parts = name.split("+")
     matches = [match for part in parts if (match := _HOSTS.fullmatch(part))]
-    if 1 < len(parts) == len(matches):
-        return _mixed([_part(match, name) for match in matches], name)
-    raise _unknown(name)
+    if len(matches) < len(parts):
+        raise _unknown(name)
+    return _hosts([_part(match, name) for match in matches], name)
 
 
 def _numbered(kind: str, count: int, stem: str) -> list[Device]:
@@ -146,37 +144,26 @@ def _one_host(devices: list[Device], link: str) -> Cluster:
     return Cluster("", tuple(devices), (LINKS[link],), np.zeros((k, k), np.int64))
 
 
-def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
-    k = hosts * per_host
+def _hosts(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
+    """Return hosts of like or unlike devices, joined by Ethernet; `parts` are as of `_part`."""
+    k = sum(hosts * per_host for hosts, per_host, _, _ in parts)
     if k > MAX_DEVICES:
-        raise InputError(f"cluster: expected at most {MAX_DEVICES} devices, received {k}")
-    if hosts == 1:
-        return _one_host(_numbered(kind, k, "gpu"), link)
-    devices = [device for h in range(hosts) for device in _numbered(kind, per_host, f"host{h}/gpu")]
-    host = np.repeat(np.arange(hosts), per_host)
-    link_class = (host[:, None] != host[None, :]).astype(np.int64)
-    return Cluster("", tuple(devices), (LINKS[link], LINKS["ethernet"]), link_class)
-
-
-def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
-    """Return hosts of unlike devices, joined by Ethernet."""
-    links = [LINKS["ethernet"]]
-    devices: list[Device] = []
-    host_of: list[int] = []
-    link_of: list[int] = []
-    for hosts, per_host, kind, link in parts:
-        if len(devices) + hosts * per_host > MAX_DEVICES:
-            raise InputError(f"cluster '{name}': expected at most {MAX_DEVICES} devices")
-        if LINKS[link] not in links:
-            links.append(LINKS[link])
-        for _ in range(hosts):
-            host = host_of[-1] + 1 if host_of else 0
-            devices += _numbered(kind, per_host, f"host{host}/gpu")
-            host_of += [host] * per_host
-            link_of += [links.index(LINKS[link])] * per_host
-    host_at, link_at = np.array(host_of)[:, None], np.array(link_of)[:, None]
-    link_class = np.where(host_at == host_at.T, link_at, 0)
-    return Cluster("", tuple(devices), tuple(links), link_class)
+        raise InputError(f"cluster '{name}': expected at most {MAX_DEVICES} devices, received {k}")
+    rows = [(count, kind, link) for hosts, count, kind, link in parts for _ in range(hosts)]
+    if len(rows) == 1:
+        count, kind, link = rows[0]
+        return _one_host(_numbered(kind, count, "gpu"), link)
+    inside = [link for _, _, link in rows]
+    links = list(dict.fromkeys(["ethernet", *inside] if len(parts) > 1 else [*inside, "ethernet"]))
+    devices = [
+        device
+        for host, (count, kind, _) in enumerate(rows)
+        for device in _numbered(kind, count, f"host{host}/gpu")
+    ]
+    host = np.repeat(np.arange(len(rows)), [count for count, _, _ in rows])[:, None]
+    own = np.array([links.index(link) for link in inside])[host]
+    link_class = np.where(host == host.T, own, links.index("ethernet"))
+    return Cluster("", tuple(devices), tuple(LINKS[link] for link in links), link_class)
 
 
 def _cpu_and_gpus(count: int, kind: str) -> Cluster:
@@ -192,7 +179,7 @@ def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Clust
     if "precision" in options:
         devices = [_at_precision(device, options["precision"], text) for device in devices]
     if "memory" in options:
-        size = round(_positive(options["memory"], "memory", text) * GIB)
+        size = round(min(_positive(options["memory"], "memory", text), 2.0**33) * GIB)
         devices = [replace(device, memory=size) for device in devices]
     if "efficiency" in options:
         fraction = _positive(options["efficiency"], "efficiency", text)

@@ -97,8 +97,7 @@ class Units(NamedTuple):
 
 def unit_of_ops(colocation: Ints) -> Ints:
     """Return the unit of each op, numbered by first op; `colocation` is a group or -1 per op."""
-    n = len(colocation)
-    label = np.where(colocation >= 0, colocation, colocation.max(initial=-1) + 1 + np.arange(n))
+    label = np.where(colocation >= 0, colocation, -1 - np.arange(len(colocation)))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     return frozen(place_in(np.argsort(first))[inverse])
 
