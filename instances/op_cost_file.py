@@ -18,24 +18,23 @@ is left to the cost model: *guessed*.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
-from placeopt.io.body import is_number
+from placeopt.io.body import Body
 from placeopt.model.cluster import Device
 from placeopt.model.cost_model import op_seconds
-from placeopt.model.errors import InputError
-from placeopt.model.files import parse_json, read_text, write_text
+from placeopt.model.errors import InputError, check_choice
+from placeopt.model.files import parse_json, read_text, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from placeopt.model.arrays import Floats
     from placeopt.model.cluster import Cluster
@@ -192,7 +191,7 @@ def write_costs(path: str | Path, costs: OpCosts) -> Path:
         "device": device,
         "ops": ops,
     }
-    return write_text(Path(path), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return write_json(path, data)
 
 
 def read_costs(path: str | Path, graph: OpGraph, kind: str | None = None) -> OpCosts:
@@ -207,40 +206,28 @@ def read_costs(path: str | Path, graph: OpGraph, kind: str | None = None) -> OpC
     InputError
         One line: what is wrong with the file, and where.
     """
-    text = read_text(path, max_bytes=2**30, what="costs")
+    text, where = read_text(path, max_bytes=2**30, what="costs"), f"costs '{path}'"
     if f'"{FORMAT}"' in text[:4096]:
-        return _parse(parse_json(text, f"costs '{path}'"), f"costs '{path}'")
+        return _parse(Body(parse_json(text, where), where))
     trace = read_trace(path)
     return costs_of(graph, match(graph, trace), kind=kind or trace.family, family=trace.family)
 
 
-def _parse(data: Any, where: str) -> OpCosts:
-    version = data.get("version") if isinstance(data, dict) else None
+def _parse(body: Body) -> OpCosts:
+    version, device, ops = body.integer("version"), body.body("device"), body.body("ops")
     if version != VERSION:
-        raise InputError(f"{where}: expected version {VERSION}, received {version!r:.40}")
-    device, ops = data.get("device"), data.get("ops")
-    if not isinstance(device, dict) or not isinstance(ops, dict) or not ops:
-        raise InputError(f'{where}: expected "device" and "ops" as objects, with at least one op')
-    kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
+        raise body.wrong("version", str(VERSION), version)
+    if not ops.data:
+        raise body.wrong("ops", "at least one op", ops.data)
+    kind, family = device.text("kind", "cpu"), device.text("family", "cpu")
     fitted = None
-    if "peak_flops" in device:
-        constants: dict[str, Any] = {
-            key: _number(device.get(key), f'{where}: "device": "{key}"') for key in _FITTED
-        }
-        fitted = Device(kind, kind, family, **constants)
+    if device.has("peak_flops"):
+        fitted = Device(kind, kind, family, **device.fields(Device, *_FITTED))
     seconds, how = {}, {}
-    for name, row in ops.items():
-        if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
-            raise InputError(
-                f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" '
-                f'or "guessed"}}'
-            )
-        seconds[name] = _number(row.get("seconds"), f"{where}: op '{name}': seconds")
-        how[name] = row["how"]
-    return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
-
-
-def _number(value: Any, where: str) -> float:
-    if not is_number(value) or not 0 <= value < 1e300:
-        raise InputError(f"{where}: expected a finite number >= 0, received {value!r:.40}")
-    return float(value)
+    for name in ops.data:
+        row = ops.body(name)
+        seconds[name], how[name] = row.number("seconds"), row.text("how")
+        check_choice(f'{row.where}: "how"', how[name], (MEASURED, FITTED, GUESSED))
+        if seconds[name] < 0:
+            raise row.wrong("seconds", "a finite number >= 0", seconds[name])
+    return OpCosts(body.text("model", ""), kind, family, fitted, seconds, how)

@@ -22,13 +22,14 @@ each for one device.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.export import Exported, text_file
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_json
 from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
 from placeopt.programs.torch_program import is_torch_program
@@ -89,12 +90,13 @@ def device_map(job: Job) -> Exported:
     """Return the map from module path to device: "cuda:1" as 1, anything else by its name."""
     table = ModuleDevices(job.program, job.home.tolist(), job.parameters, job.constants)
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
-    text = json.dumps(found, indent=1) + "\n"
     note = (
         f"{table.moved} ops between the modules run where their inputs are, not where the "
         "placement has them"
     )
-    return Exported(found, {"device_map.json": text_file(text)}, (note,) if table.moved else ())
+    return Exported(
+        found, {"device_map.json": partial(write_json, data=found)}, (note,) if table.moved else ()
+    )
 
 
 def _device(name: str) -> Any:

@@ -14,9 +14,9 @@ beside the cut) is taken as it is, from its JSON or its CSV.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from placeopt.exports.export import Exported, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.instances.module_groups import families
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_json
 from placeopt.model.objective import time_text
 from placeopt.programs.torch_program import attribute, cut_stages, stage_of_calls
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, schedule_in, torch_rows
@@ -146,8 +147,8 @@ def export(job: Job) -> Exported:
         extra,
     )
     csv = "".join(",".join(row) + "\n" for row in run.rows)
-    table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, run), indent=1) + "\n"
-    files |= {"schedule.csv": text_file(csv), "pipeline.json": text_file(table)}
+    table = _manifest(job, stages, rank_of_stage, numbers, run)
+    files |= {"schedule.csv": text_file(csv), "pipeline.json": partial(write_json, data=table)}
     return Exported(stages, files, tuple(_notes(numbers, run, tied)))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError, nearest
-from placeopt.model.files import csv_text, parse_json, read_text, write_text
+from placeopt.model.files import csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 
@@ -146,7 +145,7 @@ def write_placement(
         data["queue"] = queue
     if stage is not None:
         data["stage"] = dict(zip(problem.op_names, stage, strict=True))
-    return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return write_json(path, data)
 
 
 def placement_csv(problem: PlacementProblem, placement: Placement) -> str:

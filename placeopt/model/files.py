@@ -236,7 +236,7 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
 
 def write_json(path: str | Path, data: Any, indent: int | None = 1) -> Path:
     """Write a JSON file at once; see `write_text`."""
-    return write_text(path, json.dumps(data, indent=indent) + "\n")
+    return write_text(path, json.dumps(data, indent=indent, ensure_ascii=False) + "\n")
 
 
 def digest(data: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ another name is taken for a CPU.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from placeopt.instances.readers import locate
 from placeopt.instances.readers.model_ir import in_order
 from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import one_line, write_text
+from placeopt.model.files import one_line, write_json, write_text
 from placeopt.programs import onnx_runner
 from placeopt.programs.calls import Call, Program
 
@@ -306,9 +305,8 @@ def parts_of(
         "outputs": list(program.outputs),
         "parts": rows,
     }
-    text = json.dumps(manifest, indent=1) + "\n"
     runner = Path(onnx_runner.__file__).read_text(encoding="utf-8")
-    files["manifest.json"] = partial(write_text, text=text)
+    files["manifest.json"] = partial(write_json, data=manifest)
     files["runner.py"] = partial(write_text, text=runner)
     return manifest, files
 
