@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import MemoryLimit, device_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placeopt.model.cluster import Cluster
 
@@ -311,49 +312,48 @@ def _made(source: str) -> Any:
     place, colon, name = source.removeprefix(PREFIX).rpartition(":")
     if not colon or not place or not name.isidentifier():
         raise InputError(f"{source}: expected torch:FILE.py:NAME or torch:PACKAGE.MODULE:NAME")
-    home = _import_file(source, place) if place.endswith(".py") else _import_package(source, place)
+    with _refusing(f"{source}: {place}"):
+        home = _import_file(place) if place.endswith(".py") else importlib.import_module(place)
     if not hasattr(home, name):
         raise InputError(
             f"{source}: no '{name}' in {place}; "
             f"{did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}"
         )
     found = getattr(home, name)
-    if callable(found) and not is_module(found):
-        try:
-            return found()
-        except Exception as error:
-            raise InputError(
-                f"{source}: {name}() raised {type(error).__name__}: {one_line(str(error))}"
-            ) from error
-    return found
+    if not callable(found) or is_module(found):
+        return found
+    with _refusing(f"{source}: {name}()"):
+        return found()
 
 
-def _import_file(source: str, place: str) -> Any:
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Refuse what code of the user's own raises, and that it ends the process."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{what} raised {type(error).__name__}: {one_line(str(error))}") from error
+
+
+def _import_file(place: str) -> Any:
     path = regular_file(place).resolve()
     title = f"_placeopt_model_{path.stem}_{abs(hash(path))}"
     if title in sys.modules:
         return sys.modules[title]
     spec = importlib.util.spec_from_file_location(title, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{source}: {place} cannot be imported")
+    assert spec is not None, "Python files have one"
+    assert spec.loader is not None
     home = importlib.util.module_from_spec(spec)
     sys.modules[title] = home  # classes that are pickled or exported look for their module there
     folder = str(path.parent)
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(home)
-    except Exception as error:
+    except BaseException:
         del sys.modules[title]
-        raise InputError(
-            f"{source}: {place} raised {type(error).__name__}: {one_line(str(error))}"
-        ) from error
+        raise
     finally:
         sys.path.remove(folder)
     return home
-
-
-def _import_package(source: str, place: str) -> Any:
-    try:
-        return importlib.import_module(place)
-    except ImportError as error:
-        raise InputError(f"{source}: {place} cannot be imported: {one_line(str(error))}") from error

@@ -313,7 +313,7 @@ def _is_chakra(data: Any) -> bool:
     if isinstance(data, dict) and "chakra" in str(data.get("schema", "")).lower():
         return True
     rows = _nodes(data)
-    return bool(rows) and all("name" in row and "id" in row for row in rows[:20])
+    return bool(rows) and all("id" in row for row in rows[:20])
 
 
 def _read_chakra(data: Any) -> Trace:
@@ -357,15 +357,10 @@ def _is_operator(row: dict[str, Any]) -> bool:
 
 def _parent(row: dict[str, Any], rows: dict[int, Any]) -> int | None:
     for key in _PARENTS:
-        value = row.get(key)
-        value = value[0] if isinstance(value, list) and value else value
-        if (
-            value is not None
-            and not isinstance(value, list)
-            and int(value) in rows
-            and int(value) != int(row["id"])
-        ):
-            return int(value)
+        found = row.get(key)
+        first = next(iter(found), None) if isinstance(found, list) else found
+        if first is not None and int(first) in rows and int(first) != int(row["id"]):
+            return int(first)
     return None
 
 

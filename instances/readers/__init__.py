@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import (
     MAX_BYTES,
+    is_file,
     no_garbage_collection,
     one_line,
     regular_file,
@@ -178,7 +179,7 @@ def locate(
     """
     format = _known_format(format)
     text, found = str(source), {} if options is None else options
-    if "?" in text and not _exists(text):
+    if "?" in text and not is_file(text):
         text, _, query = text.partition("?")
         found.update(parse_query(query, text, found))
     if text.startswith("onnx:"):
@@ -189,7 +190,7 @@ def locate(
         raise InputError(
             f"{text} names a generator, not a file: use placeopt.generate or placeopt.load"
         )
-    if "#" in text and not _exists(text):
+    if "#" in text and not is_file(text):
         text, _, found["graph"] = text.partition("#")
     path = regular_file(text)
     return path, FORMATS[format or _detected(path)]
@@ -212,13 +213,6 @@ def _detected(path: Path) -> str:
     except InputError as error:
         known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
         raise InputError(f"{path}: {error}{known}") from error
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):  # too long, or with a null character
-        return False
 
 
 def symbolic_dims(source: str | Path) -> dict[str, int]:

@@ -163,7 +163,7 @@ def test_nested_arguments_and_results_are_kept(tmp_path):
     source = f"torch:{tmp_path}/nested.py:make"
     from placeopt.instances import sources
 
-    sources._import_file(source, str(tmp_path / "nested.py")).made = (module, (x,), given)
+    sources._import_file(str(tmp_path / "nested.py")).made = (module, (x,), given)
     problem = po.load(source, cluster="2xA100")
     placement = po.Placement(np.arange(problem.num_ops) % 2)
     placed = export(problem, placement, "torch", model=source, devices=CPUS, out=tmp_path)
