@@ -27,7 +27,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import MemoryLimit, device_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from placeopt.model.cluster import Cluster
 
@@ -70,7 +70,7 @@ def _graph(
         from placeopt.instances.readers import from_torch, options_of
 
         model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
-        _check_options(PREFIX.rstrip(":"), options, sorted(options_of(from_torch)))
+        _check_options("torch", options, sorted(options_of(from_torch)))
         graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
     elif str(source).startswith("gen:"):
         from placeopt.instances.generators import generate
@@ -80,7 +80,7 @@ def _graph(
     elif _is_networkx(source):
         from placeopt.instances.readers import from_networkx, options_of
 
-        _check_options("networkx", options, list(options_of(from_networkx)))
+        _check_options("networkx", options, options_of(from_networkx))
         graph = from_networkx(source, **options)
     elif not isinstance(source, str | Path):
         raise InputError(
@@ -99,7 +99,7 @@ def _graph(
     return graph, None
 
 
-def _check_options(what: str, options: dict[str, Any], known: Sequence[str] = ()) -> None:
+def _check_options(what: str, options: dict[str, Any], known: Collection[str] = ()) -> None:
     """Refuse an option that nothing would read."""
     for key, value in options.items():
         if value is not None and key not in known:

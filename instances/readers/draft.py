@@ -23,7 +23,7 @@ import numpy as np
 from placeopt.model.arrays import MAX_SUM, Ints, check_positive
 from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
-from placeopt.model.graph import UNKNOWN, OpGraph
+from placeopt.model.graph import OP_COLUMNS, UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,18 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-DEFAULTS: dict[str, Any] = {
-    "type": "",
-    "layer": "",
-    "flops": 0,
-    "bytes_moved": 0,
-    "resident": 0,
-    "parameters": 0,
-    "colocation": -1,
-    "meta": -1,
-    "backward": False,
-    "unshaped": False,
+DEFAULTS: dict[str, Any] = {"type": ""} | {
+    key: column.default for key, column in OP_COLUMNS.items()
 }
+"""What the fields of an op are where nothing is said of them."""
 
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 """Length of each unit of time that a file may have."""

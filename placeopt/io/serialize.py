@@ -16,7 +16,6 @@ calls `register` in a module of `_LATE`, which is imported when such an object i
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import json
 import math
@@ -28,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import CLAIM, FRACTION, Body, int_table, is_number, kind_of, plain, show
-from placeopt.model.arrays import columns_of
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
-from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OP_COLUMNS, OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, Result, TacticUse, TracePoint
@@ -101,10 +99,9 @@ def _codec_of(cls: type) -> Codec | None:
 
 
 def _register_late() -> bool:
-    """Import the modules that register further codecs; those that are not installed are skipped."""
+    """Import the modules that register further codecs."""
     for module in _LATE:
-        if importlib.util.find_spec(f"placeopt.{module}") is not None:
-            importlib.import_module(f"placeopt.{module}")
+        importlib.import_module(f"placeopt.{module}")
     return True
 
 
@@ -174,18 +171,11 @@ def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTE
     return from_dict(read_json(path, max_bytes=max_bytes), kind, f"file '{path}'")
 
 
-_OP_COLUMNS = {
-    key: column
-    for key, column in columns_of(OpGraph).items()
-    if column.shape == ("ops",) and key != "op_types"
-}
-
-
 def _encode_graph(graph: OpGraph) -> dict[str, Any]:
-    ops = {"name": list(graph.op_names), **plain(graph, *_OP_COLUMNS)}
+    ops = {"name": list(graph.op_names), **plain(graph, *OP_COLUMNS)}
     if any(graph.op_types):
         ops["type"] = list(graph.op_types)
-    for key, column in _OP_COLUMNS.items():
+    for key, column in OP_COLUMNS.items():
         if column.kind is int and (getattr(graph, key) == column.default).all():
             del ops[key]
     tensors: dict[str, Any] = {
@@ -208,7 +198,7 @@ def _decode_graph(body: Body) -> OpGraph:
     names = ops.texts("name")
     pointer, consumer = _join(tensors.items("consumers"), f'{tensors.where}: "consumers"')
     given: dict[str, Any] = body.fields(OpGraph, "name", "tick_seconds")
-    given |= ops.fields(OpGraph, *_OP_COLUMNS)
+    given |= ops.fields(OpGraph, *OP_COLUMNS)
     if body.has("measured"):
         given |= _measured(body.body("measured"), len(names))
     return OpGraph(

@@ -20,6 +20,7 @@ from placeopt.model.arrays import (
     Ints,
     by_number,
     check_positive,
+    columns_of,
     csr,
     flags,
     frozen,
@@ -290,6 +291,14 @@ class OpGraph(SharedTensors):
             consumer=flat,
             **fields,
         )
+
+
+OP_COLUMNS = {
+    key: column
+    for key, column in columns_of(OpGraph).items()
+    if column.shape == ("ops",) and key != "op_types"
+}
+"""Columns of a graph with an entry for every op; files give its types another name."""
 
 
 def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
