@@ -519,9 +519,8 @@ def _replace(field: Any, kept: list[Any]) -> None:
     time).
     """
     if len(kept) < len(field):
-        copies = [type(message).FromString(message.SerializeToString()) for message in kept]
         del field[:]
-        field.extend(copies)
+        field.extend(kept)
 
 
 def constant_tensor(node: Any) -> Any:
@@ -590,25 +589,17 @@ def tensor_type(kind: Any) -> tuple[Shape | None, str]:
 
 def plain_attributes(node: Any) -> dict[str, Any]:
     """Return the attributes of a node that are numbers, texts, lists of them, or small tensors."""
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
 
     found: dict[str, Any] = {}
     for a in node.attribute:
-        if a.type == 1:
-            found[a.name] = a.f
-        elif a.type == 2:
-            found[a.name] = a.i
+        if a.type in (1, 2, 6, 7):
+            found[a.name] = helper.get_attribute_value(a)
         elif a.type == 3:
             found[a.name] = a.s.decode("utf-8", "replace")
         elif a.type == 4 and has_content(a.t) and math.prod(a.t.dims) <= MAX_ELEMENTS:
-            try:
+            with suppress(ValueError, TypeError, RuntimeError):
                 found[a.name] = numpy_helper.to_array(a.t)
-            except (ValueError, TypeError, RuntimeError):
-                continue
-        elif a.type == 6:
-            found[a.name] = list(a.floats)
-        elif a.type == 7:
-            found[a.name] = list(a.ints)
     return found
 
 
@@ -619,22 +610,20 @@ def _evaluate(work: Any, found: Inferred) -> bool:
     from onnx import numpy_helper
 
     version = next((x.version for x in work.opset_import if x.domain in ("", "ai.onnx")), 1)
-    kept, fresh = [], False
+    kept = []
     for node in work.graph.node:
         arrays = _outputs(node, found, version)
         if arrays is None or len(arrays) < len(node.output):
             kept.append(node)
             continue
-        fresh = True
         for name, array in zip(node.output, arrays, strict=False):
             if name:
                 found.known[name] = found.data[name] = array
                 work.graph.initializer.append(
                     numpy_helper.from_array(np.ascontiguousarray(array), name)
                 )
-    if fresh:
-        del work.graph.node[:]
-        work.graph.node.extend(kept)
+    fresh = len(kept) < len(work.graph.node)
+    _replace(work.graph.node, kept)
     return fresh
 
 
@@ -714,9 +703,14 @@ def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
 
 
 def _num_turns(node: Any, found: Inferred) -> int | None:
-    """Return the trip count of a Loop, None where it is unknown."""
+    """Return the trip count of a Loop, None where it is unknown, or so large that a condition ends
+    the loop before.
+    """
     turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
-    return None if turns is None else max(0, int(turns.reshape(-1)[0]))
+    if turns is None:
+        return None
+    count = int(turns.reshape(-1)[0])
+    return None if count > op_costs.MAX_TURNS else max(0, count)
 
 
 def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Array] | None:

@@ -569,6 +569,27 @@ def test_control_flow(tmp_path):
             read_graph(path, trip_count=wrong)
 
 
+def test_a_loop_that_its_condition_ends_has_no_trip_count(tmp_path):
+    """Exporters of while loops write the largest number there is, which is no number of turns."""
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Sin", "s", "t")],
+        "body",
+        [
+            info("i", dtype=TensorProto.INT64),
+            info("go", dtype=TensorProto.BOOL),
+            info("s", 3, 4),
+        ],
+        [info("on", dtype=TensorProto.BOOL), info("t", 3, 4)],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    trips = tensor("trips", value=2**63 - 1, dtype=np.int64)
+    path = save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 4)], [trips])
+    graph = read_graph(path)
+    assert graph.unshaped[0]
+    assert graph.flops[0] == 4 * 12
+    assert read_graph(path, trip_count=7).flops[0] == 7 * 4 * 12
+
+
 def test_graphs_beside_each_other_may_use_the_same_names(tmp_path):
     """The branches of an If, and the bodies of two Scans, are costed with their own shapes where
     their values have the same names.
