@@ -29,11 +29,14 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.generators import built, check_count
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
 from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TransformerBuilder(GraphBuilder):
@@ -332,19 +335,28 @@ _LLAMA: dict[str, Any] = {
 def llama(b: TransformerBuilder, *, layers: int = 32, kv_heads: int = 0, ffn: int = 11008) -> None:
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
     check_heads(b, kv_heads or b.heads)
-    with b.layer("embeddings"):
-        x = b.embedding(b.input(b.batch, b.seq), b.vocab, b.hidden)
+    _decoder(b, layers, kv_heads, partial(b.gated_feed_forward, width=ffn))
+
+
+def _decoder(
+    b: TransformerBuilder, layers: int, kv_heads: int, feed_forward: Callable[[Tensor], Tensor]
+) -> None:
+    """Add layers of attention and a feed-forward part, between an embedding and an output layer
+    unless the vocabulary is empty.
+    """
+    x = b.input(b.batch, b.seq, b.hidden)
+    if b.vocab:
+        with b.layer("embeddings"):
+            x = b.embedding(b.input(b.batch, b.seq), b.vocab, b.hidden)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, kv_heads)
-            x = b.add(x, b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn), name="residual2")
-    with b.layer("final"):
-        b.linear(b.rms_norm(x), b.vocab, bias=False, name="head")
-
-
-def _llama_attention(b: TransformerBuilder, x: Tensor, kv_heads: int) -> Tensor:
-    y = b.attention(b.rms_norm(x, "norm1"), kv_heads=kv_heads, bias=False, rotary=True)
-    return b.add(x, y, name="residual1")
+            y = b.rms_norm(x, "norm1")
+            y = b.attention(y, kv_heads=kv_heads, bias=False, rotary=True)
+            x = b.add(x, y, name="residual1")
+            x = b.add(x, feed_forward(b.rms_norm(x, "norm2")), name="residual2")
+    if b.vocab:
+        with b.layer("final"):
+            b.linear(b.rms_norm(x), b.vocab, bias=False, name="head")
 
 
 @built(TransformerBuilder, **_LLAMA, vocab=0)
@@ -372,18 +384,8 @@ def moe(
         raise InputError(
             f"generator '{b.name}': top_k must be at most experts = {experts}, received {top_k}"
         )
-    x = b.input(b.batch, b.seq, b.hidden)
-    if b.vocab:
-        with b.layer("embeddings"):
-            x = b.embedding(b.input(b.batch, b.seq), b.vocab, b.hidden)
-    for layer in range(layers):
-        with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, kv_heads)
-            y = _expert_mixture(b, b.rms_norm(x, "norm2"), ffn, experts, top_k)
-            x = b.add(x, y, name="residual2")
-    if b.vocab:
-        with b.layer("final"):
-            b.linear(b.rms_norm(x), b.vocab, bias=False, name="head")
+    mixture = partial(_expert_mixture, b, ffn=ffn, experts=experts, top_k=top_k)
+    _decoder(b, layers, kv_heads, mixture)
 
 
 def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, top_k: int) -> Tensor:

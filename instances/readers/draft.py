@@ -28,8 +28,6 @@ from placeopt.model.graph import OP_COLUMNS, UNKNOWN, OpGraph
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
 
 DEFAULTS: dict[str, Any] = {"type": ""} | {
     key: column.default for key, column in OP_COLUMNS.items()
@@ -246,9 +244,7 @@ class Draft:
         measured = np.full((len(self.names), len(kinds)), UNKNOWN, np.int64)
         for column, (ops, values) in enumerate(self._times.values()):
             measured[np.array(ops), column] = values
-        columns: dict[str, Any] = {
-            key: self._array(key) for key, neutral in DEFAULTS.items() if neutral != ""
-        }
+        columns = {key: self._column(key) for key in DEFAULTS}
         shapes = tuple(shape for shape in self._shapes if shape is not None)
         return OpGraph(
             name=self.name,
@@ -257,8 +253,7 @@ class Draft:
             tensor_bytes=np.array(self._size, np.int64),
             consumer_ptr=np.searchsorted(tensor[order], np.arange(num_tensors + 1)),
             consumer=target[order],
-            op_types=self._words("type"),
-            layer=self._words("layer"),
+            op_types=columns.pop("type"),
             measured_kinds=kinds,
             measured=measured,
             measured_transfer=np.array(self._ticks, np.int64),
@@ -305,15 +300,13 @@ class Draft:
             )
         return again
 
-    def _array(self, key: str) -> NDArray[Any]:
-        values = self._columns[key]
-        result = np.full(len(self.names), DEFAULTS[key])
+    def _column(self, key: str) -> Any:
+        values, neutral = self._columns[key], DEFAULTS[key]
+        if neutral == "":
+            return tuple(values.get(op, "") for op in range(len(self.names)))
+        result = np.full(len(self.names), neutral)
         result[list(values)] = list(values.values())
         return result
-
-    def _words(self, key: str) -> tuple[str, ...]:
-        values = self._columns[key]
-        return tuple(values.get(op, "") for op in range(len(self.names)))
 
 
 def abstract_draft(name: str, unit: str, tick_seconds: float) -> Draft:

@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -128,22 +128,16 @@ def finish(
         tensors,
         op_types=tuple(node.type for node in model.nodes),
         layer=tuple(node.layer for node in model.nodes),
-        flops=np.array([cost.flops for cost in costs], np.int64),
-        bytes_moved=np.array([cost.bytes_moved for cost in costs], np.int64),
+        flops=[cost.flops for cost in costs],
+        bytes_moved=[cost.bytes_moved for cost in costs],
         resident=resident,
         parameters=parameters,
         colocation=colocation,
         unshaped=unshaped,
-        **_no_time(views),
+        measured_kinds=("*",) if any(views) else (),
+        measured=np.where(np.array(views)[:, None], 0, UNKNOWN) if any(views) else None,
         shapes=shapes,
     )
-
-
-def _no_time(views: list[bool]) -> dict[str, Any]:
-    """Return the measured times of a graph in which `views` take none."""
-    if not any(views):
-        return {}
-    return {"measured_kinds": ("*",), "measured": np.where(np.array(views)[:, None], 0, UNKNOWN)}
 
 
 def _sources(model: Model, views: list[bool]) -> list[tuple[int, int]]:

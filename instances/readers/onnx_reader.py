@@ -266,18 +266,12 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
         else:
             for key in proto_node.output:
                 values[key].constant = True
-    if fold:
-        _keep_computed(values, found)
+    for key in found.data.keys() & values.keys() if fold else ():  # computed by shape arithmetic
+        if not values[key].constant:
+            values[key].make_constant()
     model = Model(name, nodes, values, [value.name for value in graph.output])
     model.sort()
     return model
-
-
-def _keep_computed(values: dict[str, Value], found: Inferred) -> None:
-    """Make constants of the values that shape arithmetic computed."""
-    for key in found.data:
-        if key in values and not values[key].constant:
-            values[key].make_constant()
 
 
 def _stored(graph: Any) -> dict[str, Value]:
