@@ -106,7 +106,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "decoder_layers": (0, MAX_REPEATS),
     "shards": (1, 256),
     "degree": (0, 1000),
-    "ccr": (0, math.inf),
+    "ccr": (0, MAX_SIZE),
     "spread": (0, 1),
     "parallel": (0, 1),
 }

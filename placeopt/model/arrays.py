@@ -254,10 +254,11 @@ def _check_shape(array: NDArray[Any], shape: tuple[int, ...], what: str) -> None
         raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
 
 
-def check_positive(what: str, value: float) -> None:
-    """Refuse what is no positive number."""
+def check_positive(what: str, value: float) -> float:
+    """Return a number, which has to be positive."""
     if not (np.isfinite(value) and value > 0):
         raise InputError(f"{what}: expected a positive number, received {value}")
+    return float(value)
 
 
 def check_count(what: str, value: int) -> None:

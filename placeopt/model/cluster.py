@@ -159,10 +159,6 @@ class Cluster(ArrayHolder):
         """Number of devices, k."""
         return len(self.devices)
 
-    def with_contention(self, contention: str) -> Cluster:
-        """Return this cluster with the channel matrix `none`, `pair` or `source`."""
-        return replace(self, channel=contention_matrix(self.num_devices, contention))
-
 
 def contention_matrix(num_devices: int, contention: str) -> Ints:
     """Return the channel matrix of a named contention model.

@@ -29,9 +29,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     """Return one line that says why no placement exists, or "" if none of the quick tests proves
     it.
     """
-    if (problem.colocation < 0).all() and float(problem.resident.sum()) <= float(
-        problem.capacity.min()
-    ):
+    if (problem.colocation < 0).all() and problem.resident.sum() <= problem.capacity.min():
         return ""  # a problem has a compatible device for every op
     allowed = allowed_devices(problem)
     stuck = np.flatnonzero(~allowed.any(axis=1))

@@ -212,7 +212,8 @@ class OpGraph(SharedTensors):
             raise InputError(
                 f"shapes: expected {m} entries, one per tensor, received {len(shapes)}"
             )
-        check_positive("tick_seconds", self.tick_seconds)
+        tick = check_positive("tick_seconds", self.tick_seconds)
+        object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         self.check_tensors()
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ from placeopt.model.projection import (
     Units,
     edges_by,
     group_units,
-    outputs_of,
+    grouped,
     unit_of_ops,
 )
 
@@ -143,7 +143,8 @@ class PlacementProblem(SharedTensors):
         self.check_tensors()
 
     def _check_words(self) -> None:
-        check_positive("tick_seconds", self.tick_seconds)
+        tick = check_positive("tick_seconds", self.tick_seconds)
+        object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         for key, options in (
             ("memory", MEMORY),
             ("objective", objective_names(self.problem_kind)),
@@ -235,7 +236,7 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def outputs(self) -> Outputs:
         """The tensors that each op produces, by index: (pointer, tensor)."""
-        return outputs_of(self.num_ops, self.producer)
+        return Outputs(*grouped(self.num_ops, self.producer))
 
     @cached_property
     def units(self) -> Units:
@@ -388,29 +389,11 @@ class PlacementProblem(SharedTensors):
     # --------------------------------------------------------------------------------
 
     @classmethod
-    def from_arrays(
-        cls,
-        *,
-        compute: ArrayLike,
-        producer: ArrayLike,
-        consumer_ptr: ArrayLike,
-        consumer: ArrayLike,
-        transfer: ArrayLike,
-        name: str = "problem",
-        **fields: Any,
-    ) -> PlacementProblem:
+    def from_arrays(cls, *, name: str = "problem", **arrays: Any) -> PlacementProblem:
         """Build a problem from the arrays of the class; the rest default to no memory limit, no
         colocation.
         """
-        return cls(
-            name=name,
-            compute=np.asarray(compute),
-            producer=np.asarray(producer),
-            consumer_ptr=np.asarray(consumer_ptr),
-            consumer=np.asarray(consumer),
-            transfer=np.asarray(transfer),
-            **fields,
-        )
+        return cls(name=name, **arrays)
 
     @classmethod
     def from_edges(
@@ -436,9 +419,9 @@ class PlacementProblem(SharedTensors):
                     f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
                 )
         table = np.array(triples).reshape(-1, 3)
-        return cls(
+        return cls.from_arrays(
             name=name,
-            compute=np.asarray(compute),
+            compute=compute,
             producer=table[:, 0],
             consumer_ptr=np.arange(len(triples) + 1),
             consumer=table[:, 1],

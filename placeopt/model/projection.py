@@ -73,11 +73,6 @@ def edges_by(num_ops: int, at: Ints, other: Ints, tensor: Ints) -> Edges:
     return Edges(pointer, frozen(other[places]), frozen(tensor[places]))
 
 
-def outputs_of(num_ops: int, producer: Ints) -> Outputs:
-    """Group tensors by their producer."""
-    return Outputs(*grouped(num_ops, producer))
-
-
 class Units(NamedTuple):
     """Ops grouped into units (n ops, u units, k devices); read-only, fit for kernels."""
 

@@ -53,6 +53,6 @@ def typed(text: str, default: Any, where: str) -> Any:
         expected = "a finite number" if kind is float else "a whole number"
         with suppress(ValueError):
             value = kind(text)
-    if not math.isfinite(value) or "_" in text or not text.isascii():
+    if not -math.inf < value < math.inf or "_" in text or not text.isascii():
         raise InputError(f"{where}: expected {expected}, received '{text[:40]}'")
     return value

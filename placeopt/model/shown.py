@@ -21,14 +21,11 @@ class Shown:
         return f"<{type(self).__name__} {name}{': ' if rest else ''}{', '.join(rest)}>"
 
     def _repr_html_(self) -> str:
-        rows = {key: text for key, text in self.shown().items() if text}
-        return html_table(rows) if rows else f"<code>{escape(repr(self))}</code>"
-
-
-def html_table(rows: dict[str, str]) -> str:
-    """Return a small HTML table with a row for every entry."""
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{escape(key)}</th><td>{escape(text)}</td></tr>"
-        for key, text in rows.items()
-    )
-    return f"<table><tbody>{cells}</tbody></table>"
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(key)}</th><td>{escape(text)}</td></tr>"
+            for key, text in self.shown().items()
+            if text
+        )
+        if not cells:
+            return f"<code>{escape(repr(self))}</code>"
+        return f"<table><tbody>{cells}</tbody></table>"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.cluster import Cluster, Device, Link
+from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.graph import depths
 from placeopt.runtime.array_ops import constant
 from placeopt.runtime.execution_plan import make_plan
@@ -41,8 +41,8 @@ def worker_cluster(
     """
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
-    zeros = np.zeros((num_devices, num_devices), np.int64)
-    return Cluster(name, devices, (link,), zeros, zeros - 1).with_contention("pair")
+    link_class = np.zeros((num_devices, num_devices), np.int64)
+    return Cluster(name, devices, (link,), link_class, contention_matrix(num_devices, "pair"))
 
 
 class NamedDevices:
