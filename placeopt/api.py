@@ -16,7 +16,7 @@ from placeopt.sharding.contest_format import holds_sharding, read as read_shardi
 from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
-from placeopt.splits.problem import SplitProblem, holds_split
+from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}
 """Options of `load` that make a split problem, with its fields."""
 
-PLANS = ("step-plan-problem", "sample-plan-problem")
-"""Formats of planning problems."""
+SAVED = {
+    "step-plan-problem": "planning problem, which has its devices and costs",
+    "sample-plan-problem": "planning problem, which has its devices and costs",
+    "split": "split problem, which has devices, replicas and groups",
+}
+"""Formats of files of a problem that is taken as it is, and what it has."""
 
 DEFAULT_SECONDS = 10.0
 """Time limit of `solve` when nothing else limits the search."""
@@ -49,13 +53,10 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     """
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     if kind not in ("shape", "stream"):
-        if plan := _plan_format(source):
+        if saved := _saved_format(source):
             for key in (*options, *(("cluster",) if cluster is not None else ())):
-                raise InputError(
-                    f"'{source}' is a planning problem, which has its devices and costs already; "
-                    f"leave out '{key}'"
-                )
-            return load_json(source, plan)
+                raise InputError(f"'{source}' is a {SAVED[saved]} already; leave out '{key}'")
+            return load_json(source, saved)
         if isinstance(source, ShardingProblem) or holds_sharding(source):
             return _load_sharding(source, cluster, options)
         return _load_placement(source, cluster, options)
@@ -78,26 +79,19 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     return read(source, **options)
 
 
-def _plan_format(source: Any) -> str:
-    """Return the format of a file of a planning problem that placeopt saved, "" for other
+def _saved_format(source: Any) -> str:
+    """Return the format of a file of a problem that is taken as it was saved, "" for other
     sources.
     """
     if not isinstance(source, str | Path):
         return ""
-    found = (name for name in PLANS if says_format(source, f"placeopt/{name}", within=256))
+    found = (name for name in SAVED if says_format(source, f"placeopt/{name}", within=256))
     return next(found, "")
 
 
 def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
-    """Return a placement, or the split problem that some options or the file ask for."""
+    """Return a placement, or the split problem that some options ask for."""
     wanted = {field: options.pop(key) for key, field in SPLIT_OPTIONS.items() if key in options}
-    if holds_split(source):
-        for key in (*options, *wanted, *(("cluster",) if cluster is not None else ())):
-            raise InputError(
-                f"'{source}' is a split problem, which has devices, replicas and groups already; "
-                f"leave out '{key}'"
-            )
-        return load_json(source, "split")
     if not wanted:
         return sources.load(source, cluster, **options)
     for key, expected in (("objective", objective_names("split")), ("contiguity", ("chain",))):

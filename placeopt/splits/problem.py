@@ -29,7 +29,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -38,7 +37,6 @@ from placeopt.io.body import plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, check_count, int_array
 from placeopt.model.errors import InputError
-from placeopt.model.files import says_format
 from placeopt.model.objective import check_objective
 from placeopt.model.shown import Shown
 from placeopt.period.contracted import device_types
@@ -187,15 +185,6 @@ class Split(Shown):
         if not all(isinstance(stage, SplitStage) for stage in stages):
             raise InputError("split: expected a list of stages with ops and devices")
         object.__setattr__(self, "stages", stages)
-
-
-def holds_split(source: Any) -> bool:
-    """Whether a source is a file that says, in its first bytes, that it is a SplitProblem saved by
-    placeopt.
-    """
-    if not isinstance(source, str | Path) or str(source).startswith(("gen:", "onnx:", "torch:")):
-        return False
-    return says_format(source, "placeopt/split", within=256)
 
 
 def _encode_problem(problem: SplitProblem) -> dict[str, Any]:
