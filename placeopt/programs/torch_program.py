@@ -24,6 +24,7 @@ from placeopt.instances.readers.torch_ops import (
     flat,
     inner_name,
     innermost,
+    module_path,
     region_of,
 )
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
@@ -273,8 +274,7 @@ def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
 
 def module_of(node: Any) -> str:
     """Return the path of the module that makes a node, "" for the outermost."""
-    path = innermost(node).removeprefix("L__self__").removeprefix("L['self']").strip(".")
-    return _TURN.sub("", path.replace("['", ".").replace("']", "").strip("."))
+    return _TURN.sub("", module_path(innermost(node)).replace("/", "."))
 
 
 @dataclass(frozen=True, eq=False)
