@@ -33,7 +33,7 @@ from placeopt.instances.clusters.hardware import (
 )
 from placeopt.io.body import Body
 from placeopt.model.cluster import CONTENTION, Cluster, Device, Link, contention_matrix
-from placeopt.model.errors import InputError, did_you_mean, nearest
+from placeopt.model.errors import InputError, check_choice, did_you_mean, nearest
 from placeopt.model.files import is_file, read_toml
 from placeopt.model.query import parse_query
 
@@ -204,10 +204,7 @@ def _slowed(device: Device, fraction: float) -> Device:
 
 def _at_precision(device: Device, precision: str, text: str) -> Device:
     """Return a device with the data sheet's peak of one precision for all kernels."""
-    if precision not in ("fp32", "tf32", "fp16", "bf16"):
-        raise InputError(
-            f"cluster '{text}': precision must be fp32, tf32, fp16 or bf16, received '{precision}'"
-        )
+    check_choice(f"cluster '{text}': precision", precision, ("fp32", "tf32", "fp16", "bf16"))
     device = device.plain()
     if precision == "fp32" or device.family != "gpu":
         return device

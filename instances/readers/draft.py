@@ -15,7 +15,7 @@ import math
 import re
 import warnings
 from array import array
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -330,6 +330,11 @@ _WHOLE = re.compile("[+-]?[0-9]{1,24}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, of numpy too: those beyond 2^53 are no floats."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _real(value: Any) -> float:
     """Return a number given as such, of numpy too, or as ASCII text (no 1_000, no digits of other
     scripts).
@@ -372,7 +377,7 @@ def number(value: Any, where: Place, what: str) -> float:
 def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
     """Return a whole number >= `least` given as a number (3 or 3.0) or as text."""
     try:
-        if type(value) is int or (isinstance(value, str) and _WHOLE.fullmatch(value.strip())):
+        if (isinstance(value, str) and _WHOLE.fullmatch(value.strip())) or _is_whole(value):
             result = int(value)
         else:
             as_float = _real(value)
@@ -397,7 +402,7 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     `unit` is the number of ticks in one unit of the file.
     """
     if unit == 1.0 and (
-        type(value) is int or (type(value) is str and value.isascii() and value.isdecimal())
+        (type(value) is str and value.isascii() and value.isdecimal()) or _is_whole(value)
     ):
         return whole(value, where, what)
     scaled = number(value, where, what) * unit

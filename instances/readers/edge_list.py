@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from placeopt.instances.readers.draft import Draft, all_ticks, ticks
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line, read_text
 from placeopt.model.graph import UNKNOWN
 
@@ -47,8 +47,7 @@ def read(
     InputError
         If a line has another form, an edge is there twice, or only some edges have a weight.
     """
-    if weight not in ("ticks", "bytes"):
-        raise InputError(f"option weight: expected ticks or bytes, received '{weight}'")
+    check_choice("option weight", weight, ("ticks", "bytes"))
     text = read_text(path, max_bytes=max_bytes)
     default = ticks(op_time, "option op_time", "ticks")
     draft = Draft(path.stem, tick_seconds=tick_seconds, unit=unit)

@@ -178,6 +178,7 @@ def plain(value: Any, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
     found = {}
     for field in dataclasses.fields(value):
         entry = getattr(value, field.name)
+        entry = entry.item() if isinstance(entry, np.generic) else entry
         if field.name in but or (names and field.name not in names):
             continue
         if isinstance(entry, np.ndarray):

@@ -96,15 +96,13 @@ def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
 def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untyped-def]
     """Grow all ideals breadth first; stop with one more than `limit` when there are more.
 
-    Returns (count, bits, links, link_parent, link_node, link_child): link (parent = child + node).
+    Returns (count, bits, links): a link is (parent, node, child), parent = child + node.
     """
     one = np.uint64(1)
     room, link_room = 1024, 4096
     bits = np.zeros((room, words), np.uint64)
     table = np.full(4 * room, -1, np.int32)
-    parent = np.empty(link_room, np.int32)
-    node = np.empty(link_room, np.int32)
-    child = np.empty(link_room, np.int32)
+    link = np.empty((3, link_room), np.int32)
     row = np.zeros(words, np.uint64)
     table[_find(bits, table, len(table) - 1, row)] = 0
     count, links, head = 1, 0, 0
@@ -137,21 +135,15 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
                 count += 1
             if links == link_room:
                 link_room *= 2
-                grown = np.empty(link_room, np.int32)
-                grown[:links] = parent
-                parent = grown
-                grown = np.empty(link_room, np.int32)
-                grown[:links] = node
-                node = grown
-                grown = np.empty(link_room, np.int32)
-                grown[:links] = child
-                child = grown
-            parent[links] = table[slot]
-            node[links] = v
-            child[links] = head
+                grown = np.empty((3, link_room), np.int32)
+                grown[:, :links] = link
+                link = grown
+            link[0, links] = table[slot]
+            link[1, links] = v
+            link[2, links] = head
             links += 1
         head += 1
-    return count, bits[:count].copy(), parent[:links], node[:links], child[:links]
+    return count, bits[:count].copy(), link[:, :links]
 
 
 def ideal_lattice(
@@ -166,12 +158,13 @@ def ideal_lattice(
     predecessors = np.zeros((num_nodes, words), np.uint64)
     bits_from = np.uint64(1) << (order_from & 63).astype(np.uint64)
     np.bitwise_or.at(predecessors, (order_to, order_from >> 6), bits_from)
-    count, bits, parent, node, child = call_interruptibly(
+    count, bits, links = call_interruptibly(
         lambda: _enumerate(num_nodes, words, predecessors, limit)
     )
     if count > limit:
         return None
     # Links were made in order of the child; group them by parent, the removed node falling.
+    parent, node, child = links
     order = np.lexsort((-node, parent))
     pointer = np.searchsorted(parent[order], np.arange(count + 1)).astype(np.int64)
     return Lattice(bits, pointer, node[order], child[order])
