@@ -140,8 +140,7 @@ def _count(text: str, name: str) -> int:
 
 
 def _one_host(devices: list[Device], link: str) -> Cluster:
-    k = len(devices)
-    return Cluster("", tuple(devices), (LINKS[link],), np.zeros((k, k), np.int64))
+    return Cluster("", tuple(devices), (LINKS[link],))
 
 
 def _hosts(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:

@@ -153,8 +153,7 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
         Device(f"accelerator{i}", "accelerator", "accelerator", 1e12, 1e11, min(memory, UNLIMITED))
         for i in range(accelerators)
     ] + [Device(f"cpu{i}", "cpu", "cpu", 1e11, 1e10) for i in range(cpus)]
-    k = len(devices)
-    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), np.zeros((k, k), np.int64))
+    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),))
 
 
 def _kind(name: str) -> str:

@@ -418,11 +418,9 @@ def entry(row: dict[str, Any], key: str, where: str) -> Any:
     return row[key]
 
 
-def rows(
-    table: dict[str, Any], key: str, where: str, *, optional: bool = False
-) -> list[dict[str, Any]]:
-    """Return a list of objects; an optional one may be absent."""
-    found = table.get(key, [] if optional else None)
+def rows(table: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    """Return a list of objects."""
+    found = table.get(key)
     if not isinstance(found, list):
         raise InputError(f'{where}: "{key}": expected a list of objects, received {found!r:.40}')
     for i, row in enumerate(found):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placeopt.instances.readers.draft import Draft, abstract_draft, whole
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
@@ -78,4 +76,4 @@ def _devices(name: str, count: int) -> Cluster:
     devices = tuple(
         Device(f"device{j}", f"device{j}", "accelerator", 1e12, 1e11) for j in range(count)
     )
-    return Cluster(name, devices, (Link("link", 0.0, 1e9),), np.zeros((count, count), np.int64))
+    return Cluster(name, devices, (Link("link", 0.0, 1e9),))

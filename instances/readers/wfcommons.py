@@ -37,7 +37,7 @@ def read(path: Path, *, tick_seconds: float = 1e-9, max_bytes: int) -> OpGraph:
     sizes: dict[str, int] = {}
     if isinstance(specification, dict):  # from version 1.5: structure and execution apart
         tasks = rows(specification, "tasks", "specification")
-        for i, row in enumerate(rows(specification, "files", "specification", optional=True)):
+        for i, row in enumerate(rows({"files": [], **specification}, "files", "specification")):
             where = f"files[{i}]"
             sizes[_name(row, where)] = _size(row, where)
         runtimes = _runtimes(workflow)

@@ -113,14 +113,15 @@ class Cluster(ArrayHolder):
 
     Attributes
     ----------
-    link_class : index into `links` per (source, destination); the diagonal is ignored.
+    link_class : index into `links` per (source, destination), the first by default; the diagonal is
+    ignored.
     channel : channel id per (source, destination), -1 where transfers never wait for each other.
     """
 
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
-    link_class: Ints = ints("devices", "devices")
+    link_class: Ints = ints("devices", "devices", default=0)
     channel: Ints = ints(
         *("devices", "devices"), default=-1, low=-1, expected="ids >= 0, or -1 for no contention"
     )

@@ -41,8 +41,8 @@ def worker_cluster(
     """
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
-    link_class = np.zeros((num_devices, num_devices), np.int64)
-    return Cluster(name, devices, (link,), link_class, contention_matrix(num_devices, "pair"))
+    channel = contention_matrix(num_devices, "pair")
+    return Cluster(name, devices, (link,), channel=channel)
 
 
 class NamedDevices:
