@@ -124,7 +124,7 @@ def finish(
     _refuse_overflow(model, costs, resident, parameters, tensors)
     return OpGraph.from_tensors(
         model.name,
-        _distinct([node.name for node in model.nodes]),
+        distinct_names([node.name for node in model.nodes]),
         tensors,
         op_types=tuple(node.type for node in model.nodes),
         layer=tuple(node.layer for node in model.nodes),
@@ -348,7 +348,7 @@ def _consumers(model: Model) -> dict[str, list[int]]:
     return consumers
 
 
-def _distinct(names: list[str]) -> list[str]:
+def distinct_names(names: list[str]) -> list[str]:
     """Make names distinct by appending #2, #3, ..."""
     seen = set(names)
     used: Counter[str] = Counter()

@@ -11,13 +11,13 @@ another name is taken for a CPU.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import locate
+from placeopt.instances.readers.ir_graph import distinct_names
 from placeopt.instances.readers.model_ir import in_order
 from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
@@ -238,14 +238,9 @@ def _sorted(graph: Any) -> list[Any]:
 def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
     stored = {tensor.name for tensor in graph.initializer}
     made = _makers(nodes)
-    seen: Counter[str] = Counter()
-    for node in nodes:
+    titles = [node.name or next(filter(None, node.output), node.op_type) for node in nodes]
+    for name, node in zip(distinct_names(titles), nodes, strict=True):
         names = reads(node)
-        title = node.name or next(filter(None, node.output), node.op_type)
-        seen[title] += 1
-        name = (
-            title if seen[title] == 1 else f"{title}#{seen[title]}"
-        )  # as the reader makes names distinct
         module = scope_of(node) or module_path(node.name)
         inputs = tuple(dict.fromkeys(made[x] for x in names if x in made))
         yield Call(
