@@ -119,6 +119,7 @@ def test_options_change_devices():
         ("4xA100?speed=1", "unknown option"),
         ("4xA100?contention=bus", "contention must be"),
         ("4xA100?memory=-1", "positive"),
+        ("4xA100?memory=1e300", "memory must be in"),
         ("1xP100?precision=tf32", "matrix units"),
         ("1xV100?precision=bf16", "matrix units"),
         ("nowhere.toml", "no such file"),

@@ -396,3 +396,13 @@ def test_a_changed_result_is_refused(key):
         serialize.from_dict(data)
     with pytest.raises(InputError, match="digest"):
         serialize.from_dict({name: value for name, value in data.items() if name != "digest"})
+
+
+def test_numbers_of_numpy_are_written():
+    """A device whose bytes were reckoned with numpy has the JSON of one whose were not."""
+    devices = [
+        Device("d", "d", "gpu", 1e12, 1e11, memory=number(2**34)) for number in (int, np.int64)
+    ]
+    links = (Link("l", 0.0, 1e9),)
+    plain, other = (serialize.to_text(Cluster("c", (device,), links)) for device in devices)
+    assert plain == other

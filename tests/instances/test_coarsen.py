@@ -266,3 +266,19 @@ def test_wrong_options_are_refused_in_one_line(options, words):
     with pytest.raises(InputError, match=words) as error:
         coarsen(problem, **options)
     assert "\n" not in str(error.value)
+
+
+def test_groups_may_have_any_number():
+    """Ids of colocation and meta labels are names, not places in a table."""
+    edges = [(i, i + 1, 1) for i in range(5)]
+    small = np.array([-1, 0, -1, 1, 0, 1])
+    problem = PlacementProblem.from_edges(np.ones((6, 2), dtype=np.int64), edges, colocation=small)
+    for factor in (10**12, 2**62):
+        large = problem.replace(colocation=np.where(small < 0, -1, small * factor + (factor - 1)))
+        assert large.units.unit.tolist() == problem.units.unit.tolist()
+        assert group_labels(large, 2).tolist() == group_labels(problem, 2).tolist()
+        by_meta = [
+            coarsen(problem.replace(meta=meta, colocation=None), "meta").group.tolist()
+            for meta in (small, large.colocation)
+        ]
+        assert by_meta[0] == by_meta[1]

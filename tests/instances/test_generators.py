@@ -282,6 +282,8 @@ def test_a_96_layer_training_graph_has_tens_of_thousands_of_ops():
         ("gen:moe?top_k=9", "top_k"),
         ("gen:layered?ccr=-1", "ccr"),
         ("gen:layered?ccr=nan", "finite"),
+        ("gen:layered?ccr=1e20", "at most"),
+        ("gen:layered?layers=" + "1" * 400, "at most"),
         ("gen:layered?seed=-1", "seed"),
         ("gen:fft?points=12", "power of two"),
         ("gen:planted?ops=3&devices=4", "at least devices"),

@@ -10,6 +10,7 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.instances.clusters import hardware_channels, make_cluster
+from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 
@@ -34,6 +35,14 @@ def test_links_that_do_not_exist(changes, says):
     }
     with pytest.raises(InputError, match=says):
         PlacementProblem.from_arrays(**arrays | changes)
+
+
+def test_the_hash_of_a_problem_is_that_of_the_problem_read_again():
+    """A length of ticks given as a whole number, or as one of numpy, is the same number."""
+    fine = PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], tick_seconds=1.0)
+    for tick in (1, np.float64(1.0)):
+        problem = PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], tick_seconds=tick)
+        assert problem.hash == from_dict(to_dict(problem)).hash == fine.hash
 
 
 @pytest.mark.parametrize("own", [7, -5])

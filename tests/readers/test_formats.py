@@ -166,6 +166,10 @@ def test_networkx_of_another_kind():
     """A plain DiGraph needs no attributes; an undirected graph is refused."""
     graph = from_networkx(nx.DiGraph([(1, 2), (2, "x")]))
     assert graph.op_names == ("1", "2", "x")
+    large = nx.DiGraph()
+    large.add_node("a", resident=np.int64(2**53 + 1), time=np.int64(2**60 + 1))
+    graph = from_networkx(large)
+    assert (int(graph.resident[0]), int(graph.measured[0, 0])) == (2**53 + 1, 2**60 + 1)
     with pytest.raises(InputError, match="undirected"):
         from_networkx(nx.Graph([(1, 2)]))
     with pytest.raises(InputError, match="cycle"):

@@ -248,6 +248,8 @@ def test_run_executes_an_onnx_model(flow, tmp_path, capsys):
         ),
         (["profile", "gen:chain-mm?size=16"], "expected a model that can be run"),
         (["profile", "torch:missing.py:make"], "no such file"),
+        (["profile", "torch:./model:make"], "./model raised TypeError"),
+        (["profile", "torch:{leaves}:make"], "raised SystemExit"),
         (["profile", "torch:{models}:gpt", "--device", "cuda:99"], "CUDA devices here"),
         (["profile", "torch:{models}:gpt", "--device", "gpu"], "expected a torch device"),
         (["profile", "{flow}", "--device", "cuda:0"], "profiled on the CPU"),
@@ -276,10 +278,11 @@ def test_wrong_input_is_one_line(flow, tmp_path, capsys, words, reason):
         "broken": "{",
         "other": head + '{"nobody": {"seconds": 1, "how": "measured"}}}',
         "negative": head + '{"first": {"seconds": -1, "how": "measured"}}}',
+        "leaves.py": "raise SystemExit(3)",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    names = {name: str(tmp_path / name) for name in files} | {
+    names = {name.removesuffix(".py"): str(tmp_path / name) for name in files} | {
         "flow": str(flow[0]),
         "models": str(MODELS),
     }
