@@ -82,9 +82,7 @@ def fit_device(
     InputError
         If there are too few measurements, or one is negative, not finite or takes no time.
     """
-    f, b = _column(flops, "flops"), _column(bytes_moved, "bytes_moved")
-    t = _times(seconds, len(f), least=4)
-    _check_length(b, len(f), "bytes_moved")
+    f, b, t = _columns(4, flops=flops, bytes_moved=bytes_moved, seconds=seconds)
 
     def parts(log_constants: Floats) -> Floats:
         peak, bandwidth, overhead = np.exp(log_constants)
@@ -134,8 +132,7 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
     InputError
         If there are too few measurements, or one is negative, not finite or takes no time.
     """
-    b = _column(size, "size")
-    t = _times(seconds, len(b), least=3)
+    b, t = _columns(3, size=size, seconds=seconds)
 
     def parts(log_constants: Floats) -> Floats:
         latency, bandwidth = np.exp(log_constants)
@@ -219,30 +216,26 @@ def _rate(amount: Floats, t: Floats) -> float:
     return float((amount / t).max()) or 1.0
 
 
-def _column(values: ArrayLike, what: str) -> Floats:
-    array = np.asarray(values, np.float64)
-    if array.ndim != 1:
-        raise InputError(f"{what}: expected a list of numbers, received {array.ndim} dimensions")
-    if not np.isfinite(array).all() or (array < 0).any():
-        raise InputError(f"{what}: expected finite numbers >= 0")
-    return array
-
-
-def _times(values: ArrayLike, count: int, least: int) -> Floats:
-    array = _column(values, "seconds")
-    _check_length(array, count, "seconds")
+def _columns(least: int, **given: ArrayLike) -> list[Floats]:
+    """Return columns of at least so many measurements, `seconds` among them."""
+    arrays = {what: np.asarray(values, np.float64) for what, values in given.items()}
+    count = next(iter(arrays.values())).size
+    for what, array in arrays.items():
+        if array.ndim != 1:
+            raise InputError(
+                f"{what}: expected a list of numbers, received {array.ndim} dimensions"
+            )
+        if not np.isfinite(array).all() or (array < 0).any():
+            raise InputError(f"{what}: expected finite numbers >= 0")
+        if len(array) != count:
+            raise InputError(
+                f"{what}: expected {count} values, one per measurement, received {len(array)}"
+            )
     if count < least:
         raise InputError(f"calibration needs at least {least} measurements, received {count}")
-    if (array == 0).any():
+    idle = arrays["seconds"] == 0
+    if idle.any():
         raise InputError(
-            f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that "
-            "take none"
+            f"seconds[{int(idle.argmax())}]: expected a time above 0; leave ops out that take none"
         )
-    return array
-
-
-def _check_length(array: Floats, count: int, what: str) -> None:
-    if len(array) != count:
-        raise InputError(
-            f"{what}: expected {count} values, one per measurement, received {len(array)}"
-        )
+    return list(arrays.values())

@@ -352,17 +352,13 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
         if not row.flag("one_way"):
             link_class[np.ix_(second, first)] = number
     np.fill_diagonal(link_class, 0)
-    _check_connected(link_class, names, where)
-    return link_class
-
-
-def _check_connected(link_class: Ints, names: list[str], where: str) -> None:
     if (link_class < 0).any():
         i, j = np.argwhere(link_class < 0)[0]
         raise InputError(
             f"{where}: '{names[i]}' and '{names[j]}' are not connected; "
             "add a [[connections]] entry that matches them"
         )
+    return link_class
 
 
 def _link_number(row: Body, links: dict[str, Link]) -> int:

@@ -108,24 +108,19 @@ def _looks_like_protobuf(prefix: bytes) -> bool:
     """Whether a file begins like an ONNX model: known fields with plausible lengths until the
     graph.
     """
-    try:
-        return _begins_like_a_model(prefix)
-    except InputError:
-        return False
-
-
-def _begins_like_a_model(prefix: bytes) -> bool:
     wire = {1: 0, 5: 0} | dict.fromkeys((2, 3, 4, 6, 7, 8, 14, 20, 25, 26), 2)
     at, end = 0, len(prefix)
-    while at < end - 1:
-        tag, at = read_varint(prefix, at, end)
-        if wire.get(tag >> 3) != tag & 7:
-            return False
-        value, at = read_varint(prefix, at, end)
-        if tag & 7 == 2:
-            if tag >> 3 == 7 or at + value > end:
+    try:
+        while at < end - 1:
+            tag, at = read_varint(prefix, at, end)
+            if wire.get(tag >> 3) != tag & 7:
+                return False
+            value, at = read_varint(prefix, at, end)
+            if tag & 7 == 2 and (tag >> 3 == 7 or at + value > end):
                 return True  # the graph itself, or more than we have seen: the reader checks
-            at += value
+            at += value if tag & 7 == 2 else 0
+    except InputError:
+        return False
     return at > 0
 
 

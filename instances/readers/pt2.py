@@ -83,7 +83,6 @@ def _program(path: Path, max_bytes: int) -> str:
         zipfile.BadZipFile,
         zlib.error,
         EOFError,
-        NotImplementedError,
         RuntimeError,
         OSError,
     ) as error:

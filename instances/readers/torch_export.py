@@ -73,11 +73,9 @@ def from_torch(
         raise InputError(
             f"from_torch: expected a torch.nn.Module, received {type(module).__name__}"
         )
-    if not isinstance(example_inputs, tuple):
-        example_inputs = (
-            tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
-        )
-    program = exported(module, example_inputs, kwargs, dynamic_shapes)
+    several = isinstance(example_inputs, tuple | list)
+    inputs = tuple(example_inputs) if several else (example_inputs,)
+    program = exported(module, inputs, kwargs, dynamic_shapes)
     return from_exported(program, name=name or type(module).__name__, **reading)
 
 

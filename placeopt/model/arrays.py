@@ -68,13 +68,20 @@ def frozen_copy(array: ArrayLike) -> NDArray[Any]:
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
-def with_own_links(link_class: Ints, num_classes: int) -> Ints:
+def own_links(link_class: Ints, num_classes: int, where: str = "") -> Ints:
     """Return link classes of pairs of devices in which those of a device and itself, which decide
     nothing, can be looked up as well.
+
+    Raises
+    ------
+    InputError
+        If another pair has a class that is not there; the message begins with `where`.
     """
-    own = np.eye(len(link_class), dtype=np.bool_)
-    own &= (link_class < 0) | (link_class >= num_classes)
-    return frozen(np.where(own, 0, link_class)) if own.any() else link_class
+    wrong = (link_class < 0) | (link_class >= num_classes)
+    others = link_class[wrong & ~np.eye(len(link_class), dtype=np.bool_)]
+    if others.size:
+        raise InputError(f"{where}link_class: expected 0..{num_classes - 1}, received {others[0]}")
+    return frozen(np.where(wrong, 0, link_class)) if wrong.any() else link_class
 
 
 def _immutable(array: Any) -> bool:

@@ -12,8 +12,8 @@ from placeopt.model.arrays import (
     ArrayHolder,
     Ints,
     ints,
+    own_links,
     settle,
-    with_own_links,
 )
 from placeopt.model.errors import InputError, check_choice
 
@@ -139,13 +139,8 @@ class Cluster(ArrayHolder):
                 f"cluster '{self.name}': device names must be distinct, received {names}"
             )
         settle(self, devices=k)
-        off = ~np.eye(k, dtype=np.bool_)
-        classes = self.link_class[off]
-        if classes.size and (classes.min() < 0 or classes.max() >= len(self.links)):
-            raise InputError(
-                f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}"
-            )
-        link_class = with_own_links(self.link_class, len(self.links))
+        where = f"cluster '{self.name}': "
+        link_class = own_links(self.link_class, len(self.links), where)
         object.__setattr__(self, "link_class", link_class)
 
     def __repr__(self) -> str:

@@ -29,9 +29,9 @@ from placeopt.model.arrays import (
     ints,
     names,
     numbered,
+    own_links,
     settle,
     unique_columns,
-    with_own_links,
 )
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
@@ -190,14 +190,10 @@ class PlacementProblem(SharedTensors):
             return
         if not num_classes:
             raise InputError("transfer: expected a column for each link class, received none")
-        classes = self.link_class[~np.eye(self.num_devices, dtype=np.bool_)]
-        wrong = classes[(classes < 0) | (classes >= num_classes)]
-        if wrong.size:
-            raise InputError(f"link_class: expected 0..{num_classes - 1}, received {wrong[0]}")
+        object.__setattr__(self, "link_class", own_links(self.link_class, num_classes))
         if (self.io_class >= num_classes).any():
             highest = self.io_class.max()
             raise InputError(f"io_class: expected -1..{num_classes - 1}, received {highest}")
-        object.__setattr__(self, "link_class", with_own_links(self.link_class, num_classes))
 
     # --- sizes
     # ---------------------------------------------------------------------------------------
