@@ -26,6 +26,7 @@ from placeopt.model.result import Result
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 
 JSON_KEYS = ("problem", "device", "priority", "queue", "stage")
@@ -299,13 +300,12 @@ class _Table:
         self.problem, self.where = problem, where
         self.op_index = {name: i for i, name in enumerate(problem.op_names)}
         self.device_index = {name: i for i, name in enumerate(problem.device_names)}
-        self.device = np.full(problem.num_ops, -1, np.int64)
-        self.priority = np.zeros(problem.num_ops, np.int64)
-        self.ranked = np.zeros(problem.num_ops, np.bool_)
+        self.device: dict[int, int] = {}
+        self.priority: dict[int, int] = {}
 
     def add(self, op: Any, device: Any, at: str) -> None:
         i = self._find(op, self.op_index, "op", at)
-        if self.device[i] != -1:
+        if i in self.device:
             raise InputError(
                 f"{self.where}: {at}: op '{self.problem.op_names[i]}' is placed twice; keep one"
             )
@@ -313,7 +313,7 @@ class _Table:
 
     def rank(self, op: Any, rank: Any, at: str) -> None:
         i = self._find(op, self.op_index, "op", at)
-        if self.ranked[i]:
+        if i in self.priority:
             name = self.problem.op_names[i]
             raise InputError(f"{self.where}: {at}: op '{name}' has two priorities; keep one")
         value = _whole(rank)
@@ -321,21 +321,22 @@ class _Table:
             raise InputError(
                 f"{self.where}: {at}: expected a whole number as priority, received {rank!r:.40}"
             )
-        self.priority[i], self.ranked[i] = value, True
+        self.priority[i] = value
 
     def placement(self, *, with_ranks: bool) -> Placement:
-        self._refuse_missing(self.device == -1, "has no device", "give one to every op")
-        if with_ranks:
-            self._refuse_missing(
-                ~self.ranked, "has no priority", "give one to every op, or to none"
-            )
-        return Placement(self.device, self.priority if with_ranks else None)
+        device = self._column(self.device, "has no device", "give one to every op")
+        if not with_ranks:
+            return Placement(device)
+        fix = "give one to every op, or to none"
+        return Placement(device, self._column(self.priority, "has no priority", fix))
 
-    def _refuse_missing(self, missing: Any, what: str, fix: str) -> None:
-        if missing.any():
-            more = f", nor have {int(missing.sum()) - 1} others" if missing.sum() > 1 else ""
-            name = self.problem.op_names[int(missing.argmax())]
-            raise InputError(f"{self.where}: op '{name}' {what}{more}; {fix}")
+    def _column(self, found: dict[int, int], what: str, fix: str) -> Ints:
+        """Return the entries of all ops, and refuse that one has none."""
+        missing = [name for i, name in enumerate(self.problem.op_names) if i not in found]
+        if missing:
+            more = f", nor have {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise InputError(f"{self.where}: op '{missing[0]}' {what}{more}; {fix}")
+        return np.array([found[i] for i in range(len(found))], np.int64)
 
     def _find(self, key: Any, index: dict[str, int], what: str, at: str) -> int:
         """Return the index of a name or an index given as a number or as text."""
