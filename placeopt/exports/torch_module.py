@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.exports.export import Exported
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_text
-from placeopt.programs.torch_program import attribute, is_here, known_devices, with_devices
+from placeopt.programs.torch_program import attribute, held, is_here, known_devices, with_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,12 +167,7 @@ def own_copy(module: Any) -> Any:
     import torch
 
     memo = {id(x): x for x in (*module.parameters(), *module.buffers())}
-    memo |= {
-        id(value): value
-        for node in module.graph.nodes
-        if node.op == "get_attr"
-        if isinstance(value := attribute(module, node.target), torch.Tensor)
-    }
+    memo |= {id(x): x for x in held(module).values() if isinstance(x, torch.Tensor)}
     # torch's own warnings, on how its specs are copied
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
         return copy.deepcopy(module, memo)
@@ -241,10 +236,10 @@ def class_source(name: str, module: Any) -> tuple[str, dict[str, Any]]:
     from torch.fx import GraphModule
     from torch.fx.graph import CodeGen
 
-    for node in module.graph.nodes:
-        if node.op == "get_attr" and isinstance(attribute(module, node.target), GraphModule):
+    for path, value in held(module).items():
+        if isinstance(value, GraphModule):
             raise InputError(
-                f"the module holds a nested graph ('{node.target}', control flow), which cannot be "
+                f"the module holds a nested graph ('{path}', control flow), which cannot be "
                 "written as code; use po.export in Python"
             )
     nested = hasattr(module, "_in_spec")
@@ -322,14 +317,11 @@ def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool | None]]:
 
     first: dict[int, str] = {}
     found = {}
-    for node in module.graph.nodes:
-        if node.op != "get_attr":
-            continue
-        value = attribute(module, node.target)
+    for path, value in held(module).items():
         if not isinstance(value, torch.Tensor):
             continue
-        device = module.meta.get(STORED_DEVICES, {}).get(node.target, str(value.device))
+        device = module.meta.get(STORED_DEVICES, {}).get(path, str(value.device))
         tensor = value.detach() if value.device.type in ("meta", "cpu") else value.detach().cpu()
         learned = value.requires_grad if isinstance(value, torch.nn.Parameter) else None
-        found[node.target] = (first.setdefault(id(value), node.target), tensor, device, learned)
+        found[path] = (first.setdefault(id(value), path), tensor, device, learned)
     return found

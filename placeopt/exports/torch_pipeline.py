@@ -28,7 +28,7 @@ from placeopt.instances.module_groups import families
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import time_text
-from placeopt.programs.torch_program import attribute, cut_stages, stage_of_calls
+from placeopt.programs.torch_program import cut_stages, held, stage_of_calls
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, schedule_in, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
@@ -351,9 +351,7 @@ def _tied(stages: Sequence[Stage]) -> list[list[tuple[int, str]]]:
 
     places: dict[int, dict[int, str]] = {}
     for s, stage in enumerate(stages):
-        names = (node.target for node in stage.module.graph.nodes if node.op == "get_attr")
-        for name in names:
-            value = attribute(stage.module, name)
+        for name, value in held(stage.module).items():
             if isinstance(value, torch.nn.Parameter):
                 places.setdefault(id(value), {}).setdefault(s, name)
     return [list(found.items()) for found in places.values() if len(found) > 1]

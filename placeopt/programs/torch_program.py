@@ -106,13 +106,7 @@ def torch_program(
     module.graph.lint()
     module.recompile()
     nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
-    weights = tuple(
-        dict.fromkeys(
-            node.target
-            for node in module.graph.nodes
-            if node.op == "get_attr" and isinstance(attribute(module, node.target), torch.Tensor)
-        )
-    )
+    weights = tuple(x for x, value in held(module).items() if isinstance(value, torch.Tensor))
     paths = _module_paths(example.module, weights)
     return TorchProgram(
         Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported
@@ -254,6 +248,12 @@ def _load(path: Path) -> Any:
 def attribute(module: Any, path: str) -> Any:
     """Return what lies at a dotted path in a module."""
     return operator.attrgetter(path)(module)
+
+
+def held(module: Any) -> dict[str, Any]:
+    """Return what the graph of a module reads of it, by name."""
+    nodes = (node for node in module.graph.nodes if node.op == "get_attr")
+    return {node.target: attribute(module, node.target) for node in nodes}
 
 
 def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
