@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.readers.draft import Draft, entry, number, rows, ticks, whole
+from placeopt.instances.readers.draft import Draft, number, ticks, whole
+from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
@@ -67,33 +68,25 @@ def read(
         else number(cost_scale, "option cost_scale", 'expected "file" or a factor')
     )
     unit = 1e-3 / tick_seconds
-    data = read_json(path, max_bytes=max_bytes)
-    if not isinstance(data, dict):
-        raise InputError(
-            "expected an object with nodes and edges, received a list or a plain value"
-        )
-    nodes, edges = rows(data, "nodes", "file"), rows(data, "edges", "file")
+    data = Body(read_json(path, max_bytes=max_bytes), "file")
     draft = Draft(path.stem, tick_seconds=tick_seconds)
-    _add_nodes(draft, nodes, unit)
-    _add_edges(draft, edges, scale, unit)
+    _add_nodes(draft, data.bodies("nodes"), unit)
+    _add_edges(draft, data.bodies("edges"), scale, unit)
     return draft.build(), _devices(data, draft.name)
 
 
-def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
+def _add_nodes(draft: Draft, nodes: list[Body], unit: float) -> None:
     classes: dict[Any, int] = {}
     names: dict[str, int] = {}
-    for i, node in enumerate(nodes):
-        where = f"nodes[{i}]"
-        key = _id(node, "id", where)
-        supported = _flag(entry(node, "supportedOnFpga", where), where, "supportedOnFpga")
-        cpu = ticks(entry(node, "cpuLatency", where), where, "cpuLatency", unit)
+    for node in nodes:
+        where, key = node.where, _id(node, "id")
+        cpu = ticks(node.get("cpuLatency"), where, "cpuLatency", unit)
         accelerator = UNSUPPORTED
-        if supported:
-            accelerator = ticks(entry(node, "fpgaLatency", where), where, "fpgaLatency", unit)
-        color = node.get("colorClass")
+        if _flag(node, "supportedOnFpga"):
+            accelerator = ticks(node.get("fpgaLatency"), where, "fpgaLatency", unit)
         group = -1
-        if color is not None:
-            color = whole(color, where, "colorClass", least=-(2**62))
+        if node.has("colorClass"):
+            color = whole(node.get("colorClass"), where, "colorClass", least=-(2**62))
             group = classes.setdefault(color, len(classes))
         name = node.get("name", key)
         label = str(name) if isinstance(name, str | int) else str(key)
@@ -106,21 +99,21 @@ def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
             times={"cpu": cpu, "accelerator": accelerator},
             resident=int(number(node.get("size", 0), where, "size") + 0.5),
             colocation=group,
-            backward=_flag(node.get("isBackwardNode", 0), where, "isBackwardNode"),
+            backward=_flag(node, "isBackwardNode", 0),
         )
 
 
-def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: float) -> None:
+def _add_edges(draft: Draft, edges: list[Body], scale: float, unit: float) -> None:
     """Add the edges; the file gives cost and size of a node's output once per out-edge, the first
     counts.
     """
     first: dict[int, tuple[float, int]] = {}
     # Out-edges of a node must have equal costs, up to this relative or absolute difference
     cost_tolerance = 1e-6
-    for i, edge in enumerate(edges):
-        where = f"edges[{i}]"
-        source, target = _id(edge, "sourceId", where), _id(edge, "destId", where)
-        value = number(entry(edge, "cost", where), where, "cost")
+    for edge in edges:
+        where = edge.where
+        source, target = _id(edge, "sourceId"), _id(edge, "destId")
+        value = number(edge.get("cost"), where, "cost")
         cost, size = first.setdefault(
             source, (value, int(number(edge.get("size", 0), where, "size") + 0.5))
         )
@@ -139,11 +132,10 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
         )
 
 
-def _devices(data: dict[str, Any], name: str) -> Cluster:
+def _devices(data: Body, name: str) -> Cluster:
     """Return the accelerators and CPUs that the file describes."""
-    memory = int(number(entry(data, "maxSizePerFPGA", "file"), "file", "maxSizePerFPGA"))
-    accelerators = whole(entry(data, "maxFPGAs", "file"), "file", "maxFPGAs")
-    cpus = whole(entry(data, "maxCPUs", "file"), "file", "maxCPUs")
+    memory = int(number(data.get("maxSizePerFPGA"), data.where, "maxSizePerFPGA"))
+    accelerators, cpus = (whole(data.get(key), data.where, key) for key in ("maxFPGAs", "maxCPUs"))
     if not 1 <= accelerators + cpus <= 4096:
         raise InputError(
             f"expected 1..4096 devices, received maxFPGAs={accelerators}, maxCPUs={cpus}"
@@ -162,14 +154,15 @@ def _kind(name: str) -> str:
     return "" if stem.startswith("node") or not stem.isidentifier() else stem
 
 
-def _id(row: dict[str, Any], key: str, where: str) -> int:
+def _id(row: Body, key: str) -> int:
     """Return the id of a node, which may be negative."""
-    return whole(entry(row, key, where), where, key, least=-(2**62))
+    return whole(row.get(key), row.where, key, least=-(2**62))
 
 
-def _flag(value: Any, where: str, what: str) -> bool:
+def _flag(row: Body, key: str, default: int | None = None) -> bool:
+    value = row.get(key, default)
     if value not in (0, 1):  # False and True included
-        raise InputError(f"{where}: {what}: expected true, false, 0 or 1, received {value!r:.40}")
+        raise row.wrong(key, "true, false, 0 or 1", value)
     return bool(value)
 
 
@@ -207,10 +200,8 @@ def read_split(
             f"{where}: expected the file of its graph as source (its nodes are ids there), "
             f"received '{graph}'"
         )
-    nodes = read_json(graph, what="graph")
-    op_of = {
-        _id(node, "id", f"nodes[{i}]"): i for i, node in enumerate(rows(nodes, "nodes", "graph"))
-    }
+    nodes = Body(read_json(graph, what="graph"), "graph").bodies("nodes")
+    op_of = {_id(node, "id"): i for i, node in enumerate(nodes)}
     if len(op_of) != problem.num_ops:
         raise InputError(
             f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' "
@@ -218,7 +209,7 @@ def read_split(
         )
     device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data
-    for holder, ops in _holders(data, op_of, problem, where):
+    for holder, ops in _holders(Body(data, where), op_of, problem):
         for op in ops:
             if device[op] >= 0:
                 raise InputError(f"{where}: op '{problem.op_names[op]}' is placed twice; keep one")
@@ -231,32 +222,28 @@ def read_split(
 
 
 def _holders(
-    data: dict[str, Any], op_of: dict[int, int], problem: PlacementProblem, where: str
+    data: Body, op_of: dict[int, int], problem: PlacementProblem
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield each device of a split that holds ops, and them."""
-    listed = [(key, kind, rows(data, key, where)) for key, kind in HOLDERS]
-    for key, kind, holders in listed:
+    for key, kind in HOLDERS:
         own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
-        for index, holder in enumerate(holders):
-            ops = _ops(holder, op_of, f"{where}: {key}[{index}]")
+        for index, holder in enumerate(data.bodies(key)):
+            ops = _ops(holder, op_of)
             if ops and index >= len(own):
                 raise InputError(
-                    f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes in "
+                    f"{holder.where}: expected at most {len(own)} {key} with nodes in "
                     f"problem '{problem.name}'"
                 )
             if ops:
                 yield own[index], ops
 
 
-def _ops(holder: dict[str, Any], op_of: dict[int, int], where: str) -> list[int]:
+def _ops(holder: Body, op_of: dict[int, int]) -> list[int]:
     """Return the ops of a device's node ids."""
-    listed = entry(holder, "nodes", where)
-    if not isinstance(listed, list):
-        raise InputError(f'{where}: "nodes": expected a list of ids, received {listed!r:.40}')
     found = []
-    for node in listed:
-        number = whole(node, where, "node", least=-(2**62))
+    for node in holder.items("nodes"):
+        number = whole(node, holder.where, "node", least=-(2**62))
         if number not in op_of:
-            raise InputError(f"{where}: node {number} is not in the graph")
+            raise InputError(f"{holder.where}: node {number} is not in the graph")
         found.append(op_of[number])
     return found

@@ -3,9 +3,6 @@
 Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges
 and bad numbers are refused here, once for all formats, with the place in the file: a text, or the
 number of a line. Everything is kept by column, so that a million ops fit.
-
-Lists of objects in the JSON of other tools: taken with a check, and one line for what is
-wrong.
 """
 
 from __future__ import annotations
@@ -409,21 +406,3 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     if scaled >= MAX_SUM:
         raise InputError(f"{place(where)}: {what}: {value!r:.40} passes 2^62 ticks")
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
-
-
-def entry(row: dict[str, Any], key: str, where: str) -> Any:
-    """Return an entry that must be there."""
-    if key not in row:
-        raise InputError(f'{where}: "{key}" is missing')
-    return row[key]
-
-
-def rows(table: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    """Return a list of objects."""
-    found = table.get(key)
-    if not isinstance(found, list):
-        raise InputError(f'{where}: "{key}": expected a list of objects, received {found!r:.40}')
-    for i, row in enumerate(found):
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
-    return found

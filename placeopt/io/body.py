@@ -110,11 +110,11 @@ class Body:
         """Return an object of a class from the fields that stand here, and `own`."""
         return cls(**self.fields(cls, but=but), **own)
 
-    def items(self, key: str) -> list[Any]:
+    def items(self, key: str, expected: str = "a list") -> list[Any]:
         """Return a list."""
         value = self.get(key)
         if not isinstance(value, list):
-            raise self.wrong(key, "a list", value)
+            raise self.wrong(key, expected, value)
         return value
 
     def body(self, key: str) -> Body:
@@ -126,7 +126,8 @@ class Body:
 
     def bodies(self, key: str) -> list[Body]:
         """Return a list of objects."""
-        return [Body(item, f'{self.where}: "{key}"[{i}]') for i, item in enumerate(self.items(key))]
+        values = self.items(key, "a list of objects")
+        return [Body(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(values)]
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings."""
