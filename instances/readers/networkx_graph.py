@@ -13,7 +13,7 @@ from placeopt.instances.readers.attributes import (
     edge_attributes,
     op_attributes,
 )
-from placeopt.instances.readers.draft import rows
+from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
@@ -77,9 +77,8 @@ def read_node_link(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
     With `"multigraph": true` edges that are there twice are two tensors; else they are refused.
     `names` are options as in `Names`.
     """
-    data = read_json(path, max_bytes=max_bytes)
-    if not isinstance(data, dict):
-        raise InputError("expected an object with nodes and edges (or links)")
+    body = Body(read_json(path, max_bytes=max_bytes), "file")
+    data = body.data
     if data.get("directed") is False:
         raise InputError("expected a directed graph, received directed=false")
     graph = data["graph"] if isinstance(data.get("graph"), dict) else {}
@@ -89,17 +88,15 @@ def read_node_link(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
         tick_seconds=graph.get("tick_seconds", 1e-9),
         repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
-    for i, node in enumerate(rows(data, "nodes", "file")):
-        draft.add_op(_key(node, "id", f"nodes[{i}]"), node, f"nodes[{i}]")
-    key = "edges" if "edges" in data else "links"
-    for i, edge in enumerate(rows(data, key, "file")):
-        where = f"{key}[{i}]"
-        draft.add_edge(_key(edge, "source", where), _key(edge, "target", where), edge, where)
+    for node in body.bodies("nodes"):
+        draft.add_op(_key(node, "id"), node.data, node.where)
+    for edge in body.bodies("edges" if "edges" in data else "links"):
+        draft.add_edge(_key(edge, "source"), _key(edge, "target"), edge.data, edge.where)
     return draft.build()
 
 
-def _key(row: dict[str, Any], key: str, where: str) -> str:
-    value = row.get(key)
+def _key(row: Body, key: str) -> str:
+    value = row.data.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f'{where}: "{key}": expected a name or a number, received {value!r:.40}')
+        raise row.wrong(key, "a name or a number", value)
     return str(value)
