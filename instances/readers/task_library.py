@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.draft import abstract_draft
+from placeopt.io.body import Body
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import read_json
 
@@ -30,35 +31,29 @@ def read(
     graph : name of the graph; may be left out where the library has only one.
     unit, tick_seconds : as in `abstract_draft`.
     """
-    data = read_json(path, max_bytes=max_bytes)
-    if not isinstance(data, dict) or not data:
-        raise InputError(
-            'expected an object {name: {"n", "work", "edges"}}, received something else'
-        )
+    data = Body(read_json(path, max_bytes=max_bytes), "file").data
+    if not data:
+        raise InputError('expected an object {name: {"n", "work", "edges"}}, received an empty one')
     if not graph and len(data) == 1:
         graph = next(iter(data))
     if not graph or graph not in data:
         raise _unknown(graph, data)
-    return _graph(graph, data[graph] if isinstance(data[graph], dict) else {}, unit, tick_seconds)
+    return _graph(graph, Body(data[graph], f"graph '{graph}'"), unit, tick_seconds)
 
 
-def _graph(name: str, body: dict[str, Any], unit: str, tick_seconds: float) -> OpGraph:
-    where = f"graph '{name}'"
-    work, edges = body.get("work"), body.get("edges")
-    if not isinstance(work, list) or not isinstance(edges, list):
-        raise InputError(f"{where}: expected {{n, work: [...], edges: [[u, v, cost]]}}")
+def _graph(name: str, body: Body, unit: str, tick_seconds: float) -> OpGraph:
+    work, edges = body.items("work"), body.items("edges")
     if body.get("n") != len(work):
-        raise InputError(
-            f"{where}: expected n = {len(work)}, the length of work, received {body.get('n')!r:.40}"
-        )
+        raise body.wrong("n", f"n = {len(work)}, the length of work", body.get("n"))
     draft = abstract_draft(name, unit, tick_seconds)
     for i, time in enumerate(work):
-        took = draft.rounded(time, f"{where}: work[{i}]", "time")
-        draft.op(i, f"{where}: work[{i}]", name=f"task{i}", times={"*": took})
+        where = f"{body.where}: work[{i}]"
+        draft.op(i, where, name=f"task{i}", times={"*": draft.rounded(time, where, "time")})
     for i, edge in enumerate(edges):
+        where = f"{body.where}: edges[{i}]"
         if not isinstance(edge, list) or len(edge) != 3:
-            raise InputError(f"{where}: edges[{i}]: expected [u, v, cost], received {edge!r:.40}")
-        draft.cells_edge(edge, f"{where}: edges[{i}]")
+            raise InputError(f"{where}: expected [u, v, cost], received {edge!r:.40}")
+        draft.cells_edge(edge, where)
     return draft.build()
 
 
