@@ -169,23 +169,14 @@ def read_stages(path: str | Path, problem: PlacementProblem) -> list[int] | None
     none.
     """
     where, _, data = open_placement(path)
-    given = data.get("stage") if isinstance(data, dict) else None
-    if given is None:
+    if not isinstance(data, dict) or data.get("stage") is None:
         return None
-    if not isinstance(given, dict):
-        raise InputError(
-            f'{where}: "stage": expected an object {{op: stage}}, received {given!r:.40}'
-        )
-    found = []
-    for name in problem.op_names:
-        stage = _whole(given.get(name))
-        if stage is None or not 0 <= stage < problem.num_ops:
-            raise InputError(
-                f"{where}: \"stage\" of op '{name}': expected 0..{problem.num_ops - 1}, "
-                f"received {given.get(name)!r:.40}"
-            )
-        found.append(stage)
-    return found
+    given = Body(data, where).body("stage")
+    found = {name: given.integer(name) for name in problem.op_names}
+    for name, stage in found.items():
+        if not 0 <= stage < problem.num_ops:
+            raise given.wrong(name, f"0..{problem.num_ops - 1}", stage)
+    return list(found.values())
 
 
 # --- JSON and CSV
