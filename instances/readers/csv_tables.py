@@ -14,7 +14,6 @@ before it.
 from __future__ import annotations
 
 import csv
-import io
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from placeopt.instances.readers.attributes import (
     used_columns,
 )
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_text, read_text
+from placeopt.model.files import csv_rows, csv_text, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,17 +166,11 @@ def _tables(text: str) -> list[Table]:
     separator, head = header_of(text)[1], _before_header(text)
     text = "\n" * len(text[:head].splitlines()) + text[head:]
     tables: list[Table] = [([], [])]
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
-    blanks = " " in text or "\t" in text
-    try:
-        for raw in reader:
-            row = [cell.strip() for cell in raw] if blanks else raw
-            if any(row):
-                _add_row(tables[-1], reader.line_num, row)
-            elif tables[-1][1]:
-                tables.append(([], []))
-    except csv.Error as error:
-        raise InputError(f"line {reader.line_num}: not valid CSV: {error}") from error
+    for line, row in csv_rows(text, separator=separator):
+        if any(row):
+            _add_row(tables[-1], line, row)
+        elif tables[-1][1]:
+            tables.append(([], []))
     return [table for table in tables if table[1]]
 
 

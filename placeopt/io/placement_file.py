@@ -8,8 +8,6 @@ devices are given by name or by index; a name wins over an index that reads the 
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,12 +17,12 @@ import numpy as np
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError, nearest
-from placeopt.model.files import csv_text, parse_json, read_text, write_json, write_text
+from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
@@ -253,35 +251,25 @@ def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) ->
 
 
 def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise InputError(f"{where}: not valid CSV: {error}") from error
-    header = [cell.strip().lower() for cell in rows[0]] if rows else []
+    rows = list(csv_rows(text, f"{where}: "))
+    header = [cell.lower() for cell in rows[0][1]] if rows else []
     if header not in CSV_HEADERS:
         raise InputError(
             f"{where}: expected the header op,device or op,device,priority, "
             f"received {','.join(header)[:80] or 'an empty file'}"
         )
     table = _Table(problem, where)
-    for at, cells in _filled_lines(rows[1:], len(header), where):
-        table.add(cells[0], cells[1], at)
-        if len(header) == 3:
-            table.rank(cells[0], cells[2], at)
-    return table.placement(with_ranks=len(header) == 3)
-
-
-def _filled_lines(rows: list[list[str]], width: int, where: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the lines below the header that are not empty: which line it is, and its cells."""
-    for number, row in enumerate(rows, start=2):
-        cells = [cell.strip() for cell in row]
+    for line, cells in rows[1:]:
         if not any(cells):
             continue
-        if len(cells) != width:
+        if len(cells) != len(header):
             raise InputError(
-                f"{where}: line {number}: expected {width} cells, received {len(cells)}"
+                f"{where}: line {line}: expected {len(header)} cells, received {len(cells)}"
             )
-        yield f"line {number}", cells
+        table.add(cells[0], cells[1], f"line {line}")
+        if len(header) == 3:
+            table.rank(cells[0], cells[2], f"line {line}")
+    return table.placement(with_ranks=len(header) == 3)
 
 
 class _Table:
