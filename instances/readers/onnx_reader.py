@@ -426,10 +426,8 @@ def infer(model: Any) -> Inferred:
     found = Inferred(known=_hide_contents(work))
     max_rounds = 30
     for _ in range(max_rounds):
-        found.shapes = dict(_collect(_run(onnx, work).graph))
-        found.shapes.update(
-            {name: (array.shape, str(array.dtype)) for name, array in found.data.items()}
-        )
+        computed = {name: (x.shape, str(x.dtype)) for name, x in found.data.items()}
+        found.shapes = {**dict(_collect(_run(onnx, work).graph)), **computed}
         fresh = _evaluate(work, found)
         fresh |= _extend(onnx, work, found)
         if not fresh:
@@ -530,21 +528,21 @@ def constant_tensor(node: Any) -> Any:
             sparse = attribute.sparse_tensor
             return onnx.TensorProto(data_type=sparse.values.data_type, dims=sparse.dims)
         if name in _NUMBERS:
-            key, dtype = _NUMBERS[name]
-            return numpy_helper.from_array(np.array(getattr(attribute, key), dtype))
+            number = onnx.helper.get_attribute_value(attribute)
+            return numpy_helper.from_array(np.array(number, _NUMBERS[name]))
         if name in ("value_string", "value_strings"):
             dims = [len(attribute.strings)] if name == "value_strings" else []
             return onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=dims)
     return None
 
 
-_NUMBERS: dict[str, tuple[str, type[np.generic]]] = {
-    "value_int": ("i", np.int64),
-    "value_ints": ("ints", np.int64),
-    "value_float": ("f", np.float32),
-    "value_floats": ("floats", np.float32),
+_NUMBERS: dict[str, type[np.generic]] = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
 }
-"""Field and type of the numbers of a Constant node, by the name of its attribute."""
+"""Type of the numbers of a Constant node, by the name of its attribute."""
 
 
 def has_content(tensor: Any) -> bool:
