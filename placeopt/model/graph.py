@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.arrays import (
+    MAX_SUM,
     ArrayHolder,
     Flags,
     Ints,
@@ -212,6 +213,9 @@ class OpGraph(SharedTensors):
             raise InputError(
                 f"shapes: expected {m} entries, one per tensor, received {len(shapes)}"
             )
+        for t, shape in enumerate(shapes):
+            if abs(math.prod(shape)) >= MAX_SUM:
+                raise InputError(f"shapes[{t}]: expected fewer than 2^62 elements")
         tick = check_positive("tick_seconds", self.tick_seconds)
         object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         self.check_tensors()

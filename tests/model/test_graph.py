@@ -32,3 +32,10 @@ def test_a_cycle_is_refused_and_named():
     """An edge that leads back is enough for a closer look."""
     with pytest.raises(InputError, match="cycle: "):
         OpGraph.from_edges("loop", ["a", "b", "c"], [(0, 1), (1, 2), (2, 1)])
+
+
+def test_a_tensor_of_too_many_elements_is_refused():
+    """More than int64 holds, or a float, is no shape; costs are computed from their number."""
+    for shape in ((2**40, 2**40), (10**200, 10**200)):
+        with pytest.raises(InputError, match=r"shapes\[0\]: expected fewer than 2\^62"):
+            OpGraph.from_edges("large", ["a", "b"], [(0, 1)], shapes=(shape,))
