@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, round_half_up
+from placeopt.model.arrays import Ints, int_array, round_half_up
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
@@ -271,7 +271,7 @@ class _Derivation:
         moved = np.zeros(n + extra, np.int64)
         for op, size, consumers in zip(self.producer, self.bytes, self.consumers, strict=True):
             moved[[op, *consumers]] += size
-        moved[n:] += np.array([op.weight_bytes for op in ops], np.int64)
+        moved[n:] += int_array([op.weight_bytes for op in ops], (extra,), "bytes_moved")
         moved[:n] = graph.bytes_moved
         # unknown stays unknown
         moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = 0

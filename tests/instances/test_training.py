@@ -251,3 +251,10 @@ def test_wrong_options_are_refused():
             training_graph(graph, **options)
     with pytest.raises(InputError, match="already"):
         training_graph(training_graph(graph))
+
+
+def test_weights_of_which_the_optimizer_cannot_count_the_bytes_are_refused():
+    """A file may give any number; eight bytes of state each pass what int64 holds."""
+    graph = OpGraph.from_edges("large", ["a"], [], parameters=[2 * 10**18], resident=[2**61])
+    with pytest.raises(InputError, match="bytes_moved: expected whole numbers"):
+        training_graph(graph)
