@@ -291,7 +291,7 @@ class OpGraph(SharedTensors):
             name=name,
             op_names=tuple(op_names),
             producer=np.array([producer for producer, _, _ in triples], np.int64),
-            tensor_bytes=np.array([size for _, size, _ in triples], np.int64),
+            tensor_bytes=np.array([size for _, size, _ in triples]),
             consumer_ptr=pointer,
             consumer=flat,
             **fields,
