@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.draft import abstract_draft
 from placeopt.io.body import Body
-from placeopt.model.errors import InputError, nearest
+from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def _graph(name: str, body: Body, unit: str, tick_seconds: float) -> OpGraph:
 
 
 def _unknown(graph: str, data: dict[str, Any]) -> InputError:
-    near = nearest(graph, data) if graph else ""
-    hint = f"did you mean '{near}'?" if near else f"it has {', '.join(list(data)[:4])}, ..."
+    hint = did_you_mean(graph, data, f"it has {', '.join(list(data)[:4])}, ...")
     asked = f"no graph '{graph}'" if graph else f"{len(data)} graphs: name one as FILE#NAME"
     return InputError(f"{asked}; {hint}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
-from placeopt.model.errors import InputError, nearest
+from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
@@ -333,11 +333,8 @@ class _Table:
             raise InputError(
                 f"{where}: expected the name or index of a {what}, received {key!r:.40}"
             )
-        near = nearest(key, index)
-        hint = (
-            f"did you mean '{near}'?"
-            if near
-            else f"known: {', '.join(list(index)[:6])}{', ...' * (len(index) > 6)}"
+        hint = did_you_mean(
+            key, index, f"known: {', '.join(list(index)[:6])}{', ...' * (len(index) > 6)}"
         )
         raise InputError(
             f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}"

@@ -115,11 +115,15 @@ def twice_in(words: Iterable[str]) -> str:
     return next(word for word, count in Counter(words).items() if count > 1)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint for a name that is not known: the nearest one, or all of them."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint for a name that is not known: the nearest one, or what is said otherwise, by
+    default all of them.
+    """
     names = list(known)
     near = nearest(word, names)
-    return f"did you mean '{near}'?" if near else f"known: {', '.join(names) or 'none'}"
+    if near:
+        return f"did you mean '{near}'?"
+    return otherwise or f"known: {', '.join(names) or 'none'}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

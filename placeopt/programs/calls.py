@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import by_key, by_number
-from placeopt.model.errors import InputError, nearest
+from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -85,12 +85,8 @@ def homes(program: Program, placed: Mapping[str, int]) -> Ints:
     ]
     if strange or max(device.values(), default=-1) < 0:
         name = strange[0] if strange else next(iter(placed), "")
-        near = nearest(name, device)
-        hint = (
-            f"did you mean '{near}'?"
-            if near
-            else "is it a placement of this model, read with the same options?"
-        )
+        otherwise = "is it a placement of this model, read with the same options?"
+        hint = did_you_mean(name, device, otherwise)
         raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
     return _spread(program, device)
 
