@@ -1,6 +1,12 @@
 """`export`: a placement in the form that a framework loads; what a target is given (`Job`), and
 what it gives back (`Exported`).
 
+Two targets are here, whose files other rooms know to write. `csv`: one line per op, with its device
+and rank; other programs read it, and so does `placeopt verify`. `onnxruntime`: the model cut into
+one ONNX file per device and segment, a manifest, and a runner that stands alone. A segment holds
+calls of one device that can run one after the other without waiting for another device. Weights are
+in the part that uses them, in each where several do.
+
 To add a target: a function of a job that returns what is exported, and a line in `TARGETS`.
 """
 
@@ -14,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.sources import load_graph
-from placeopt.io.placement_file import check_devices, placement_of
+from placeopt.io.placement_file import check_devices, placement_csv, placement_of
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
-from placeopt.programs.calls import constants, homes
-from placeopt.programs.onnx_program import is_onnx_program, onnx_program
+from placeopt.programs.calls import constants, homes, segments
+from placeopt.programs.onnx_program import is_onnx_program, onnx_program, parts_of
 from placeopt.programs.torch_program import is_archive, is_torch_program, torch_program
 
 if TYPE_CHECKING:
@@ -183,6 +189,22 @@ def parameter_names(path: str | Path) -> list[str]:
 def text_file(text: str) -> Callable[[Path], object]:
     """Return how to write a text."""
     return partial(write_text, text=text)
+
+
+def csv_table(job: Job) -> Exported:
+    """Return the table as text; the rank is left out where the placement has none."""
+    text = placement_csv(job.problem, job.placement)
+    return Exported(text, {"placement.csv": text_file(text)})
+
+
+def onnxruntime_parts(job: Job) -> Exported:
+    """Return the manifest; `placeopt.programs.onnx_program.open_runner` runs what is written."""
+    groups = segments(job.onnx.program, job.home.tolist())
+    home = [int(job.home[group[0]]) for group in groups]
+    manifest, files = parts_of(job.onnx, groups, home, job.devices)
+    used = sorted({job.devices[d] for d in home})
+    note = f"{len(groups)} parts on {len(used)} devices ({', '.join(used)})"
+    return Exported(manifest, files, (note,))
 
 
 def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
@@ -354,7 +376,7 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             "onnxruntime",
-            "files:onnxruntime_parts",
+            "export:onnxruntime_parts",
             "one ONNX file per device and segment, and a runner",
         ),
         Target(
@@ -364,7 +386,7 @@ TARGETS: dict[str, Target] = {
             needs_model=False,
             options=("parameters",),
         ),
-        Target("csv", "files:csv_table", "op,device,priority: one line per op", needs_model=False),
+        Target("csv", "export:csv_table", "op,device,priority: one line per op", needs_model=False),
     )
 }
 """Every target by name."""
