@@ -78,7 +78,7 @@ class Body:
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number."""
         value = self.get(key, default)
-        if not is_number(value) or not -MAX_FLOAT <= value <= MAX_FLOAT:
+        if not is_number(value):
             raise self.wrong(key, "a finite number", value)
         return float(value)
 
@@ -196,8 +196,9 @@ def plain(value: Any, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a JSON number, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a finite number of JSON, which true and false are not."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -MAX_FLOAT <= value <= MAX_FLOAT
 
 
 def has_default(field: dataclasses.Field[Any]) -> bool:
