@@ -143,7 +143,8 @@ class PipelineProblem(ArrayHolder):
             raise InputError(f"{where}: block names must be distinct, '{twice}' occurs twice")
         if self.micro_batches < 1:
             raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
-        check_positive("tick_seconds", self.tick_seconds)
+        tick = check_positive("tick_seconds", self.tick_seconds)
+        object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         wrong = self.pred[(self.pred < 0) | (self.pred >= b)]
         if wrong.size:
             raise InputError(f"pred: expected block indices in 0..{b - 1}, received {wrong[0]}")

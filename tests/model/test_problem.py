@@ -13,6 +13,7 @@ from placeopt.instances.clusters import hardware_channels, make_cluster
 from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
+from placeopt.schedules.problem import Block, PipelineProblem
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,9 @@ def test_the_hash_of_a_problem_is_that_of_the_problem_read_again():
     for tick in (1, np.float64(1.0)):
         problem = PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], tick_seconds=tick)
         assert problem.hash == from_dict(to_dict(problem)).hash == fine.hash
+    steps = [Block("F0", "F", (0,), 1), Block("B0", "B", (0,), 2, after=(("F0", 0),))]
+    pipeline = PipelineProblem.from_blocks("p", steps, ["d"], tick_seconds=1)
+    assert pipeline.hash == from_dict(to_dict(pipeline)).hash
 
 
 @pytest.mark.parametrize("own", [7, -5])
