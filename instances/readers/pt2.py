@@ -27,6 +27,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
@@ -114,12 +115,7 @@ def _refuse_lost_writes(graph: dict[str, Any]) -> None:
     calls = [
         (
             str(call["target"]),
-            [
-                str(x)
-                for y in call["inputs"]
-                for x in flat(_argument(y["arg"]))
-                if isinstance(x, Ref)
-            ],
+            _tensors(x["arg"] for x in call["inputs"]),
             _tensors(call["outputs"]),
         )
         for call in graph["nodes"]
@@ -168,15 +164,9 @@ def _size(dim: dict[str, Any]) -> int | None:
     return int(hint["as_int"]) if "as_int" in hint else None
 
 
-def _tensors(outputs: list[dict[str, Any]]) -> list[str]:
-    """Return the tensors among outputs: each is one, a list, or a number."""
-    found: list[str] = []
-    for item in outputs:
-        if "as_tensor" in item:
-            found.append(str(item["as_tensor"]["name"]))
-        elif "as_tensors" in item:
-            found += [str(x["name"]) for x in item["as_tensors"]]
-    return found
+def _tensors(arguments: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the tensors among arguments or outputs: each is one, a list, or a plain value."""
+    return [str(x) for item in arguments for x in flat(_argument(item)) if isinstance(x, Ref)]
 
 
 def _argument(arg: dict[str, Any]) -> Any:
