@@ -261,7 +261,7 @@ def read_kineto(data: Any) -> Trace:
         row = (float(outer["ts"]), duration)
         if name.startswith(MARK):
             named.setdefault(name.removeprefix(MARK), []).append(row)
-        elif outer.get("cat") == "cpu_op":
+        else:
             kinds.setdefault(base_name(name), []).append(row)
     return Trace("Kineto", merged(named), merged(kinds), "gpu" if kernels else "cpu")
 
