@@ -22,8 +22,6 @@ Mathematics 8, 1956.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +36,7 @@ from placeopt.model.arrays import (
     Ints,
     arrays_digest,
     by_number,
+    check_count,
     check_positive,
     csr,
     frozen,
@@ -45,7 +44,7 @@ from placeopt.model.arrays import (
     names,
     settle,
 )
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, twice_in
 from placeopt.model.graph import topological_order
 
 if TYPE_CHECKING:
@@ -139,21 +138,21 @@ class PipelineProblem(ArrayHolder):
         if len(self.kind) != b:
             raise InputError(f"{where}: expected {b} kinds, received {len(self.kind)}")
         if len(set(self.block_names)) != b:
-            twice = next(x for x in self.block_names if self.block_names.count(x) > 1)
+            twice = twice_in(self.block_names)
             raise InputError(f"{where}: block names must be distinct, '{twice}' occurs twice")
-        if self.micro_batches < 1:
-            raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
+        check_count("micro_batches", self.micro_batches)
         tick = check_positive("tick_seconds", self.tick_seconds)
         object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         wrong = self.pred[(self.pred < 0) | (self.pred >= b)]
         if wrong.size:
             raise InputError(f"pred: expected block indices in 0..{b - 1}, received {wrong[0]}")
         total = self.span.sum(dtype=np.float64) + self.lag.sum(dtype=np.float64)
-        if total * self.micro_batches >= MAX_SUM:
+        most = MAX_SUM / self.micro_batches
+        if total >= most:
             raise InputError(
                 "span: the sum over all micro-batches passes 2^62; use a larger tick_seconds"
             )
-        if np.abs(self.memory).sum(dtype=np.float64) * self.micro_batches >= MAX_SUM:
+        if np.abs(self.memory, dtype=np.float64).sum() >= most:
             raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
 
     def _check_block(self, i: int) -> None:
@@ -435,77 +434,32 @@ def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, i
     """Return a (block, device) that frees memory which no predecessor has surely allocated, or
     None.
 
-    Each unit that a block frees is matched with a unit that an ancestor allocated (a maximum flow
-    by augmenting paths); by Hall's theorem all are matched exactly when the memory of one
-    micro-batch never drops below zero in any order.
+    Each unit that a block frees is matched with a unit that an ancestor allocated: a maximum flow
+    [2]_. By Hall's theorem [1]_ all are matched exactly when the memory of one micro-batch never
+    drops below zero in any order.
 
     Parameters
     ----------
     memory : change of each device's memory at each block's start, shape (num_blocks, num_devices).
     ancestors : blocks that each block waits for, directly or not.
     """
+    import networkx as nx
+
     for device, column in enumerate(memory.T.tolist()):
-        matching = _Matching(
-            {i: change for i, change in enumerate(column) if change > 0}, ancestors
-        )
+        flow = nx.DiGraph()
+        flow.add_nodes_from(("allocated", "freed"))
         for block, change in enumerate(column):
-            if change < 0 and not matching.add(block, -change):
+            if change > 0:
+                flow.add_edge("allocated", block, capacity=change)
+            elif change < 0:
+                flow.add_edge(block, "freed", capacity=-change)
+                before = sorted(ancestors[block])
+                flow.add_edges_from((u, block) for u in before if column[u] > 0)
+        matched = nx.maximum_flow(flow, "allocated", "freed")[1]
+        for block, change in enumerate(column):
+            if change < 0 and matched[block]["freed"] < -change:
                 return block, device
     return None
-
-
-class _Matching:
-    """Units that blocks allocate on one device, matched with units that their descendants free.
-
-    Attributes
-    ----------
-    flow : flow[u][v] units of allocating block u are freed by block v.
-    """
-
-    def __init__(self, allocated: dict[int, int], ancestors: Sequence[set[int]]) -> None:
-        self.ancestors, self.spare = ancestors, allocated
-        self.flow: dict[int, Counter[int]] = {u: Counter() for u in allocated}
-
-    def add(self, block: int, units: int) -> bool:
-        """Match `units` that `block` frees, moving earlier matches aside; return whether all could
-        be.
-        """
-        while units > 0:
-            path = self._augmenting_path(block)
-            if path is None:
-                return False
-            first = path[0][0]
-            moved = [(source, taker) for (_, taker), (source, _) in itertools.pairwise(path)]
-            amount = min(
-                [units, self.spare[first], *(self.flow[source][taker] for source, taker in moved)]
-            )
-            self.spare[first] -= amount
-            for source, taker in moved:
-                self.flow[source][taker] -= amount
-            for source, taker in path:
-                self.flow[source][taker] += amount
-            units -= amount
-        return True
-
-    def _augmenting_path(self, block: int) -> list[tuple[int, int]] | None:
-        """Return (allocating, freeing) pairs that get units: from an allocating block with some to
-        spare to `block`.
-
-        The freeing block of a pair no longer needs what the allocating block of the next pair gave
-        it.
-        """
-        # freeing block -> (allocating block it may lose, who takes that)
-        came_from: dict[int, tuple[int, int]] = {}
-        reached = [block]
-        for at in reached:  # grows
-            for source in [source for source in self.spare if source in self.ancestors[at]]:
-                if self.spare[source] > 0:
-                    return _way_back(came_from, (source, at), block)
-                served = [other for other, units in self.flow[source].items() if units > 0]
-                found = [other for other in served if other != block and other not in came_from]
-                came_from.update((other, (source, at)) for other in found)
-                reached += found
-        return None
 
 
 def _check_block(block: Block, device_names: Sequence[str], known: Collection[str]) -> None:
@@ -541,12 +495,3 @@ def _limits(capacity: int | Sequence[int] | None, devices: int) -> Ints | None:
         raise InputError(f"capacity: expected 1 or {devices} values, received {limits.size}")
     return limits
 
-
-def _way_back(
-    came_from: dict[int, tuple[int, int]], pair: tuple[int, int], block: int
-) -> list[tuple[int, int]]:
-    """Return the pairs from one to that whose second block is `block`."""
-    path = [pair]
-    while path[-1][1] != block:
-        path.append(came_from[path[-1][1]])
-    return path

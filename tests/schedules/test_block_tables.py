@@ -91,7 +91,7 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"devices": 0}, "expected 1 to 100000 devices, received 0"),
         ({"blocks": []}, "expected at least one block"),
         ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),
-        ({"micro_batches": 0}, "micro_batches: expected at least 1"),
+        ({"micro_batches": 0}, "micro_batches: expected a whole number of at least 1, received 0"),
         ({"capacty": 2}, "block table 'pipeline': 'capacty' is not known; did you mean 'capacity'"),
         ({"F1": {"memry": 1}}, r"blocks\[1\]: 'memry' is not known; did you mean 'memory'"),
         ({"F1": {"after": [{"blok": "F0"}]}}, "block 'F1': after: 'blok' is not known"),
