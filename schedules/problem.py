@@ -494,4 +494,3 @@ def _limits(capacity: int | Sequence[int] | None, devices: int) -> Ints | None:
     if limits.shape != (devices,):
         raise InputError(f"capacity: expected 1 or {devices} values, received {limits.size}")
     return limits
-

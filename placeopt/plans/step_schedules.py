@@ -148,7 +148,7 @@ class StepSchedule:
     ) -> list[Step]:
         """Return the passes of a device in order; `kept` is that of the plan."""
         if self.chunks > 1:
-            return _interleaved(stages // self.chunks, self.chunks, device, rounds)
+            return interleaved_order(stages // self.chunks, self.chunks, device, rounds)
         warm = min(rounds, kept[device] if kept else self._warm_up(stages, device))
         delay = device * max(0, self.weight_parts - 1)
         steps = [Step(device, j, FORWARD) for j in range(warm)]
@@ -190,7 +190,7 @@ def parse_schedule(name: str) -> StepSchedule:
     return StepSchedule(f"{INTERLEAVED}:{int(chunks)}", int(chunks))
 
 
-def _interleaved(devices: int, chunks: int, device: int, rounds: int) -> list[Step]:
+def interleaved_order(devices: int, chunks: int, device: int, rounds: int) -> list[Step]:
     """Passes go round in turns of `devices` micro-batches per stage; one forward, one backward
     after the warm-up.
     """
@@ -213,7 +213,7 @@ def _interleaved(devices: int, chunks: int, device: int, rounds: int) -> list[St
 @cache
 def _interleaved_flight(devices: int, chunks: int, position: int, rounds: int) -> int:
     held = most = 0
-    for step in _interleaved(devices, chunks, position % devices, rounds):
+    for step in interleaved_order(devices, chunks, position % devices, rounds):
         if step.stage == position:
             held += 1 if step.kind == FORWARD else -1
             most = max(most, held)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError, Refused
+from placeopt.plans.step_schedules import parse_schedule
 from placeopt.schedules import SPECS
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import offer_schedule
@@ -175,6 +176,8 @@ class OneStagePerDevice(KnownSchedule):
     """
 
     shape = "one chain with one stage per device (shape V)"
+    plan_schedule: ClassVar[str] = "1f1b"
+    """Name of the order among the schedules of training plans."""
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Refuse other chains."""
@@ -182,30 +185,16 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
-    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
-        """Return the forward passes of a stage before its first backward pass: as many as there are
-        stages from it to the last.
-        """
-        return stages - stage
-
-    def delay(self, stage: int) -> int:
-        """Return how many backward passes later the W of a micro-batch runs on a stage."""
-        return 0
+    def kept(self, stages: int, micro_batches: int) -> tuple[int, ...]:
+        """Return how many forward passes warm each stage up, where the order leaves that open."""
+        return ()
 
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
-        """Warm up, then B or I, a W that is `delay` old, F; what is left of W at the end."""
-        chain, n = chains[0], micro_batches
-        stage = chain.device.index(device)
-        weight, delay = chain.weight[stage], self.delay(stage)
-        warm = min(n, self.warm_up(chain.num_stages, stage, n))
-        order = [(j, chain.forward[stage]) for j in range(warm)]
-        for j in range(n):
-            order.append((j, chain.backward[stage]))
-            if weight >= 0 and j >= delay:
-                order.append((j - delay, weight))
-            if j + warm < n:
-                order.append((j + warm, chain.forward[stage]))
-        return order + [(j, weight) for j in range(max(0, n - delay), n)]
+        """Run what a device of a training plan runs."""
+        chain, schedule = chains[0], parse_schedule(self.plan_schedule)
+        stages, stage = chain.num_stages, chain.device.index(device)
+        kept = self.kept(stages, micro_batches)
+        return chain.instances(schedule.order(stages, micro_batches, stage, kept))
 
 
 def waves_of(chain: Chain) -> int:

@@ -13,9 +13,13 @@ import networkx as nx
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.arrays import Ints
+    from placeopt.plans.step_schedules import Step
     from placeopt.schedules.problem import PipelineProblem
 
 Instance = tuple[int, int]
@@ -53,6 +57,20 @@ class Chain:
         found = [(micro_batch, self.backward[stage])]
         if self.weight[stage] >= 0:
             found.append((micro_batch, self.weight[stage]))
+        return found
+
+    def instances(self, steps: Sequence[Step]) -> list[Instance]:
+        """Return passes of stages as blocks of micro-batches; where none is a W of its own, each
+        backward pass is whole.
+        """
+        blocks = {FORWARD: self.forward, BACKWARD: self.backward, WEIGHT: self.weight}
+        apart = any(step.kind == WEIGHT for step in steps)
+        found: list[Instance] = []
+        for stage, j, kind in steps:
+            if kind == BACKWARD and not apart:
+                found += self.whole_backward(j, stage)
+            else:
+                found.append((j, blocks[kind][stage]))
         return found
 
 

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
+from placeopt.plans.step_schedules import interleaved_order
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.known import KnownSchedule, OneStagePerDevice, one_chain, waves_of
@@ -55,9 +56,9 @@ if TYPE_CHECKING:
 class GPipe(OneStagePerDevice):
     """All forward passes, then all backward passes (Huang et al., NeurIPS 2019)."""
 
-    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
+    def kept(self, stages: int, micro_batches: int) -> tuple[int, ...]:
         """All of them."""
-        return micro_batches
+        return (micro_batches,) * stages
 
 
 @dataclass(frozen=True)
@@ -89,28 +90,11 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
     def order(self, chains: list[Chain], device: int, micro_batches: int) -> list[Instance]:
         """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
-        count, rank = len(set(chain.device)), chain.device.index(device)
-        chunks = chain.num_stages // count
-        total = micro_batches * chunks
-        order: list[Instance] = []
-
-        def step(k: int, backward: bool) -> list[Instance]:
-            group, inside = divmod(k, count * chunks)
-            chunk, member = divmod(inside, count)
-            stage = (chunks - 1 - chunk if backward else chunk) * count + rank
-            j = group * count + member
-            return chain.whole_backward(j, stage) if backward else [(j, chain.forward[stage])]
-
-        # The last device may run its first backward pass right after the first forward pass of its
-        # last stage.
-        warm = min(total, 2 * (count - 1 - rank) + (chunks - 1) * count)
-        for k in range(warm):
-            order += step(k, backward=False)
-        for k in range(total):
-            if k + warm < total:
-                order += step(k + warm, backward=False)
-            order += step(k, backward=True)
-        return order
+        count = len(set(chain.device))
+        steps = interleaved_order(
+            count, chain.num_stages // count, chain.device.index(device), micro_batches
+        )
+        return chain.instances(steps)
 
 
 @dataclass(frozen=True)
@@ -156,23 +140,17 @@ class _Handcrafted(OneStagePerDevice):
 
 @dataclass(frozen=True)
 class ZeroBubbleH1(_Handcrafted):
-    """ZB-H1: the in-flight micro-batches of 1F1B's first stage on every stage; W fills part of the
-    cool-down.
+    """ZB-H1: the in-flight micro-batches of 1F1B's first stage on every stage, by one W later per
+    stage; W fills part of the cool-down.
     """
 
-    def delay(self, stage: int) -> int:
-        """One W later per stage, so that every stage holds S micro-batches."""
-        return stage
+    plan_schedule = "zb-h1"
 
 
 @dataclass(frozen=True)
 class ZeroBubbleH2(_Handcrafted):
-    """ZB-H2: twice the micro-batches in flight fill the warm-up; W fills the whole cool-down."""
+    """ZB-H2: twice the micro-batches in flight fill the warm-up, two W's later per stage; W fills
+    the whole cool-down.
+    """
 
-    def warm_up(self, stages: int, stage: int, micro_batches: int) -> int:
-        """Enough forward passes to last until the first backward pass arrives."""
-        return 2 * (stages - stage) - 1
-
-    def delay(self, stage: int) -> int:
-        """Two W's later per stage, so that every stage holds 2S - 1 micro-batches."""
-        return 2 * stage
+    plan_schedule = "zb-h2"
