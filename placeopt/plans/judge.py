@@ -107,9 +107,7 @@ def _sample_memory(problem: SamplePlanProblem, plan: TrainingPlan, i: int) -> tu
     """Return the units that a device of stage i uses, and its micro-batches in flight."""
     group = plan.stages[i].replicas[0]
     after = sum(stage.replicas[0].count for stage in plan.stages[i:])
-    flight = 1
-    while flight * group.count < after:
-        flight += 1
+    flight = (after + group.count - 1) // group.count
     t, used = problem.tensor_degrees.index(group.tensor), 0
     for layer in plan.stages[i].layers:
         r = 1 if layer in plan.stages[i].recompute else 0
@@ -209,8 +207,8 @@ def _kept(plan: TrainingPlan, i: int) -> int:
 
 
 def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
-    """Most micro-batches kept by a stage; interleaved, by going through all passes of its device
-    one by one.
+    """Most micro-batches kept by a stage; interleaved, by going through the passes of its device
+    one by one, of three rounds of all devices: later ones repeat what the third does.
     """
     rounds, chunks = _rounds(problem, plan), _chunks(plan)
     if plan.kept:
@@ -218,9 +216,8 @@ def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
     if chunks == 1:
         return min(rounds, _kept(plan, i))
     ranks = len(plan.stages) // chunks
-    forward = [
-        stage for _ in range(rounds // ranks) for stage in range(chunks) for _ in range(ranks)
-    ]
+    turns = min(3, rounds // ranks)
+    forward = [stage for _ in range(turns) for stage in range(chunks) for _ in range(ranks)]
     backward = [chunks - 1 - stage for stage in forward]
     early = min(len(forward), 2 * (ranks - 1 - i % ranks) + (chunks - 1) * ranks)
     held = most = 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from placeopt.plans.plan import FORMS, SEQUENCE
 from placeopt.plans.step_costs import StepCosts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placeopt.model.arrays import Floats
     from placeopt.plans.network_table import Network
     from placeopt.plans.plan import ReplicaGroup
@@ -360,7 +362,7 @@ class TabledStepCosts(StepCosts):
         return self.table.degrees(kind)
 
 
-def span_sums(values: Floats) -> Floats:
+def span_sums(values: NDArray[Any]) -> NDArray[Any]:
     """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
     + 1).
     """

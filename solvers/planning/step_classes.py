@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.plans.layer_tables import span_sums
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import price_mixtures, replica_ways
 from placeopt.plans.step_costs import TICK_SECONDS, Load
@@ -72,14 +73,6 @@ Kind = tuple[int, ReplicaGroup, bool]
 """Number of a pool, one replica on it, and whether it recomputes."""
 
 
-def _span_sums(ticks: Ints | None) -> Ints:
-    """Return the sums of ticks over all spans of layers, the negative ones where a span is
-    empty.
-    """
-    total = np.append(0, np.cumsum(np.asarray(ticks)))
-    return total[None] - total[:, None]
-
-
 @dataclass(frozen=True)
 class Doubt:
     """Where spans of layers, computed all at once, are asked one by one: rounding may decide there.
@@ -110,12 +103,14 @@ class BatchTables:
         self._flight: dict[tuple[int, int], Table] = {}
         self.layers = problem.costs.num_layers
         self.kinds: list[Kind] = []
-        for (k, tensor, form), again in product(
-            replica_ways(problem), (False, True) if problem.recompute else (False,)
-        ):
-            kind = problem.pools[k].kind
-            if problem.costs.layer_ticks(kind, tensor, micro_batch, again, form) is not None:
-                self.kinds.append((k, ReplicaGroup(kind, tensor, 1, form), again))
+        self.compute: Table = {}  # ticks of spans of layers
+        choices = (False, True) if problem.recompute else (False,)
+        for (k, tensor, form), again in product(replica_ways(problem), choices):
+            one = ReplicaGroup(problem.pools[k].kind, tensor, 1, form)
+            ticks = problem.costs.layer_ticks(one.kind, tensor, micro_batch, again, form)
+            if ticks is not None:
+                self.kinds.append((k, one, again))
+                self.compute[one, again] = np.where(self.inside, span_sums(ticks), -1)
 
     @cached_property
     def spans(self) -> dict[tuple[int, ...], list[tuple[int, int]]]:
@@ -164,25 +159,14 @@ class BatchTables:
         return np.where(self.inside, found, -1)
 
     @cached_property
-    def compute(self) -> Table:
-        """Ticks of spans of layers."""
-        found = {}
-        for _, one, again in self.kinds:
-            ticks = self.problem.costs.layer_ticks(
-                one.kind, one.tensor, self.micro_batch, again, one.form
-            )
-            found[one, again] = np.where(self.inside, _span_sums(ticks), -1)
-        return found
-
-    @cached_property
     def weights(self) -> Table:
         """Part of `compute` that gradients of weights take."""
         found = {}
-        for _, one, again in self.kinds:
+        for one, again in self.compute:
             ticks = self.problem.costs.weight_ticks(
                 one.kind, one.tensor, self.micro_batch, one.form
             )
-            found[one, again] = np.maximum(_span_sums(ticks), 0)
+            found[one, again] = np.maximum(span_sums(np.asarray(ticks)), 0)
         return found
 
     def flight(self, chunks: int, shards: int) -> Table:
