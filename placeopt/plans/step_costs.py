@@ -148,7 +148,11 @@ class StepCosts(ABC):
 
     @abstractmethod
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
-        """One optimizer step, on a share of the parameters where states are sharded."""
+        """One optimizer step, on a share of the parameters where states are sharded.
+
+        It may depend on the layers, micro-batch, recomputation and shards of `load`, not on what is
+        in flight and on the stages of the device; so may `sync_ticks`.
+        """
 
     @abstractmethod
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,8 @@ class StageClass:
 Table = dict[tuple[ReplicaGroup, bool], "Ints"]
 """Spans of layers by (one replica, recomputation)."""
 
-SyncKey = tuple[tuple[ReplicaGroup, ...], int]
-"""Replicas, and how many share the optimizer's states."""
+Closings = dict[tuple[str, Any, Load], "Ints"]
+"""Spans of layers by what closes a step, replicas and load; see `BatchTables.closing`."""
 
 
 Kind = tuple[int, ReplicaGroup, bool]
@@ -90,16 +90,13 @@ class Doubt:
 
 
 class BatchTables:
-    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
+    """Tables of one micro-batch size that all data degrees share, `closings` with all sizes."""
 
     doubt = Doubt()
 
-    def __init__(
-        self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, Ints]
-    ) -> None:
-        self.problem, self.micro_batch, self.sync = problem, micro_batch, sync
+    def __init__(self, problem: StepPlanProblem, micro_batch: int, closings: Closings) -> None:
+        self.problem, self.micro_batch, self.closings = problem, micro_batch, closings
         self.shares: dict[tuple[bytes, int], tuple[Ints, Ints]] = {}
-        self._optimizer: dict[tuple[ReplicaGroup, int], Ints] = {}
         self._flight: dict[tuple[int, int], Table] = {}
         self.layers = problem.costs.num_layers
         self.kinds: list[Kind] = []
@@ -224,29 +221,24 @@ class BatchTables:
                 rows[:, cut] = known[key]
         return found
 
-    def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> Ints:
-        """Optimizer ticks of spans of layers on one replica."""
-        if (group, shards) not in self._optimizer:
-            costs = self.problem.costs
-            load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
-            self._optimizer[group, shards] = self.ticks(
-                None if costs.spans is None else costs.spans.optimizer_spans(load, group),
-                lambda first, last: costs.optimizer_ticks(
-                    load._replace(first=first, last=last), group
-                ),
-            )
-        return self._optimizer[group, shards]
+    def closing(self, what: str, replicas: Any, recompute: bool, shards: int) -> Ints:
+        """Ticks of spans of layers: the "optimizer" on one replica, or the "sync" of all groups.
 
-    def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> Ints:
-        """Ticks of the all-reduce of spans of layers."""
-        if (groups, shards) not in self.sync:
-            costs = self.problem.costs
-            load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
-            self.sync[groups, shards] = self.ticks(
-                None if costs.spans is None else costs.spans.sync_spans(load, groups),
-                lambda first, last: costs.sync_ticks(load._replace(first=first, last=last), groups),
+        Where a model has `spans`, neither depends on recomputation, nor "sync" on the micro-batch.
+        """
+        costs, spans = self.problem.costs, self.problem.costs.spans
+        load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
+        key = what, replicas, load
+        if spans is not None:
+            size = 0 if what == "sync" else self.micro_batch
+            key = what, replicas, load._replace(micro_batch=size, recompute=False)
+        if key not in self.closings:
+            ticks = getattr(costs, f"{what}_ticks")
+            self.closings[key] = self.ticks(
+                None if spans is None else getattr(spans, f"{what}_spans")(load, replicas),
+                lambda first, last: ticks(load._replace(first=first, last=last), replicas),
             )
-        return self.sync[groups, shards]
+        return self.closings[key]
 
     def classes(self, data: int) -> Iterator[StageClass]:
         """Yield what a stage can be with a data degree."""
@@ -452,10 +444,11 @@ class DegreeTables:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them
         stage by stage.
         """
-        sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
-        update = np.max(
-            [self.batch.optimizer(one, c.recompute, self.shards) for one in c.single], axis=0
-        )
+        sync = self.batch.closing("sync", c.groups, c.recompute, self.shards)
+        updates = [
+            self.batch.closing("optimizer", one, c.recompute, self.shards) for one in c.single
+        ]
+        update = np.max(updates, axis=0)
         if not self.problem.costs.closing_apart:
             sync, update = sync + update, np.zeros_like(update)
         inside, chunks = self.batch.inside, self.schedule.chunks

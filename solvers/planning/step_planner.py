@@ -33,7 +33,7 @@ from placeopt.model.threads import call_interruptibly
 from placeopt.plans.step_bounds import batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.plans.step_schedules import NEVER, behind_stages, kept_at, parse_schedule
-from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
+from placeopt.solvers.planning.step_classes import BatchTables, Closings, DegreeTables, Variant
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -146,7 +146,7 @@ class _Front:
 
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
-        self.sync: dict[SyncKey, Ints] = {}
+        self.closings: Closings = {}
         self.batches: dict[int, BatchTables] = {}
         self.tables: dict[tuple[int, int, Variant], DegreeTables] = {}
         self.ranges: tuple[list[_Range], list[_Range]] = [], []
@@ -275,7 +275,7 @@ class _Front:
         if key not in self.tables:
             if part.micro_batch not in self.batches:
                 self.batches[part.micro_batch] = BatchTables(
-                    self.problem, part.micro_batch, self.sync
+                    self.problem, part.micro_batch, self.closings
                 )
             self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data, part.variant)
         return self.tables[key]

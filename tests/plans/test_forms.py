@@ -116,7 +116,8 @@ def test_tables_of_spans_are_those_of_scalars(form):
         ReplicaGroup(pools[0].kind, 2, 2, form),
     )
     one = ReplicaGroup(group.kind, 2, 1, form)
-    update, sync = tables.optimizer(one, False, 2), tables.all_reduce((group,), False, 2)
+    update = tables.closing("optimizer", one, False, 2)
+    sync = tables.closing("sync", (group,), False, 2)
     fitting = tables.flight(1, 2)[one, False]
     for first in range(costs.num_layers):
         for last in range(first + 1, costs.num_layers + 1):
