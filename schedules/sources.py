@@ -156,7 +156,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 def _from_object(
     table: Mapping[str, Any], name: str
 ) -> tuple[str, list[Block], list[str], dict[str, Any]]:
-    Body(table, f"block table '{name}'").only(_KEYS)
+    body = Body(table, f"block table '{name}'").only(_KEYS)
     for key in ("devices", "blocks"):
         if key not in table:
             raise InputError(f"block table '{name}': '{key}' is missing")
@@ -165,14 +165,12 @@ def _from_object(
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
     blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]
-    fields = {key: read(table[key]) for key, read in _FIELDS.items() if key in table}
+    fields: dict[str, Any] = {
+        key: read(table[key]) for key, read in _FIELDS.items() if key in table
+    }
+    if "tick_seconds" in table:
+        fields["tick_seconds"] = body.number("tick_seconds")
     return str(table.get("name", name)), blocks, devices, fields
-
-
-def _tick_seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"tick_seconds: expected a number, received {value!r}")
-    return float(value)
 
 
 def _device_names(devices: Any, name: str) -> list[str]:
@@ -328,9 +326,8 @@ def _numbers(value: Any) -> int | list[int]:
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "capacity": _numbers,
     "micro_batches": partial(_number, what="micro_batches"),
-    "tick_seconds": _tick_seconds,
 }
 """How the optional fields of a problem are read, in this order."""
 
-_KEYS = ("name", "devices", "blocks", *_FIELDS, "format", "version")
+_KEYS = ("name", "devices", "blocks", "tick_seconds", *_FIELDS, "format", "version")
 """What the object of a table may hold; `placeopt.io` writes the last two."""

@@ -130,7 +130,7 @@ def _count(row: dict[str, Any], key: str) -> int | None:
     value = number(row, key)
     thousands = re.fullmatch(r"(\d+)\s*k", _without_unit(row, key)[0])
     if thousands:
-        value = 1024.0 * int(thousands.group(1))
+        value = 1024.0 * float(thousands[1])
     if value is None or not (1 <= value <= MOST_COUNT and value.is_integer()):
         return None
     return int(value)
@@ -191,7 +191,7 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     if named and (not params or abs(named.parameters / params / 1e9 - 1) < 0.15):
         return named
     params = params or said_billions(name)
-    if not params:
+    if not 0 < params <= MOST_BILLIONS:
         raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
     notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
     return counted_shape(params * 1e9, name)
@@ -269,7 +269,7 @@ def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tup
     plain = re.sub(r"[^a-z0-9:]", "", text.lower())
     if not plain and framework == "megatron":
         return "zero1", 0
-    size = int(_digits(r"(?:zero\d:|fsdp)(\d+)$", plain) or 0)
+    size = int(_digits(r"(?:zero\d:|fsdp)(\d{1,9})$", plain) or 0)
     level = _digits(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
     more = "++" if "++" in text else ""
     found = _meaning(SHARDING_WORDS, f"{plain} zero-{level}{more}")

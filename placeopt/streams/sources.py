@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, to_ticks
+from placeopt.model.arrays import Floats, round_half_up, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
@@ -163,7 +163,7 @@ class StreamSpec:
             jobs=table,
             arrival=to_ticks(arrival, table.tick_seconds, "arrival"),
             model=model,
-            deadline=np.floor(beta * sequential + 0.5).astype(np.int64),
+            deadline=round_half_up(beta * sequential, "deadline"),
             horizon=int(to_ticks(horizon, table.tick_seconds, "horizon")),
             spec=self,
             seed=seed,
@@ -389,7 +389,7 @@ def _trace_problem(
     model = np.array([table.model_index(row.model) for row in rows])
     fraction = np.array([row.deadline for row in rows])
     if rows[0].relative:
-        deadline = np.floor(fraction * table.arrays.sequential[model] + 0.5).astype(np.int64)
+        deadline = round_half_up(fraction * table.arrays.sequential[model], "deadline")
     else:
         deadline = to_ticks(fraction, table.tick_seconds, "deadline")
     arrival = to_ticks([row.arrival for row in rows], table.tick_seconds, "arrival")

@@ -47,7 +47,7 @@ def split_counts(forward: Floats, degree: int, rule: str, quantum: float = 0.01)
     if rule == "uniform":
         return tuple(degree if time > 0 else 1 for time in forward.tolist())
     return tuple(
-        max(1, min(2 * math.ceil(math.ceil(time / quantum) / 2), degree))
+        max(1, min(2 * math.ceil(math.ceil(min(time / quantum, degree)) / 2), degree))
         for time in forward.tolist()
     )
 
