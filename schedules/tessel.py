@@ -150,25 +150,31 @@ def _assignments(problem: PipelineProblem, limit: int) -> Iterator[Ints]:
     order = problem.topological_order[::-1].tolist()
     index = np.zeros(problem.num_blocks, np.int64)
 
-    def extend(position: int, top: int, used: list[int]) -> Iterator[Ints]:
-        if position == len(order):
-            if all(used):
-                yield index.copy()
-            return
-        if used.count(0) > len(order) - position:
-            return  # too few blocks are left to use every index
-        block = order[position]
-        for value in range(
-            max((int(index[v]) for v in problem.successors[block]), default=0), top + 1
-        ):
-            index[block] = value
-            used[value] += 1
-            yield from extend(position + 1, top, used)
-            used[value] -= 1
-        index[block] = 0
+    def values(block: int, top: int) -> Iterator[int]:
+        """Return the indices that a block may have, those of its successors being known."""
+        least = max((int(index[v]) for v in problem.successors[block]), default=0)
+        return iter(range(least, top + 1))
 
     for top in range(limit):
-        yield from extend(0, top, [0] * (top + 1))
+        used, taken = [0] * (top + 1), list[int]()
+        tried = [values(order[0], top)]
+        while tried:
+            if len(taken) == len(tried):
+                used[taken.pop()] -= 1
+            value = next(tried[-1], None)
+            if value is None:
+                tried.pop()
+                continue
+            index[order[len(taken)]] = value
+            taken.append(value)
+            used[value] += 1
+            left = len(order) - len(taken)
+            if used.count(0) > left:
+                continue  # too few blocks are left to use every index
+            if left:
+                tried.append(values(order[len(taken)], top))
+            else:
+                yield index.copy()
 
 
 def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
