@@ -23,7 +23,7 @@ from placeopt.io.body import Body
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
 from placeopt.plans.plan import FORMS, SEQUENCE
-from placeopt.plans.step_costs import StepCosts
+from placeopt.plans.step_costs import MOST_SECONDS, StepCosts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,11 +95,17 @@ class LayerTable:
                     f"for {self.num_layers} layers, received shape {value.shape} with "
                     f"{value.min(initial=0):g} to {value.max(initial=0):g}"
                 )
-        if min(self.float_bytes, *(min(key[1:]) for key in self.times)) < 1:
+        if min([self.float_bytes, *(min(key[1:]) for key in self.times)]) < 1:
             raise InputError(
                 f"layer table '{self.model}': expected micro-batches, degrees and bytes of a float "
                 "of at least 1, received less"
             )
+        for (kind, _, tensor), value in self.times.items():
+            if value.sum() * tensor >= MOST_SECONDS:
+                raise InputError(
+                    f"layer table '{self.model}': times on '{kind}': expected layers of less than "
+                    f"{MOST_SECONDS:.3g} s together, received {value.sum():.3g}"
+                )
 
     @property
     def num_layers(self) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import to_ticks
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
 from placeopt.plans.plan import EXPERT, SEQUENCE
@@ -73,8 +74,11 @@ class Constants:
 
     def __post_init__(self) -> None:
         for key, value in vars(self).items():
+            if key == "source":
+                continue
             above = key in ("largest_rate", "overhead")
-            if key != "source" and not (value > 0 if above else value >= 0):
+            finite = key == "largest_rate" or value < math.inf
+            if not (finite and (value > 0 if above else value >= 0)):
                 raise InputError(
                     f"constants: {key}: expected a number {'above' if above else 'of at least'} 0, "
                     f"received {value:g}"
@@ -118,7 +122,7 @@ class PredictedStepCosts(TabledStepCosts):
         if times is None:
             return None
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
-        return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
+        return to_ticks(seconds, TICK_SECONDS)
 
     def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """A part of the backward pass of each layer, rounded down."""

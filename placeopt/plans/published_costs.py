@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import to_ticks
+from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
-from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+from placeopt.plans.step_costs import MOST_SECONDS, TICK_SECONDS, LinkShares, Load
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -49,7 +51,15 @@ FEW_STAGES = 3
 
 
 def ticks(seconds: float) -> int:
-    """Return ticks, rounded half up and never to 0 for positive times."""
+    """Return ticks, rounded half up and never to 0 for positive times.
+
+    Raises
+    ------
+    InputError
+        If they are too many to count.
+    """
+    if not seconds < MOST_SECONDS:
+        raise InputError(f"plan: a transfer, sum or update takes {seconds:g} s, too long to count")
     return max(int(seconds / TICK_SECONDS + 0.5), int(seconds > 0))
 
 
@@ -75,8 +85,7 @@ class PublishedStepCosts(TabledStepCosts):
         times = self.table.times_of(kind, micro_batch, tensor)
         if times is None or recompute or form:
             return None
-        seconds = times[:, FORWARD] + times[:, BACKWARD]
-        return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
+        return to_ticks(times[:, FORWARD] + times[:, BACKWARD], TICK_SECONDS)
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
+MOST_SECONDS = 2**56 * TICK_SECONDS
+"""All layers, a transfer, or what closes a step take less, so that sums of ticks can be counted."""
 
 
 class LinkShares(NamedTuple):
