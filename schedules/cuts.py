@@ -188,15 +188,13 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Int
 
 def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     """Renumber stages in the order in which the forward pass goes through them."""
-    forward = [v for v in graph.topological_order.tolist() if not graph.backward[v]]
-    position = {v: i for i, v in enumerate(forward)}
-    names = np.unique(stage).tolist()
-    middle = {
-        s: float(np.mean([position[v] for v in forward if stage[v] == s] or [len(forward)]))
-        for s in names
-    }
-    order = sorted(names, key=lambda s: (middle[s], s))
-    return np.array([order.index(s) for s in stage.tolist()], np.int64)
+    order = graph.topological_order
+    forward = order[~graph.backward[order]]
+    number = np.unique(stage, return_inverse=True)[1].reshape(-1)
+    count = np.bincount(number[forward], minlength=number.max() + 1)
+    places = np.bincount(number[forward], np.arange(len(forward)), len(count))
+    middle = np.where(count > 0, places / np.maximum(count, 1), len(forward))
+    return place_in(np.argsort(middle, kind="stable"))[number]
 
 
 def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
@@ -294,10 +292,8 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     of the ops with weights would be: such a model is small, not unbalanced.
     """
     family = families(graph)
-    flops = np.bincount(family, weights=graph.flops.astype(np.float64), minlength=graph.num_ops)
-    weights = np.bincount(
-        family, weights=graph.resident.astype(np.float64), minlength=graph.num_ops
-    )
+    flops = np.bincount(family, graph.flops, graph.num_ops)
+    weights = np.bincount(family, graph.resident, graph.num_ops)
     share = 1 / (2 * num_devices)
     large = (flops > share * flops.sum()) | (weights > share * weights.sum())
     for t in range(graph.num_tensors):
@@ -329,7 +325,7 @@ def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
 
 def _descendants(graph: OpGraph, start: Flags) -> Flags:
     reached, edges = start.copy(), graph.edges
-    position = np.argsort(graph.topological_order)
+    position = place_in(graph.topological_order)
     for u, v in edges[np.argsort(position[edges[:, 0]])].tolist():
         reached[v] |= reached[u]
     return reached
