@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -304,7 +305,7 @@ class LaunchProblem:
         micro, expert = fixed.get("micro_batch", 1), fixed.get("expert", 1)
         counts = {
             data * context
-            for data, context in product(_divisors(self.batch), self._context_degrees())
+            for data, context in product(_divisors(self.batch, most), self._context_degrees())
             if fixed.get("data", data) == data and fixed.get("context", context) == context
             if self.batch // data % micro == 0 and expert in self._expert_degrees(data * context)
         }
@@ -480,29 +481,33 @@ def _refusal(problem: LaunchProblem) -> str:
     return next((said for broken, said in rules if broken), other)
 
 
-def _divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+def _divisors(number: int, most: int) -> list[int]:
+    """Return the divisors of a number, of those larger than `most` not all."""
+    small = [n for n in range(1, min(math.isqrt(number), most) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
 
 
 def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) -> LaunchAnswer:
+    """Return the answer of the plans on so many devices, up to an interrupt."""
     found: list[Priced] = []
     leanest: tuple[float, Configuration] | None = None
-    looked, complete = 0, True
-    for conf in problem.configurations(devices):
-        looked += 1
-        allowed = problem.allowed(conf)
-        if complete and looked % 256 == 0 and time.perf_counter() - start > seconds:
-            complete = False
-            if not problem.fixed:
+    looked, in_time, ended = 0, True, False
+    with suppress(KeyboardInterrupt):
+        for conf in problem.configurations(devices):
+            looked += 1
+            allowed = problem.allowed(conf)
+            if looked % 256 == 0:
+                in_time = in_time and time.perf_counter() - start <= seconds
+            if not (in_time or problem.fixed):
                 break
-        if not (complete or allowed):
-            continue
-        memory = problem.memory(conf)
-        if allowed and (leanest is None or memory.total < leanest[0]):
-            leanest = memory.total, conf
-        if memory.total <= problem.limit:
-            found.append(Priced(conf, problem.model.parts(conf), memory))
+            if not (in_time or allowed):
+                continue
+            memory = problem.memory(conf)
+            if allowed and (leanest is None or memory.total < leanest[0]):
+                leanest = memory.total, conf
+            if memory.total <= problem.limit:
+                found.append(Priced(conf, problem.model.parts(conf), memory))
+        ended = True
     found.sort(key=lambda priced: priced.seconds)
     lean = None if leanest is None else problem.price(leanest[1])
     return LaunchAnswer(
@@ -512,7 +517,7 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
         looked,
         lean,
         len(found),
-        complete,
+        in_time and ended,
         0.0,
         tuple(found),
     )
