@@ -43,18 +43,13 @@ def _encode_stream(problem: JobStreamProblem) -> dict[str, Any]:
 
 def _decode_stream(body: Body) -> JobStreamProblem:
     jobs = JobTable(
-        tuple(_decode_profile(part) for part in body.bodies("profiles")),
+        tuple(part.made(JobProfile) for part in body.bodies("profiles")),
         body.body("topology").made(RampTopology),
         body.body("lookahead").made(LookaheadConfig),
         **body.fields(JobTable, *_TABLE),
     )
     spec = body.body("drawn_from").made(StreamSpec) if body.has("drawn_from") else None
     return JobStreamProblem(jobs=jobs, spec=spec, **body.fields(JobStreamProblem, *_STREAM))
-
-
-def _decode_profile(body: Body) -> JobProfile:
-    given = body.fields(JobProfile)
-    return JobProfile(**given | {"edges": given["edges"].reshape(-1, 2)})
 
 
 def _encode_episode(episode: Episode) -> dict[str, Any]:
@@ -76,8 +71,9 @@ def _decode_episode(body: Body) -> Episode:
             f"{body.where}: expected {size} values of {', '.join(_EPISODE_ARRAYS)} and rows of "
             "servers"
         )
-    if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
-        raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")
+    for key, most in (("cause", len(CAUSES) - 1), ("degree", problem.num_servers)):
+        if not all(0 <= number <= most for number in columns[key].tolist()):
+            raise InputError(f"{body.where}: {key}: expected 0..{most}")
     servers = _decode_servers(body, rows, problem.num_servers)
     return Episode(
         problem,

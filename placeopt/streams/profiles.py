@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Floats, Ints, by_number, frozen, place_in
+from placeopt.model.arrays import (
+    ArrayHolder,
+    Floats,
+    Ints,
+    by_number,
+    frozen,
+    int_array,
+    place_in,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file
 
@@ -53,10 +61,10 @@ class JobProfile(ArrayHolder):
             raise InputError(f"job type '{self.name}': expected at least one op, received none")
         for key in ("forward", "backward", "memory"):
             object.__setattr__(self, key, self._amounts(key, size))
-        edges = np.array(self.edges, np.int64).reshape(-1, 2)
+        edges = int_array(self.edges, (len(self.edges), 2), f"job type '{self.name}': edges")
         if edges.size and (edges.min() < 0 or edges.max() >= size):
             raise InputError(f"job type '{self.name}': an edge names an op outside 0..{size - 1}")
-        object.__setattr__(self, "edges", frozen(edges))
+        object.__setattr__(self, "edges", edges)
         rank = np.arange(size) if self.split_rank is None else np.asarray(self.split_rank)
         if sorted(rank.tolist()) != list(range(size)):
             raise InputError(
