@@ -29,16 +29,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
-from placeopt.model.errors import InputError
+from placeopt.model.cluster import CONTENTION
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import check_objective
 from placeopt.streams.episode_loop import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, build_split_job, step_time
-from placeopt.streams.split import SplitJob, split_counts, split_job
+from placeopt.streams.split import SplitJob, split_counts
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.streams.profiles import JobProfile
@@ -74,10 +73,7 @@ class JobTable:
             )
         if self.steps < 1:
             raise InputError(f"job stream: training steps must be >= 1, received {self.steps}")
-        if self.contention not in ("none", "source", "pair"):
-            raise InputError(
-                f"contention: expected none, source or pair, received '{self.contention}'"
-            )
+        check_choice("contention", self.contention, CONTENTION)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -173,9 +169,7 @@ class JobTable:
         """
         if self.contention == "none":
             return step_time(profile, degree, self.topology, self.config).seconds
-        return contended_step_time(
-            profile, degree, self.topology, self.config, contention=self.contention
-        )
+        return contended_step_time(profile, degree, self.topology, self.config, self.contention)
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,30 +315,18 @@ TICK = 1e-9
 """Time units per tick of the placement problem of one training step."""
 
 
-def split_job_problem(
-    job: SplitJob,
-    topology: RampTopology,
-    config: LookaheadConfig,
-    contention: str,
-    name: str,
+def _split_job_problem(
+    job: SplitJob, network: RampTopology, time_scale: float, contention: str, name: str
 ) -> tuple[PlacementProblem, Placement]:
-    """Return the split job as a placement problem on its servers, and the placement it was given.
-
-    Parameters
-    ----------
-    contention : "none", "pair" or "source".
-    """
+    """Return the split job as a placement problem on its servers, and the placement it has."""
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
-    if contention not in ("none", "pair", "source"):
-        raise InputError(f"contention: expected none, pair or source, received '{contention}'")
     used, device = np.unique(job.server, return_inverse=True)
     k = len(used)
-    network = config.network(topology)
     seconds = network.propagation + 2 * network.io_latency + job.size / network.channel_bandwidth
     ticks = np.where(job.size > 0, to_ticks(seconds, TICK), 0)
-    cost = to_ticks(job.compute * config.time_scale, TICK)
+    cost = to_ticks(job.compute * time_scale, TICK)
     n = len(cost)
     sinks = np.flatnonzero(job.sync)
     consumer = job.target.copy()
@@ -379,42 +361,19 @@ def contended_step_time(
     degree: int,
     topology: RampTopology,
     config: LookaheadConfig,
-    *,
     contention: str = "source",
-    block: Sequence[int] | None = None,
 ) -> float:
-    """Return the length of one training step in time units, contention included.
-
-    Parameters
-    ----------
-    block : servers of the split ops (uniform rule; as many as the degree), in the order of the
-    sub-ops; unsplit ops
-        run on the first. None places the job on an empty cluster.
+    """Return the length of one training step in time units on an empty cluster, contention
+    included; infinity where the job does not fit.
     """
     from placeopt.makespan.evaluate import evaluate
 
     topology.require_degree(degree)
-    if block is None:
-        job = build_split_job(profile, degree, topology, config)
-    else:
-        servers = tuple(int(server) for server in block)
-        if config.rule != "uniform" or len(set(servers)) != degree:
-            raise InputError(
-                f"contended step: a block needs the uniform rule and {degree} distinct servers, "
-                f"received {len(set(servers))} under '{config.rule}'"
-            )
-        if min(servers) < 0 or max(servers) >= topology.num_servers:
-            raise InputError(
-                f"contended step: servers must be in 0..{topology.num_servers - 1}, received "
-                f"{servers}"
-            )
-        splits = split_counts(profile.forward * 1e3, degree, config.rule, config.quantum)
-        job = split_job(
-            profile, splits, tuple(servers if s == degree else servers[:1] for s in splits)
-        )
+    check_choice("contention", contention, CONTENTION)
+    job = build_split_job(profile, degree, topology, config)
     if job is None:
         return math.inf
-    problem, placement = split_job_problem(
-        job, topology, config, contention, f"{profile.name} x{degree}"
+    problem, placement = _split_job_problem(
+        job, config.network(topology), config.time_scale, contention, f"{profile.name} x{degree}"
     )
     return evaluate(problem, placement, queue="priority").makespan * TICK
