@@ -9,7 +9,6 @@ PyTorch's own lowering.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import re
@@ -19,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_text
+from placeopt.model.files import csv_text, read_text, write_text
 from placeopt.model.result import Result
 from placeopt.model.trace_events import named, slice_of
 from placeopt.schedules.known.chains import chains_of
 from placeopt.schedules.solution import PipelineSchedule
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from placeopt.schedules.known.chains import Chain
@@ -87,12 +85,12 @@ def trace_events(schedule: PipelineSchedule) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write_trace(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+def write_trace(schedule: PipelineSchedule, path: str | Path) -> None:
     """Write the Chrome / Perfetto trace JSON."""
-    Path(path).write_text(json.dumps(trace_events(schedule)))
+    write_text(path, json.dumps(trace_events(schedule)))
 
 
-def write_starts_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+def write_starts_csv(schedule: PipelineSchedule, path: str | Path) -> None:
     """Write one line per run: micro_batch, block, kind, devices, start, end (ticks), ordered by
     start.
     """
@@ -102,13 +100,12 @@ def write_starts_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) -
         for j in range(schedule.micro_batches)
         for i in range(problem.num_blocks)
     )
-    with Path(path).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["micro_batch", "block", "kind", "devices", "start", "end"])
-        for start, j, i in runs:
-            devices = " ".join(problem.device_names[d] for d in problem.devices_of(i).tolist())
-            end = start + int(problem.span[i])
-            writer.writerow([j, problem.block_names[i], problem.kind[i], devices, start, end])
+    rows: list[list[Any]] = [["micro_batch", "block", "kind", "devices", "start", "end"]]
+    for start, j, i in runs:
+        devices = " ".join(problem.device_names[d] for d in problem.devices_of(i).tolist())
+        end = start + int(problem.span[i])
+        rows.append([j, problem.block_names[i], problem.kind[i], devices, start, end])
+    write_text(path, csv_text(rows))
 
 
 def torch_rows(schedule: PipelineSchedule) -> list[list[str]]:
@@ -133,9 +130,9 @@ def torch_rows(schedule: PipelineSchedule) -> list[list[str]]:
     ]
 
 
-def write_torch_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+def write_torch_csv(schedule: PipelineSchedule, path: str | Path) -> None:
     """Write the `compute_only` CSV that PyTorch loads; refuses what `torch_rows` refuses."""
-    Path(path).write_text("".join(",".join(row) + "\n" for row in torch_rows(schedule)))
+    write_text(path, "".join(",".join(row) + "\n" for row in torch_rows(schedule)))
 
 
 def _runnable_chain(problem: PipelineProblem) -> Chain:
