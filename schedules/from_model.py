@@ -251,11 +251,13 @@ class PlacedModel:
             raise InputError(
                 f"device: expected 0..{k - 1}, or -1 for all devices, received {unknown[0]}"
             )
-        bad = (device >= 0) & (problem.compute[np.arange(n), np.maximum(device, 0)] < 0)
+        # an op on all devices has to run on the one that it suits least
+        used = np.where(device == ALL, problem.compute.argmin(axis=1), device)
+        bad = problem.compute[np.arange(n), used] < 0
         if bad.any():
             op = int(bad.argmax())
             raise InputError(
-                f"op '{problem.op_names[op]}' cannot run on '{problem.device_names[device[op]]}'"
+                f"op '{problem.op_names[op]}' cannot run on '{problem.device_names[used[op]]}'"
             )
 
     @cached_property
@@ -442,7 +444,7 @@ def _slowest(model: PlacedModel, tensor: int) -> int:
     """Ticks of a tensor on the slowest link."""
     problem = model.problem
     links = np.unique(problem.link_class[~np.eye(problem.num_devices, dtype=np.bool_)])
-    return int(problem.transfer[tensor, links].max())
+    return int(problem.transfer[tensor, links].max(initial=0))
 
 
 def _add_recomputation(pieces: Sequence[Piece], span: list[int]) -> None:
