@@ -243,12 +243,10 @@ def _add_blocks(
     """Let the k-th option hold one block of its size if it is taken; note by arrival in `held`
     which servers that takes.
     """
-    table, width = problem.jobs.topology.blocks, int(options.width[k])
-    rows = range(int(table.size_ptr[width]), int(table.size_ptr[width + 1]))
+    blocks = list(problem.jobs.topology.blocks.of_size(int(options.width[k])))
     seen = range(int(options.job[k]), int(options.last[k]))
-    places = [model.new_bool_var(f"b{k}_{row}") for row in rows]
-    for row, here in zip(rows, places, strict=True):
-        servers = table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist()
+    places = [model.new_bool_var(f"b{k}_{i}") for i in range(len(blocks))]
+    for servers, here in zip(blocks, places, strict=True):
         for server, arrival in itertools.product(servers, seen):
             held[arrival].setdefault(server, []).append(here)
     model.add(sum(places) == taken)

@@ -78,7 +78,7 @@ class SplitJob:
 
 def place_on_empty(
     profile: JobProfile, splits: tuple[int, ...], degree: int, rule: str, topology: RampTopology
-) -> tuple[tuple[int, ...], ...] | None:
+) -> tuple[list[int], ...] | None:
     """Return the servers of each op on an empty cluster, None where an op does not fit.
 
     Under ``published`` each op reuses a parent's servers if those are as many as its sub-ops and
@@ -86,13 +86,13 @@ def place_on_empty(
     one block of `degree` servers and unsplit ops stay inside it.
     """
     free = [float(topology.memory)] * topology.num_servers
-    placed: dict[int, tuple[int, ...]] = {}
+    placed: dict[int, list[int]] = {}
 
-    def blocks_of(count: int) -> Iterable[tuple[int, ...]]:
+    def blocks_of(count: int) -> Iterable[list[int]]:
         if rule == "published":
-            return _blocks(topology, count)
-        block = next(_blocks(topology, degree))
-        return [block] if count == degree else [(server,) for server in block]
+            return topology.blocks.of_size(count)
+        block = next(topology.blocks.of_size(degree))
+        return [block] if count == degree else [[server] for server in block]
 
     for op in profile.order:
         count, need = splits[op], float(profile.memory[op])
@@ -108,16 +108,8 @@ def place_on_empty(
     return tuple(placed[op] for op in range(profile.num_ops))
 
 
-def _blocks(topology: RampTopology, size: int) -> Iterator[tuple[int, ...]]:
-    """Yield the servers of every block of a size, in the order of first fit."""
-    blocks = topology.blocks
-    if size + 1 < len(blocks.size_ptr):
-        for row in range(int(blocks.size_ptr[size]), int(blocks.size_ptr[size + 1])):
-            yield tuple(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
-
-
 def split_job(
-    profile: JobProfile, splits: tuple[int, ...], servers: tuple[tuple[int, ...], ...]
+    profile: JobProfile, splits: tuple[int, ...], servers: tuple[list[int], ...]
 ) -> SplitJob:
     """Build the split graph of one training step.
 

@@ -26,6 +26,8 @@ from placeopt.model.arrays import MAX_SUM, Ints, csr
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 
@@ -39,6 +41,11 @@ class Blocks(NamedTuple):
     size_ptr: Ints  # (max_size + 2,)
     server_ptr: Ints  # (num_blocks + 1,)
     server: Ints  # (sum of sizes,) server index
+
+    def of_size(self, size: int) -> Iterator[list[int]]:
+        """Yield the servers of every block of a size."""
+        for row in range(*self.size_ptr[size : size + 2].tolist()):
+            yield self.server[self.server_ptr[row] : self.server_ptr[row + 1]].tolist()
 
     def masks(self, num_servers: int) -> NDArray[np.uint64]:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
