@@ -91,9 +91,12 @@ class PeriodSearch:
         or fewer micro-batches; repeated as often as it takes, one is a pattern of this size if its
         own divides it.
         """
-        self._offer(greedy_pattern(self.problem, self.size))
+        size = self.size
+        self._offer(greedy_pattern(self.problem, size))
         for pattern in known:
-            self._offer_repeated(pattern)
+            if pattern is not None and size % pattern.size == 0:
+                starts = pattern.unroll(size)
+                self._offer(Repetend(pattern.period * (size // pattern.size), starts))
         for side_by_side in (False, True):
             self._offer_placed(wide_first=side_by_side, flush=side_by_side)
         # The most time for one period before others are tried; later rounds have 4 times as long
@@ -117,12 +120,6 @@ class PeriodSearch:
                     break
                 wanted = self._whole(floor, self._next(floor))
             seconds, wanted = seconds * 4, self._whole(self.low, self._next(self.low))
-
-    def _offer_repeated(self, pattern: Repetend | None) -> None:
-        """Offer a pattern as often as it takes to one of this size, if its own divides it."""
-        if pattern is not None and self.size % pattern.size == 0:
-            times = self.size // pattern.size
-            self._offer(Repetend(pattern.period * times, pattern.unroll(self.size)))
 
     def _next(self, floor: int) -> int:
         """Return the period to try: half-way, or one less than the pattern's where only the proof

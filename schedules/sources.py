@@ -101,7 +101,8 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
         name, blocks, devices = _read_csv(path, given.get("shape"), mode)
         fields: dict[str, Any] = {}
     else:
-        name, blocks, devices, fields = _from_object(_read_object(path), path.stem)
+        table = read_toml(path) if path.suffix == ".toml" else read_json(path)
+        name, blocks, devices, fields = _from_object(table, path.stem)
     if mode == "infer":
         blocks = only_forward(blocks)
     if "memory" in given:
@@ -141,16 +142,6 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
     if (problem.capacity < UNLIMITED).any():
         table["capacity"] = problem.capacity.tolist()
     return table
-
-
-def _read_object(path: Path) -> Mapping[str, Any]:
-    found = read_toml(path) if path.suffix == ".toml" else read_json(path)
-    if not isinstance(found, dict):
-        raise InputError(
-            f"{path}: expected an object with 'devices' and 'blocks', received "
-            f"{type(found).__name__}"
-        )
-    return found
 
 
 def _from_object(
