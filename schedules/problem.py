@@ -406,7 +406,7 @@ class PipelineProblem(ArrayHolder):
             memory=memory,
             pred_ptr=pred_ptr,
             pred=pred,
-            lag=np.array([lag for after in column("after") for _, lag in after], np.int64),
+            lag=np.array([lag for after in column("after") for _, lag in after]),
             capacity=_limits(capacity, len(device_names)),  # type: ignore[arg-type]
             micro_batches=micro_batches,
             stage=np.array(column("stage")),

@@ -62,8 +62,8 @@ class ShapeOptions:
     lag: int = option(
         0, low=0, meaning="communication between blocks that have no device in common"
     )
-    chunks: int = option(2, low=1, meaning="stages per device of interleaved")
-    waves: int = option(1, low=1, meaning="waves of wave")
+    chunks: int = option(2, low=1, high=1000, meaning="stages per device of interleaved")
+    waves: int = option(1, low=1, high=1000, meaning="waves of wave")
 
     def __post_init__(self) -> None:
         check_options(self, "shape")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.body import Body
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.plans.sample_problem import SamplePlanProblem
@@ -229,6 +230,8 @@ def _problem(
     sent, received = 2 * _transfers(by_id, edges, degrees) / bandwidth
     largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
     largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
+    if not largest < 1e250:
+        raise InputError(f"plan '{name}': a sample takes {largest:g} s, too long to count")
     # the most decimal places of a tick for which so many seconds stay below 2^56 ticks
     digits = math.floor(math.log10(2.0**56 / max(largest * devices, 1e-9)))
     scale = 10.0**digits
@@ -245,7 +248,7 @@ def _problem(
         received=_whole(received * scale),
         devices=devices,
         samples=samples,
-        capacity=math.floor(capacity * UNITS_PER_BYTE),
+        capacity=math.floor(min(capacity * UNITS_PER_BYTE, UNLIMITED)),
         units_per_byte=UNITS_PER_BYTE,
         name=name,
         tick_seconds=10.0**-digits,
