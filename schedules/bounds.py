@@ -14,6 +14,8 @@ References
 1961 (residence).
 .. [2] B. R. Rau, "Iterative modulo scheduling", MICRO 1994: the load is its minimum initiation
 interval by resources.
+.. [3] R. K. Ahuja, T. L. Magnanti, J. B. Orlin, "Network flows", Prentice Hall 1993, ch. 11
+(network simplex).
 """
 
 from __future__ import annotations
@@ -27,11 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
-from scipy.sparse import csr_array
 
 from placeopt.model.arrays import by_number
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,13 +87,7 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     occupied = {}
     for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
         memory = problem.memory[:, d]
-        changing = np.flatnonzero(memory).tolist()
-        if len(changing) == 2:  # one block allocates what the other frees
-            first, last = sorted(changing, key=lambda i: memory[i], reverse=True)
-            least = int(memory[first]) * max(0, int(ways[first, last]))
-        else:
-            least = _least_residence(memory, edges)
-        occupied[d] = least + freed_while_running(memory, span)
+        occupied[d] = _least_residence(memory, ways) + freed_while_running(memory, span)
     return Relaxation(problem, int(problem.span[left_out].sum()), span, head, tail, occupied)
 
 
@@ -124,31 +118,19 @@ def freed_while_running(memory: Ints, span: Ints) -> int:
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
-def _least_residence(memory: Ints, edges: list[tuple[int, int, int]]) -> int:
-    """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in
-    whole numbers.
+def _least_residence(memory: Ints, ways: Ints) -> int:
+    """Return the minimum of sum_b -m_b S_b over starts that respect the predecessors.
 
-    The dual is a flow of greatest cost in which every block sends out what it allocates more than
-    comes in: whatever flow of that kind bounds the minimum from below. The linear program in
-    floating point only says which edges carry flow; how much is worked out in whole numbers, edge
-    by edge from the leaves of the forest that they form.
+    By duality it is the most that all allocated units can travel to blocks that free them, each
+    over the longest way between the two: a flow of greatest cost [3]_, in whole numbers.
     """
-    table = np.array(edges)
-    rows = np.repeat(np.arange(len(edges)), 2)
-    values = np.tile([1.0, -1.0], len(edges))
-    matrix = csr_array((values, (rows, table[:, :2].ravel())), shape=(len(edges), len(memory)))
-    # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
-    gaps = -table[:, 2] / float(table[:, 2].max(initial=1))
-    answer = linear_program(
-        -memory / float(np.abs(memory).max()), below=(matrix, gaps), method="highs-ds"
-    )
-    if answer.status != 0:
-        return 0
-    carrying = np.flatnonzero(answer.ineqlin.marginals < -1e-9).tolist()
-    flow = _flow_on_forest(memory.tolist(), [edges[e][:2] for e in carrying])
-    if flow is None:
-        return 0
-    return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
+    units = nx.DiGraph()
+    for block in np.flatnonzero(memory).tolist():
+        units.add_node(block, demand=-int(memory[block]))
+    for u, v in itertools.product(units, units):
+        if memory[u] > 0 > memory[v] and ways[u, v] >= 0:
+            units.add_edge(u, v, weight=-int(ways[u, v]))
+    return -int(nx.network_simplex(units)[0])
 
 
 def longest_ways(order: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> Ints:
@@ -166,23 +148,6 @@ def longest_ways(order: Sequence[int], edges: Iterable[tuple[int, int, int]]) ->
         for u, length in into[v]:
             np.maximum(ways[v], ways[u] + length, out=ways[v], where=ways[u] >= 0)
     return ways.T
-
-
-def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
-    """Return the only flow on the edges of a forest that takes away every node's supply, None if
-    there is none >= 0.
-    """
-    forest = nx.Graph()
-    for e, (u, v) in enumerate(edges):
-        forest.add_edge(u, v, number=e)
-    left, flow = list(supply), [-1] * len(edges)  # an edge that closes a circle stays at -1
-    for tree in nx.connected_components(forest):
-        for above, node in reversed(list(nx.bfs_edges(forest, min(tree)))):
-            e = forest[above][node]["number"]
-            flow[e] = left[node] if node == edges[e][0] else -left[node]
-            left[above] += left[node]
-            left[node] = 0
-    return flow if not any(left) and min(flow, default=0) >= 0 else None
 
 
 def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:

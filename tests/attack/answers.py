@@ -17,13 +17,12 @@ import numpy as np
 from placeopt.latency.bounds import flow
 from placeopt.makespan.bounds import elementary, front, segments
 from placeopt.period.bounds.covering import Master
-from placeopt.schedules import bounds as pipeline_bounds
 from placeopt.sharding import exact_rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LINEAR = (flow, elementary, pipeline_bounds)
+LINEAR = (flow, elementary)
 EXACT = (front, segments, exact_rest)
 """Modules that ask for linear programs, and those that ask CP-SAT."""
 

@@ -8,13 +8,11 @@ from fractions import Fraction
 from itertools import combinations
 from math import ceil
 
-import numpy as np
 import pytest
 from random_pipelines import random_mixed_pipeline
 from scipy.optimize import linprog
 
 from placeopt.schedules.bounds import (
-    _flow_on_forest,
     makespan_bound,
     relaxations,
     residence_bound,
@@ -130,29 +128,3 @@ def test_bounds_are_what_their_definitions_say(part):
         assert residence_bound(problem) == max(shares, default=0), seed
         for n in (1, 2, 5, 40):
             assert makespan_bound(problem, n) == max(one.makespan(n) for one in plain), (seed, n)
-
-
-def test_the_flow_on_a_forest_is_the_only_one():
-    """What was sent along the edges of random forests is found again; None where one edge would
-    carry less than nothing, or a tree does not take all.
-    """
-    rng, refused = np.random.default_rng(0), 0
-    for _ in range(60):
-        size = int(rng.integers(2, 8))
-        edges = [
-            (v, int(rng.integers(0, v))) for v in range(1, size) if rng.random() < 0.8
-        ]  # (node, one before it)
-        edges = [edge if rng.random() < 0.5 else edge[::-1] for edge in edges]
-        rng.shuffle(edges)
-        edges = [tuple(map(int, edge)) for edge in edges]
-        flow = rng.integers(-1 if rng.random() < 0.4 else 0, 5, len(edges)).tolist()
-        supply = [0] * size
-        for (u, v), units in zip(edges, flow, strict=True):
-            supply[u] += units
-            supply[v] -= units
-        good = min(flow, default=0) >= 0
-        assert _flow_on_forest(supply, edges) == (flow if good else None)
-        refused += not good
-        at = int(rng.integers(size))
-        assert _flow_on_forest([s + (v == at) for v, s in enumerate(supply)], edges) is None
-    assert refused > 5
