@@ -64,7 +64,6 @@ from placeopt.schedules.bounds import freed_while_running
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -316,36 +315,21 @@ def _has_one_way(graph: nx.DiGraph, part: list[int]) -> bool:
 
 
 def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
-    """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as
-    it is.
+    """Whether exchanging blocks as `swap` says, and devices with the blocks on single ones, leaves
+    the problem as it is.
     """
-    to = _exchange_of_devices(problem, swap)
-    if to is None or sorted(to.tolist()) != list(range(len(to))):
-        return False
-    image = np.array([swap[i] for i in range(problem.num_blocks)])
-    places = all(
-        sorted(to[problem.devices_of(i)].tolist()) == problem.devices_of(j).tolist()
-        for i, j in swap.items()
-    )
-    edges = set(problem.edges)
+    to, image, edges = np.arange(problem.num_devices), list(swap.values()), set(problem.edges)
+    for i, j in swap.items():
+        if len(problem.devices_of(i)) == 1:
+            to[problem.home_of(i)] = problem.home_of(j)
     return (
-        places
+        len(set(to.tolist())) == len(to)
+        and all(
+            np.array_equal(np.sort(to[problem.devices_of(i)]), problem.devices_of(j))
+            for i, j in swap.items()
+        )
         and np.array_equal(problem.span[image], problem.span)
         and np.array_equal(problem.capacity[to], problem.capacity)
         and np.array_equal(problem.memory[np.ix_(image, to)], problem.memory)
         and {(swap[u], swap[v], lag) for u, v, lag in edges} == edges
     )
-
-
-def _exchange_of_devices(problem: PipelineProblem, swap: dict[int, int]) -> Ints | None:
-    """Return the device that takes the place of each one where blocks are exchanged, shape
-    (num_devices,), as blocks on single devices say; None if blocks run on unequal numbers.
-    """
-    to = np.arange(problem.num_devices)
-    for i, j in swap.items():
-        here, there = problem.devices_of(i), problem.devices_of(j)
-        if len(here) != len(there):
-            return None
-        if len(here) == 1:
-            to[here] = there
-    return to

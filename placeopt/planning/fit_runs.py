@@ -173,11 +173,7 @@ class LinearFit:
 
 def _one_hot(rows: list[list[str]], keys: list[str]) -> Floats:
     """Return 1 where a row has a key, 0 elsewhere; shape (rows, keys)."""
-    place = {key: i for i, key in enumerate(keys)}
-    found = np.zeros((len(rows), len(keys)))
-    for i, row in enumerate(rows):
-        found[i, [place[key] for key in row]] = 1.0
-    return found
+    return np.array([[key in row for key in keys] for row in map(set, rows)], np.float64)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ layers of the least p - w g, p and g being a layer's ticks and their part, and a
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -111,15 +111,9 @@ def price_mixtures(kinds: int, steps: int) -> Ints:
     kinds, shape (mixtures, kinds); for one kind its price is one.
     """
     total = {1: 1, 2: steps}.get(kinds, 4)
-    return np.array(_summing(kinds, total), np.int64)
-
-
-def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:
-    if kinds == 1:
-        return [(total,)]
-    return [
-        (first, *rest) for first in range(total + 1) for rest in _summing(kinds - 1, total - first)
-    ]
+    places = total + kinds - 1
+    bars = np.array(list(combinations(range(places), kinds - 1)), np.int64)
+    return np.diff(bars, axis=1, prepend=-1, append=places) - 1
 
 
 def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple[int, int]:
