@@ -14,6 +14,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT
+from placeopt.schedules.evaluate import compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,27 +162,23 @@ def starts_of_orders(
 ) -> Ints:
     """Run every device's instances strictly in the given order, each as early as possible.
 
-    For blocks on one device each. Returns starts of shape (micro_batches, num_blocks).
+    For blocks on one device each. Return starts of shape (micro_batches, num_blocks).
 
     Raises
     ------
     InputError
         If the orders wait for each other in a circle or miss an instance.
     """
-    start = np.full((micro_batches, problem.num_blocks), -1, np.int64)
-    waits = [problem.predecessors_of(i) for i in range(problem.num_blocks)]
-    span = problem.span.tolist()
-    queues = [deque(order) for order in orders]
-    free = [0] * len(orders)
+    wanted = np.full((micro_batches, problem.num_blocks), -1, np.int64)
+    waits = [[u for u, _ in problem.predecessors_of(i)] for i in range(problem.num_blocks)]
+    queues, turn = [deque(order) for order in orders], itertools.count()
 
     def run(d: int) -> bool:
-        """Start the next instance of a device, unless it has to wait."""
+        """Let the next instance of a device have its turn, unless it has to wait."""
         j, i = queues[d][0]
-        row = start[j]
-        if any(row[u] < 0 for u, _ in waits[i]):
+        if any(wanted[j, u] < 0 for u in waits[i]):
             return False
-        row[i] = max([free[d], *(int(row[u]) + span[u] + lag for u, lag in waits[i])])
-        free[d] = int(row[i]) + span[i]
+        wanted[j, i] = next(turn)
         queues[d].popleft()
         return True
 
@@ -191,6 +188,6 @@ def starts_of_orders(
         for d, queue in enumerate(queues):
             while queue and run(d):
                 moved = True
-    if any(queues) or (start < 0).any():
+    if any(queues) or (wanted < 0).any():
         raise InputError(f"'{problem.name}': the device orders wait for each other or miss a block")
-    return start
+    return compact(problem, wanted)
