@@ -202,6 +202,7 @@ def piper_file(path, times=1, **changes):
         ({"maxDevices": 0}, "maxDevices: expected more than 0"),
         ({"mbsInBatch": 0}, "mbsInBatch: expected more than 0"),
         ({"bandwidth": 0}, "bandwidth: expected more than 0"),
+        ({"times": 1e308}, "too long to count"),
         ({"nodes": [], "edges": []}, "ids of their own"),
     ],
 )
@@ -217,6 +218,8 @@ def test_files_of_nothing_are_one_line(tmp_path, changes, words):
         read_piper(piper_file(path, nodes=nodes[:1], edges=[]), copies=3)
     assert read_piper(piper_file(path), copies=3).num_layers == 3
     assert solve(read_piper(piper_file(path, times=0, bandwidth=10**9))).status == "optimal"
+    endless = read_piper(piper_file(path, maxMemoryPerDevice=1e30))
+    assert solve(endless).status == "optimal"
 
 
 @pytest.mark.parametrize(

@@ -366,3 +366,13 @@ def test_the_judge_values_plans_as_the_price_does(part):
             assert judged_step(problem, plan) == step_price(problem, plan).step, (seed, plan)
             compared += 1
     assert compared > 30
+
+
+def test_any_number_of_micro_batches_in_flight_is_counted_at_once():
+    """It was counted up to, one by one."""
+    problem = random_problem(3, layers=2, edges=False).replace(
+        devices=10**12, samples=10**12, work=np.zeros((2, 2, 2), np.int64)
+    )
+    groups = [(ReplicaGroup("a", 1, count),) for count in (1, 10**12)]
+    plan = TrainingPlan(tuple(PlanStage((v,), groups[v]) for v in range(2)))
+    assert any("stage 0 needs" in words for words in judge_sample_plan(problem, plan))

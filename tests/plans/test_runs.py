@@ -182,6 +182,8 @@ def test_an_unknown_device_is_said():
         ({"model": "nobody"}, "layers and hidden"),
         ({"n_gpus": "", "dp": ""}, "n_gpus"),
         ({"seq_len": "nan"}, "seq_len"),
+        ({"seq_len": "9" * 400 + "k"}, "seq_len"),
+        ({"model": f"mine-{'9' * 400}b"}, "layers and hidden"),
         ({"pp": "80", "vp": "4"}, "more stages than 48 layers"),
     ],
 )
@@ -201,6 +203,7 @@ def test_a_row_says_what_it_lacks(change, words):
         ({"seq_len": "2k", "precision": "Float16"}, ""),
         ({"precision": "int8"}, "precision 'int8' is not known"),
         ({"sharding": "ZeRO Stage 2"}, ""),
+        ({"sharding": "fsdp" + "9" * 5000}, ""),
         ({"sharding": "mine"}, "sharding 'mine' is not known"),
         ({"tp": "many"}, "tp 'many' is no count"),
         ({"tp": "", "n_gpus": "16", "dp": "2"}, "tp 8 assumed"),
@@ -430,6 +433,27 @@ def test_the_best_plan_is_the_least_of_all():
             best = min(best, priced.seconds)
     assert answer.complete
     assert (answer.looked, answer.best.seconds) == (count, best)
+
+
+def test_an_interrupt_ends_a_search_with_what_was_found(monkeypatch):
+    """The plans found so far were lost."""
+    every = LaunchProblem.configurations
+
+    def interrupted(asked, devices):
+        yield from itertools.islice(every(asked, devices), 100)
+        raise KeyboardInterrupt
+
+    whole = search(problem(batch=16))
+    monkeypatch.setattr(LaunchProblem, "configurations", interrupted)
+    cut = search(problem(batch=16))
+    assert (whole.complete, cut.complete, cut.looked) == (True, False, 100)
+    assert cut.lower_bound == 0.0
+    assert whole.best.seconds <= cut.best.seconds
+
+
+def test_any_batch_is_divided_at_once():
+    """All numbers up to its root were tried."""
+    assert problem(batch=10**24).device_counts()[0] == 8
 
 
 def test_embedding_and_head_may_stand_for_a_layer_each():

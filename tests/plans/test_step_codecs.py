@@ -107,10 +107,12 @@ def test_numbers_that_nothing_can_mean_are_one_line(planned, tmp_path):
         (("costs", "network", "rates", 0, "rate"), 0.0),
         (("costs", "constants", "overhead"), 0.0),
         (("costs", "constants", "exposed"), -1.0),
+        (("costs", "constants", "base_bytes"), None),
         (("costs", "table", "float_bytes"), 0),
         (("tick_seconds",), 0.0),
         (("batch",), 2**62),
         (("costs", "table", "times", 0, "micro_batch"), 0),
+        (("costs", "table", "times", 0, "seconds", 0), 1e10),
     ):
         body = serialize.to_dict(planned.problem)
         if keys[0] == "pools":
@@ -119,6 +121,22 @@ def test_numbers_that_nothing_can_mean_are_one_line(planned, tmp_path):
         (tmp_path / "bad.json").write_text(json.dumps(body))
         with pytest.raises(InputError, match="received"):
             serialize.load(tmp_path / "bad.json")
+
+
+def test_a_table_without_times_is_one_line(planned):
+    """The least of no keys was asked for."""
+    body = serialize.to_dict(planned.problem)
+    body["costs"]["table"]["times"] = []
+    with pytest.raises(InputError, match="knows no times on"):
+        serialize.from_dict(body)
+
+
+def test_transfers_that_cannot_be_counted_are_refused(planned):
+    """Their ticks passed 64 bits."""
+    body = serialize.to_dict(planned.problem)
+    body["costs"]["table"]["outputs"][0] = 1e300
+    with pytest.raises(InputError, match="too long to count"):
+        po.solve(serialize.from_dict(body), seconds=5)
 
 
 def test_damaged_cost_folders_are_one_line(data, tmp_path):

@@ -55,6 +55,34 @@ def test_closings_apart_are_searched_to_the_end(seed):
     check_optimum(problem, evaluations=2000)
 
 
+class Closing(TableCosts):
+    """What closes a step depends on the micro-batch and on recomputation."""
+
+    slope = 1
+
+    def sync_ticks(self, load, groups):
+        """Longer, or shorter, of larger micro-batches."""
+        return super().sync_ticks(load, groups) + 500 + self.slope * 200 * load.micro_batch
+
+    def optimizer_ticks(self, load, group):
+        """Shorter of recomputed stages."""
+        return super().optimizer_ticks(load, group) + 50 * (not load.recompute)
+
+
+class Shorter(Closing):
+    """Less of larger micro-batches."""
+
+    slope = -1
+
+
+@pytest.mark.parametrize("costs", [Closing, Shorter])
+@pytest.mark.parametrize("seed", range(3))
+def test_costs_of_ones_own_may_close_by_micro_batch_and_recomputation(seed, costs):
+    """Sums of the first micro-batch that was looked at were taken for those of all."""
+    problem = step_problem(seed, layers=3, devices=3, recompute=True, data_degrees=(1, 2))
+    check_optimum(problem.replace(costs=costs(seed, 3)))
+
+
 class Slow(TableCosts):
     """Layers that take long."""
 

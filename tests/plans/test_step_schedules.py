@@ -89,6 +89,16 @@ def test_the_judge_counts_the_same_in_flight(schedule, stages, rounds):
         assert counted == [found.flight(stages, i, rounds) for i in range(stages)]
 
 
+def test_a_billion_micro_batches_are_judged_at_once():
+    """The judge went through the passes of all of them, one by one."""
+    problem, plan = equal_plan("interleaved-1f1b:2", 6, 3 * 10**9)
+    assert judge_step_plan(problem, plan) == []
+    found = parse_schedule("interleaved-1f1b:2")
+    assert [_flight(problem, plan, i) for i in range(6)] == [
+        found.flight(6, i, 3 * 10**9) for i in range(6)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_every_schedule_alone_is_searched_exactly(seed):
     """The best plan of a single schedule, with sharded states and recomputation, is that of brute

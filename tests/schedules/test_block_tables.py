@@ -92,6 +92,7 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"blocks": []}, "expected at least one block"),
         ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),
         ({"micro_batches": 0}, "micro_batches: expected a whole number of at least 1, received 0"),
+        ({"tick_seconds": 10**400}, '"tick_seconds": expected a finite number'),
         ({"capacty": 2}, "block table 'pipeline': 'capacty' is not known; did you mean 'capacity'"),
         ({"F1": {"memry": 1}}, r"blocks\[1\]: 'memry' is not known; did you mean 'memory'"),
         ({"F1": {"after": [{"blok": "F0"}]}}, "block 'F1': after: 'blok' is not known"),
@@ -105,6 +106,21 @@ def test_wrong_tables_are_refused_in_one_line(changes: dict[str, Any], message: 
     with pytest.raises(po.InputError, match=message) as caught:
         problem_from_dict(table(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_no_schedule_can_have_are_refused():
+    """Half a micro-batch ran until arrays were made of it; lags and counts of any length are told
+    apart from those of 64 bits.
+    """
+    problem = po.load_pipeline("shape:V?devices=2")
+    with pytest.raises(po.InputError, match="micro_batches: expected a whole number"):
+        problem.replace(micro_batches=2.5)
+    with pytest.raises(po.InputError, match=r"over all micro-batches passes 2\^62"):
+        problem.replace(micro_batches=10**400)
+    with pytest.raises(po.InputError, match="lag: expected whole numbers"):
+        po.load_pipeline("shape:V?devices=2&lag=99999999999999999999")
+    with pytest.raises(po.InputError, match="chunks: expected at least 1 and at most 1000"):
+        po.load_pipeline("shape:interleaved?chunks=1000000")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".toml"])

@@ -203,3 +203,20 @@ def test_placements_that_cannot_run_are_refused():
     small = problem.replace(capacity=np.array([100, 100]))
     with pytest.raises(po.InputError, match="needs 6400 for weights"):
         pipeline_of_placement(small, np.zeros(problem.num_ops, dtype=np.int64))
+
+
+def test_ops_on_all_devices_run_on_each_of_them():
+    """One that a device cannot run took the time of the others there; on a single device no link
+    was found.
+    """
+    arrays = {"producer": [0], "consumer_ptr": [0, 1], "consumer": [1], "transfer": [1]}
+    fields = {key: np.array(value) for key, value in arrays.items()}
+    two = po.PlacementProblem.from_arrays(
+        compute=np.array([[5, -1], [5, 5]]), objective="period", **fields
+    )
+    with pytest.raises(po.InputError, match="op 'op0' cannot run on"):
+        pipeline_of_placement(two, [-1, 0], mode="infer")
+    one = po.PlacementProblem.from_arrays(
+        compute=np.array([[5], [5]]), objective="period", **fields
+    )
+    assert pipeline_of_placement(one, [0, -1], mode="infer").span.tolist() == [5, 5]

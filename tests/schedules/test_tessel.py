@@ -14,6 +14,7 @@ from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.judge import pipeline_violations
+from placeopt.schedules.tessel import _assignments
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
@@ -174,3 +175,11 @@ def test_makespan_bound_by_hand(source: str, n: int, least: int):
     problem = po.load_pipeline(source, micro_batches=n)
     assert makespan_bound(problem, n) == least
     assert schedule(problem, num_workers=1).makespan <= least + 8
+
+
+def test_assignments_of_a_thousand_blocks_are_enumerated():
+    """A recursion over the blocks ended at the depth that Python allows."""
+    problem = po.load_pipeline("shape:wave?devices=150&waves=2")
+    first, second = itertools.islice(_assignments(problem, 2), 2)
+    assert problem.num_blocks == 1200
+    assert (first.sum(), second.sum()) == (0, 1)

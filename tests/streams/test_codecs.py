@@ -63,6 +63,8 @@ def test_an_episode_without_servers(tmp_path):
     [
         (("cause",), [9] * 10, "cause: expected 0..4"),
         (("degree",), [1], "expected 10 values"),
+        (("degree",), [65537] * 10, "degree: expected 0..8"),
+        (("problem", "profiles", 0, "edges"), [[0, 1, 2]], "edges: expected shape"),
         (("servers", 0), [99], "servers in 0..7"),
         (("policy", "name"), "best", "degree policy"),
         (("problem", "horizon"), -1, "horizon"),
