@@ -290,6 +290,24 @@ def _limits(problem: PipelineProblem, capacity: Ints) -> str:
     return str(distinct.pop()) if len(distinct) == 1 else str(capacity.tolist())
 
 
+class Orders:
+    """Literals that say which of two runs comes first, made where they are asked for."""
+
+    def __init__(self, model: Any, start: Sequence[Any], span: Sequence[int]) -> None:
+        self.model, self.start, self.span = model, start, span
+        self._known: dict[tuple[int, int], Any] = {}
+
+    def before(self, i: int, j: int) -> Any:
+        """Return the literal that run i ends before run j starts; else j ends before i starts."""
+        if (i, j) not in self._known:
+            flag = self.model.new_bool_var(f"before{i}_{j}")
+            for first, second, literal in ((i, j, flag), (j, i, ~flag)):
+                end = self.start[first] + self.span[first]
+                self.model.add(end <= self.start[second]).only_enforce_if(literal)
+                self._known[first, second] = literal
+        return self._known[i, j]
+
+
 def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
     """Return the least x such that one micro-batch fits into capacity + x on every limited device.
 
@@ -309,23 +327,13 @@ def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
         model.add(position[u] < position[v])
     need = int(np.maximum(problem.memory, 0).sum(axis=0).max())
     excess = model.new_int_var(-int(problem.capacity[problem.limited].max()), need, "excess")
-    before: dict[tuple[int, int], Any] = {}
-
-    def comes_before(i: int, j: int) -> Any:
-        """Return the literal of block i standing before block j."""
-        if (i, j) not in before:
-            flag = model.new_bool_var(f"before{i}_{j}")
-            model.add(position[i] < position[j]).only_enforce_if(flag)
-            model.add(position[i] > position[j]).only_enforce_if(~flag)
-            before[i, j], before[j, i] = flag, ~flag
-        return before[i, j]
-
+    orders = Orders(model, position, [1] * problem.num_blocks)
     for d in np.flatnonzero(problem.limited).tolist():
         changing = [i for i in problem.on_device[d] if problem.memory[i, d]]
         for c in changing:
             if problem.memory[c, d] < 0:
                 continue
-            terms = [int(problem.memory[i, d]) * comes_before(i, c) for i in changing if i != c]
+            terms = [int(problem.memory[i, d]) * orders.before(i, c) for i in changing if i != c]
             model.add(sum(terms) + int(problem.memory[c, d]) <= int(problem.capacity[d]) + excess)
     model.minimize(excess)
     solver = cp_solver(workers=1, seconds=seconds, effort=20.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io.body import plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
 def _encode_schedule(schedule: PipelineSchedule) -> dict[str, Any]:
     found: dict[str, Any] = {"problem": to_dict(schedule.problem), "start": schedule.start.tolist()}
     if schedule.repetend is not None:
-        found["repetend"] = {
-            "period": schedule.repetend.period,
-            "start": schedule.repetend.start.tolist(),
-        }
+        found["repetend"] = plain(schedule.repetend)
     return found
 
 

@@ -22,19 +22,19 @@ scheduling", EJOR
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import by_number, csr
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
-from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
+    from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
 GREEDY_PASSES = 7
@@ -102,22 +102,14 @@ def time_reversed(problem: PipelineProblem) -> PipelineProblem:
     Along a device's order the levels of memory are the same, read from the other end, so the limit
     means the same.
     """
-    blocks = problem.blocks()
-    after: dict[str, list[tuple[str, int]]] = {block.name: [] for block in blocks}
-    for block in blocks:
-        for before, lag in block.after:
-            after[before].append((block.name, lag))
-    flipped = [
-        replace(block, memory=tuple(-m for m in block.memory), after=tuple(after[block.name]))
-        for block in blocks
-    ]
-    return PipelineProblem.from_blocks(
-        f"{problem.name} reversed",
-        flipped,
-        problem.device_names,
-        capacity=problem.capacity.tolist(),
-        micro_batches=problem.micro_batches,
-        tick_seconds=problem.tick_seconds,
+    after = by_number(problem.num_blocks, ((u, (v, lag)) for u, v, lag in problem.edges))
+    pred_ptr, pred = csr([[v for v, _ in each] for each in after])
+    return problem.replace(
+        name=f"{problem.name} reversed",
+        memory=-problem.memory,
+        pred_ptr=pred_ptr,
+        pred=pred,
+        lag=np.array([lag for each in after for _, lag in each]),
     )
 
 

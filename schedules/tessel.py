@@ -30,7 +30,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.schedules.bounds import longest_ways
+from placeopt.schedules.bounds import Orders, longest_ways
 from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
 from placeopt.schedules.solution import Repetend
 from placeopt.solving.base import SearchSolver
@@ -96,7 +96,7 @@ class _AssignmentModel:
             self.model.new_int_var(0, horizon, f"start{i}") for i in range(problem.num_blocks)
         ]
         self.period = self.model.new_int_var(int(problem.work.max()), most, "period")
-        self.before: dict[tuple[int, int], Any] = {}
+        self.orders = Orders(self.model, self.start, problem.span.tolist())
         self._add_devices()
         self._add_precedences()
         for device in np.flatnonzero(problem.limited).tolist():
@@ -123,17 +123,8 @@ class _AssignmentModel:
         held = int(delta @ self.index)
         for c in changing:
             if delta[c] > 0:
-                others = sum(int(delta[i]) * self._is_before(i, c) for i in changing if i != c)
+                others = sum(int(delta[i]) * self.orders.before(i, c) for i in changing if i != c)
                 self.model.add(held + int(delta[c]) + others <= int(self.problem.capacity[device]))
-
-    def _is_before(self, i: int, c: int) -> Any:
-        """Return the literal that block i runs before block c; they share a device."""
-        if (i, c) not in self.before:
-            flag, span = self.model.new_bool_var(f"before{i}_{c}"), self.problem.span.tolist()
-            self.model.add(self.start[i] + span[i] <= self.start[c]).only_enforce_if(flag)
-            self.model.add(self.start[c] + span[c] <= self.start[i]).only_enforce_if(~flag)
-            self.before[i, c], self.before[c, i] = flag, ~flag
-        return self.before[i, c]
 
     def solve(self, num_workers: int, **limits: Any) -> Repetend | None:
         """Return the repetend of least period, or None."""
