@@ -370,8 +370,9 @@ def test_the_judge_values_plans_as_the_price_does(part):
 
 def test_any_number_of_micro_batches_in_flight_is_counted_at_once():
     """It was counted up to, one by one."""
+    nothing, one = np.zeros((2, 2, 2), np.int64), np.ones((2, 2, 2), np.int64)
     problem = random_problem(3, layers=2, edges=False).replace(
-        devices=10**12, samples=10**12, work=np.zeros((2, 2, 2), np.int64)
+        devices=10**12, samples=10**12, work=nothing, sync=nothing[0], kept=one
     )
     groups = [(ReplicaGroup("a", 1, count),) for count in (1, 10**12)]
     plan = TrainingPlan(tuple(PlanStage((v,), groups[v]) for v in range(2)))
