@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Shard = tuple[int, int, str]
 """Degree, number of the part, and form of the part of a layer that a device holds."""
 
+Parameters = Mapping[tuple[int, str], Sequence[float]]
+"""Degree and form of a part of layers -> the parameters of that part of each layer."""
+
 
 def best_of(plans: Sequence[Planned]) -> dict[str, Planned]:
     """Return the fastest and, where there are prices, the cheapest plan per sample."""
@@ -117,9 +120,14 @@ def shards_of_devices(planned: Planned) -> dict[str, dict[int, Shard]]:
     return held
 
 
-def layer_parameters(costs: TabledStepCosts) -> dict[int, Sequence[float]]:
-    """Return the parameters of each layer on a device, by tensor degree."""
-    return {degree: values.tolist() for degree, values in costs.table.parameters.items()}
+def layer_parameters(costs: TabledStepCosts) -> Parameters:
+    """Return the parameters of each layer on a device, by degree and form."""
+    tables = {"": costs.table, **costs.table.forms}
+    return {
+        (degree, form): values.tolist()
+        for form, table in tables.items()
+        for degree, values in table.parameters.items()
+    }
 
 
 Lost = Mapping[str, int | Sequence[int]]
@@ -138,14 +146,14 @@ def _hosts(pool: DevicePool, lost: int | Sequence[int] = ()) -> list[list[str]]:
 
 
 def moves(
-    before: Planned, after: Planned, parameters: dict[int, Sequence[float]], lost: Lost
+    before: Planned, after: Planned, parameters: Parameters, lost: Lost
 ) -> tuple[dict[str, str], float]:
     """Match the hosts of two plans, and return which device of `before` takes the part of each
     device of `after`, and the parameters that they have to be given, the fewest possible.
 
     Parameters
     ----------
-    parameters : of each layer, by tensor degree, per device. lost : what is gone.
+    parameters : see `layer_parameters`. lost : what is gone.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -169,19 +177,19 @@ def moves(
     return names, given
 
 
-def _given(
-    part: dict[int, Shard], held: dict[int, Shard], parameters: dict[int, Sequence[float]]
-) -> float:
+def _given(part: dict[int, Shard], held: dict[int, Shard], parameters: Parameters) -> float:
     """Return the parameters of a part that a device does not hold."""
     return sum(
-        parameters[shard[0]][layer] for layer, shard in part.items() if held.get(layer) != shard
+        parameters[shard[0], shard[2]][layer]
+        for layer, shard in part.items()
+        if held.get(layer) != shard
     )
 
 
 def plan_after_loss(
     before: Planned,
     lost: Lost,
-    parameters: dict[int, Sequence[float]],
+    parameters: Parameters,
     *,
     slack: float = 0.05,
     seconds: float = 5.0,

@@ -16,6 +16,7 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph
 from placeopt.io import serialize
 from placeopt.model.errors import InputError, Refused
+from placeopt.planning.elastic import layer_parameters
 from placeopt.planning.launch_files import (
     deepspeed_configuration,
     megatron_arguments,
@@ -258,3 +259,12 @@ def test_no_replica_spreads_over_two_hosts():
     for cluster, degrees in (("2x6xA100", (1, 2)), ("6xA100", (1, 2, 4)), ("2x4xA100", (1, 2, 4))):
         problem = plan_problem(MOE, cluster, 8)
         assert problem.degrees(problem.pools[0]) == degrees
+
+
+def test_what_a_loss_moves_is_counted_by_form():
+    """All ways to split layers were taken for plain tensor parallelism."""
+    costs, _ = roofline_costs(load_graph(MOE)[0], make_cluster("2x4xA100"), (4,))
+    found = layer_parameters(costs)
+    for tensor in (2, 4):
+        expert = costs.table.forms["expert"].parameters[tensor].tolist()
+        assert found[tensor, "expert"] == expert != found[tensor, ""]

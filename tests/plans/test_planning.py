@@ -207,7 +207,7 @@ def test_offers_are_compared_by_price():
 
 def test_a_loss_moves_what_the_new_plan_lacks(planned):
     """After a loss a plan fits what is left; the same plan moves nothing."""
-    parameters = {1: [4.0] * 5, 2: [2.0] * 5}
+    parameters = {(1, ""): [4.0] * 5, (2, ""): [2.0] * 5}
     assert moves(planned, planned, parameters, {})[1] == 0
     after, moved = plan_after_loss(planned, {"a": 1}, parameters)
     assert sum(after.plan.devices().values()) <= 3
@@ -224,14 +224,14 @@ def test_hosts_are_matched_for_the_fewest_moves():
     problem = step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12)
     pool = DevicePool("a", 4, 1, 10**6)
     before = plan(problem.replace(pools=(pool,)), "", 0, seconds=30.0, runner_ups=0)
-    parameters = {1: [4.0, 1.0, 7.0, 2.0, 5.0]}
+    parameters = {(1, ""): [4.0, 1.0, 7.0, 2.0, 5.0]}
     for lost in range(4):
         after, moved = plan_after_loss(before, {"a": (lost,)}, parameters)
         old, new = shards_of_devices(before), shards_of_devices(after)
         left = [f"a/{i}" for i in range(4) if i != lost]
         ways = [
             sum(
-                parameters[1][v]
+                parameters[1, ""][v]
                 for a, b in zip(sorted(new), names, strict=False)
                 for v in new[a]
                 if v not in old.get(b, {})
