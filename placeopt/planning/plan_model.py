@@ -114,8 +114,8 @@ class Planned(Shown):
 
     @property
     def throughput(self) -> float | None:
-        """Samples per second."""
-        return None if self.step_seconds is None else self.problem.batch / self.step_seconds
+        """Samples per second, None without a plan or where a step takes no time."""
+        return self.problem.batch / self.step_seconds if self.step_seconds else None
 
     @property
     def price_per_hour(self) -> float:
@@ -440,5 +440,6 @@ def _why(mine: StepPrice, theirs: StepPrice) -> str:
     if theirs.step == mine.step:
         return "it takes as long"
     name = max(other, key=lambda key: other[key] - ours[key])
-    slower, share = (theirs.step - mine.step) / mine.step, (other[name] - ours[name]) / mine.step
+    step = max(1, mine.step)
+    slower, share = (theirs.step - mine.step) / step, (other[name] - ours[name]) / step
     return f"{100 * slower:.2f} % slower: {name} costs {100 * share:.2f} % of a step more"

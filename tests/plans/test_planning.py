@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_plans import best_step, step_problem
+from small_plans import TableCosts, best_step, step_problem
 
 import placeopt as po
 from placeopt.cli import main
@@ -186,6 +186,31 @@ def test_unequal_degrees_are_refused_by_argument_lists(planned):
             megatron_arguments(planned)
     else:
         assert megatron_arguments(planned)
+
+
+class Free(TableCosts):
+    """Nothing takes time."""
+
+    def layer_ticks(self, *of, **how):
+        """None."""
+        return 0 * super().layer_ticks(*of, **how)
+
+    def send_ticks(self, *of):
+        """None."""
+        return 0, 0
+
+    def sync_ticks(self, load, groups):
+        """None."""
+        return 0
+
+    optimizer_ticks = sync_ticks
+
+
+def test_a_step_without_time_has_no_rate():
+    """Its samples were divided by it."""
+    problem = step_problem(3, layers=2, devices=2).replace(costs=Free(3, 2))
+    body = plan(problem, "", 0, seconds=5.0).to_json()
+    assert (body["step_seconds"], body["throughput"], body["status"]) == (0.0, None, "optimal")
 
 
 def test_a_picture_is_drawn(planned, tmp_path):
