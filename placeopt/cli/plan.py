@@ -332,7 +332,7 @@ def _print(planned: Planned) -> None:
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(
         f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of "
-        f"{planned.problem.batch} samples, {planned.throughput:.4g} samples/s"
+        f"{planned.problem.batch} samples, {planned.throughput or 0:.4g} samples/s"
     )
     say(
         f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} "
@@ -479,8 +479,9 @@ def compare_offers(
         what = ", ".join(key for key, value in best.items() if value is one)
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
         common.say(
-            f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, "
-            f"{price} per million samples, gap {common.percent(one.result.gap)}"
+            f"{row['devices']}: {one.throughput or 0:.4g} samples/s, "
+            f"{one.price_per_hour:.4g} per hour, {price} per million samples, "
+            f"gap {common.percent(one.result.gap)}"
             + (f" ({what})" if what else "")
             + f"\n  {row['plan']}"
         )
