@@ -127,11 +127,6 @@ class LayerTable:
         known: dict[bytes, int] = {}
         return tuple(known.setdefault(row.tobytes(), len(known)) for row in self.numbers)
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Device kinds with times."""
-        return tuple(sorted({kind for kind, _, _ in self.times}))
-
     def form(self, name: str) -> LayerTable:
         """Return the table of a way to split layers, "" for this one.
 

@@ -72,38 +72,21 @@ class LookaheadConfig:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class StepTime:
-    """Lookahead of one (model, degree).
-
-    Attributes
-    ----------
-    seconds : length of one training step in time units; infinity if the job does not fit an empty
-    cluster.
-    servers : number of distinct servers that the job holds on an empty cluster.
-    busy : mean fraction of the step during which those servers compute.
-    """
-
-    seconds: float
-    servers: int
-    busy: float
-
-
-_CACHE: dict[tuple[str, int, RampTopology, LookaheadConfig], StepTime] = {}
+_CACHE: dict[tuple[str, int, RampTopology, LookaheadConfig], float] = {}
 
 
 def step_time(
     profile: JobProfile, degree: int, topology: RampTopology, config: LookaheadConfig
-) -> StepTime:
-    """Return the length of one training step; cached by everything it depends on."""
+) -> float:
+    """Return the length of one training step in time units, infinity where the job does not fit an
+    empty cluster; cached by everything it depends on.
+    """
     topology.require_degree(degree)
     key = (profile.hash, degree, topology, config)
-    found = _CACHE.get(key)
-    if found is None:
+    if key not in _CACHE:
         job = build_split_job(profile, degree, topology, config)
-        found = StepTime(math.inf, 0, 0.0) if job is None else _simulate(job, topology, config)
-        _CACHE[key] = found
-    return found
+        _CACHE[key] = math.inf if job is None else _simulate(job, topology, config)
+    return _CACHE[key]
 
 
 def build_split_job(
@@ -130,7 +113,7 @@ class _StepArrays(NamedTuple):
     sync: Flags  # (E,) whether an edge gates nothing
 
 
-def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) -> StepTime:
+def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) -> float:
     compute = job.compute * config.time_scale
     order = np.argsort(job.source, kind="stable")
     arrays = _StepArrays(
@@ -143,9 +126,7 @@ def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) ->
         edge_times(job, config.network(topology)),
         job.sync,
     )
-    length, busy = _step(arrays, topology.num_servers)
-    held = job.num_servers
-    return StepTime(float(length), held, float(busy / (held * length)))
+    return float(_step(arrays, topology.num_servers))
 
 
 def edge_times(job: SplitJob, topology: RampTopology) -> Floats:
@@ -261,7 +242,7 @@ def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
 
 @entry
 def _step(job, num_servers):  # type: ignore[no-untyped-def]
-    """Simulate one training step; return (its length, compute time summed over the servers)."""
+    """Simulate one training step; return its length."""
     n, num_edges = len(job.compute), len(job.target)
     missing, remaining = job.missing.copy(), job.compute.copy()
     # ready ops of each server as linked lists: short, so that scanning one for the smallest cost is
@@ -274,7 +255,7 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
     for op in range(n):
         if missing[op] == 0:
             _queue(op, job, head, following, changed)
-    now, busy, done = 0.0, 0.0, 0
+    now, done = 0.0, 0
     while True:
         for k in range(num_landed):
             _queue(landed[k], job, head, following, changed)
@@ -296,7 +277,6 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
             if op < 0:
                 continue
             remaining[op] -= nearest
-            busy += nearest
             if remaining[op] > 1e-12 * job.compute[op]:
                 continue
             done += 1
@@ -314,4 +294,4 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
             pop(heap_time, heap_edge, 0, size)
             size -= 1
             num_landed = _land(edge, job, missing, landed, num_landed)
-    return (now if done == n else np.nan), busy
+    return now if done == n else np.nan

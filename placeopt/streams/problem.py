@@ -168,7 +168,7 @@ class JobTable:
         of the same size: one evaluation, on an empty cluster, serves them all.
         """
         if self.contention == "none":
-            return step_time(profile, degree, self.topology, self.config).seconds
+            return step_time(profile, degree, self.topology, self.config)
         return contended_step_time(profile, degree, self.topology, self.config, self.contention)
 
 

@@ -70,11 +70,6 @@ class SplitJob:
     group: Ints  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
     sync: Flags  # (num_edges,) whether it synchronises two sub-ops of one backward op
 
-    @property
-    def num_servers(self) -> int:
-        """Number of distinct servers that the job holds."""
-        return len(np.unique(self.server))
-
 
 def place_on_empty(
     profile: JobProfile, splits: tuple[int, ...], degree: int, rule: str, topology: RampTopology
