@@ -87,7 +87,7 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     occupied = {}
     for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
         memory = problem.memory[:, d]
-        occupied[d] = _least_residence(memory, ways) + freed_while_running(memory, span)
+        occupied[d] = _least_residence(memory, ways, edges) + freed_while_running(memory, span)
     return Relaxation(problem, int(problem.span[left_out].sum()), span, head, tail, occupied)
 
 
@@ -118,18 +118,22 @@ def freed_while_running(memory: Ints, span: Ints) -> int:
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
-def _least_residence(memory: Ints, ways: Ints) -> int:
+def _least_residence(memory: Ints, ways: Ints, edges: list[tuple[int, int, int]]) -> int:
     """Return the minimum of sum_b -m_b S_b over starts that respect the predecessors.
 
-    By duality it is the most that all allocated units can travel to blocks that free them, each
-    over the longest way between the two: a flow of greatest cost [3]_, in whole numbers.
+    By duality it is the most that all allocated units can travel to blocks that free them, over
+    edges or, where these are fewer, over the longest way between each two: a flow of greatest cost
+    [3]_, in whole numbers.
     """
+    gives, takes = np.flatnonzero(memory > 0).tolist(), np.flatnonzero(memory < 0).tolist()
+    if len(gives) * len(takes) < len(edges):
+        pairs = itertools.product(gives, takes)
+        edges = [(u, v, int(ways[u, v])) for u, v in pairs if ways[u, v] >= 0]
     units = nx.DiGraph()
-    for block in np.flatnonzero(memory).tolist():
+    for u, v, ticks in sorted(edges, key=lambda edge: edge[2]):  # of equal ends the longest stays
+        units.add_edge(u, v, weight=-ticks)
+    for block in gives + takes:
         units.add_node(block, demand=-int(memory[block]))
-    for u, v in itertools.product(units, units):
-        if memory[u] > 0 > memory[v] and ways[u, v] >= 0:
-            units.add_edge(u, v, weight=-int(ways[u, v]))
     return -int(nx.network_simplex(units)[0])
 
 
