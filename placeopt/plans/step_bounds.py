@@ -57,9 +57,10 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     device_ticks = np.full((len(problem.pools), layers), NEVER, np.int64)
     parts = {parse_schedule(name).weight_parts for name in problem.schedules}
     passing = {part: np.full(layers, NEVER, np.int64) for part in parts}
-    for k, tensor, form in replica_ways(problem):
+    choices = (False, True) if problem.recompute else (False,)
+    for (k, tensor, form), again in product(replica_ways(problem), choices):
         kind = problem.pools[k].kind
-        ticks = problem.costs.layer_ticks(kind, tensor, micro_batch, False, form)
+        ticks = problem.costs.layer_ticks(kind, tensor, micro_batch, again, form)
         if ticks is None:
             continue
         device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)

@@ -83,6 +83,24 @@ def test_costs_of_ones_own_may_close_by_micro_batch_and_recomputation(seed, cost
     check_optimum(problem.replace(costs=costs(seed, 3)))
 
 
+class Recomputed(TableCosts):
+    """Times of layers that are recomputed are known, and of no others."""
+
+    def layer_ticks(self, kind, tensor, micro_batch, recompute, form=""):
+        """Nothing without recomputation."""
+        ticks = super().layer_ticks(kind, tensor, micro_batch, recompute, form)
+        return ticks if recompute else None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layers_that_can_only_be_recomputed_are(seed):
+    """It was proved that no plan fits."""
+    problem = step_problem(seed, layers=3, devices=3, recompute=True, data_degrees=(1, 2))
+    problem = problem.replace(costs=Recomputed(seed, 3))
+    assert best_step(problem) is not None
+    check_optimum(problem)
+
+
 class Slow(TableCosts):
     """Layers that take long."""
 
