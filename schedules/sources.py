@@ -24,8 +24,6 @@ of one table (`file.csv?shape=vshape`); further columns are ignored.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from functools import partial
 from pathlib import Path
@@ -34,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
-from placeopt.model.files import is_file, read_json, read_text, read_toml
+from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
@@ -237,13 +235,9 @@ def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file that has the columns of a block table."""
-    try:
-        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
-    except csv.Error as error:
-        raise InputError(f"{path}: cannot be read as CSV: {error}") from error
+    columns, rows = csv_columns(read_text(path), str(path))
     needed = ("gid", "kind", "span", "devices", "preds")
-    columns = rows[0].keys() - {None} if rows else set()
-    missing = [key for key in needed if key not in columns]
+    missing = [key for key in needed if not rows or key not in columns]
     if missing:
         raise InputError(
             f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}"

@@ -275,3 +275,23 @@ def csv_rows(
             yield reader.line_num, [cell.strip() for cell in row] if blanks else row
     except csv.Error as error:
         raise InputError(f"{where}line {reader.line_num}: not valid CSV: {error}") from error
+
+
+def csv_columns(
+    text: str, where: str, separator: str = ","
+) -> tuple[list[str], list[dict[Any, Any]]]:
+    """Return the columns of a CSV text, in small letters, and its rows by column; cells behind the
+    last column are under None, those that a row lacks are None.
+
+    Raises
+    ------
+    InputError
+        If it is no CSV; the message begins with `where`.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        names = [str(name or "").strip().lower() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        return names, list(reader)
+    except csv.Error as error:
+        raise InputError(f"{where}: cannot be read as CSV: {error}") from error

@@ -4,8 +4,6 @@ the step time and memory of every row.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
-from placeopt.model.files import TRUTH, csv_text, read_text, write_text
+from placeopt.model.files import TRUTH, csv_columns, csv_text, read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.model_shapes import (
@@ -534,16 +532,9 @@ def _read_table(path: str | Path) -> tuple[list[str], list[dict[str, str]]]:
     InputError
         If the file is no table with a header.
     """
-    text = read_text(path).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
-    reader = csv.DictReader(io.StringIO(text), delimiter=separator)
-    try:
-        names = [str(name or "").strip().lower() for name in reader.fieldnames or []]
-        reader.fieldnames = names
-        rows = list(reader)
-    except csv.Error as error:
-        raise InputError(f"file '{path}': broken table: {error}") from error
+    text = read_text(path)
+    separator = max(",;\t", key=next(iter(text.splitlines()), "").count)
+    names, rows = csv_columns(text, f"file '{path}'", separator)
     if not {"model", "gpu", "layers"} & set(names):
         raise InputError(
             f"file '{path}': expected a CSV table with the columns model, gpu, n_gpus, seq_len, "

@@ -13,8 +13,6 @@ reinforcement learning and graph neural networks" (PAC-ML), 2023.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -26,7 +24,7 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, round_half_up, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.model.files import is_file, read_json, read_text, read_toml
+from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
@@ -342,21 +340,15 @@ class _Row:
 
 
 def _read_trace(path: Path) -> list[_Row]:
-    try:
-        reader = csv.DictReader(io.StringIO(read_text(path, what="trace"), newline=""))
-        header = [name.strip() for name in reader.fieldnames or ()]
-        if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
-            raise InputError(
-                f"trace '{path}': expected the header arrival,model,deadline or "
-                f"arrival,model,beta, received '{','.join(header)}'"
-            )
-        reader.fieldnames = header
-        rows = [
-            _row(line, header[2], f"trace '{path}', line {i}")
-            for i, line in enumerate(reader, start=2)
-        ]
-    except csv.Error as error:
-        raise InputError(f"trace '{path}': not valid CSV: {error}") from error
+    header, lines = csv_columns(read_text(path, what="trace"), f"trace '{path}'")
+    if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
+        raise InputError(
+            f"trace '{path}': expected the header arrival,model,deadline or "
+            f"arrival,model,beta, received '{','.join(header)}'"
+        )
+    rows = [
+        _row(line, header[2], f"trace '{path}', line {i}") for i, line in enumerate(lines, start=2)
+    ]
     if not rows:
         raise InputError(f"trace '{path}': expected at least one job, received none")
     for i, (before, after) in enumerate(pairwise(rows), start=3):

@@ -1168,6 +1168,6 @@ def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
     assert command(capsys, "llama2-7b", "--cluster", "8xA100", "--precision", "int3")[0] == 2
     path.write_text("model,gpu\nx," + "y" * 200000 + "\n")
     code, said = command(capsys, "--runs", path, "--out", tmp_path / "x.csv")
-    assert (code, "broken table" in said.err) == (2, True)
+    assert (code, "cannot be read as CSV" in said.err) == (2, True)
     path.write_text("model,gpu\n")
     assert predict_table(path, tmp_path / "empty.csv") == []
