@@ -302,3 +302,26 @@ def test_inference_keeps_the_order_that_left_out_blocks_gave():
     given = table(F1={"after": ["move"]})
     blocks = only_forward(problem_from_dict({**given, "blocks": [*given["blocks"], move]}).blocks())
     assert [(block.name, block.after) for block in blocks] == [("F0", ()), ("F1", (("F0", 0),))]
+
+
+def test_what_is_freed_may_be_matched_another_way_round():
+    """X frees what A or B allocated, Y what A did: X has to be matched with B, though A comes
+    first.
+    """
+    from placeopt.schedules.problem import Block, PipelineProblem
+
+    def problem(*, b: int) -> PipelineProblem:
+        blocks = [
+            Block("A", "F", (0,), 1, (1,)),
+            Block("B", "F", (0,), 1, (b,)),
+            Block("P", "other", (0,), 1),
+            Block("Q", "other", (0,), 1),
+            Block("X", "B", (0,), 1, (-1,), (("A", 0), ("B", 0))),
+            Block("Y", "B", (0,), 1, (-1,), (("A", 0), ("P", 0), ("Q", 0))),
+            Block("Z", "other", (0,), 1, (1 - b,), (("P", 0),)),
+        ]
+        return PipelineProblem.from_blocks("either", blocks, ["d"])
+
+    assert problem(b=1).num_blocks == 7
+    with pytest.raises(po.InputError, match="frees memory of device 'd' that no predecessor"):
+        problem(b=0)
