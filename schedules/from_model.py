@@ -401,23 +401,15 @@ def _span(model: PlacedModel, piece: Piece) -> int:
     problem = model.problem
     if piece.place != ALL:
         return max(1, int(problem.compute[piece.ops, piece.place].sum()))
-    k = problem.num_devices
     work = int(problem.compute[piece.ops].max(axis=1).sum())
-    gathered = 0
-    if k > 1:
-        pointer, tensors = problem.outputs
-        for v in piece.ops:
-            gathered += sum(
-                _slowest(model, t)
-                for t in tensors[pointer[v] : pointer[v + 1]].tolist()
-                if _exchanged(model, v, t)
-            )
-    return max(1, -(-work // k) + gathered)
+    made = np.flatnonzero(np.isin(problem.producer, piece.ops)).tolist()
+    gathered = sum(_slowest(model, t) for t in made if _exchanged(model, t))
+    return max(1, -(-work // problem.num_devices) + gathered)
 
 
-def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
-    """Whether the devices that share a tensor-parallel op exchange one of its outputs."""
-    problem = model.problem
+def _exchanged(model: PlacedModel, tensor: int) -> bool:
+    """Whether the devices that share a tensor-parallel op exchange this output of it."""
+    problem, op = model.problem, int(model.problem.producer[tensor])
     kept = [c for c in problem.readers_of(tensor) if model.kept[c]]
     if any(model.device[c] != ALL for c in kept):
         return True
@@ -549,18 +541,14 @@ def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
     InputError
         If they leave none.
     """
-    problem = model.problem
-    found = []
-    for d, held in enumerate(resident_bytes(problem, model.device)):
-        if problem.capacity[d] >= UNLIMITED:
-            found.append(UNLIMITED)
-            continue
-        left = int(problem.capacity[d]) - held - int(reserve[d])
-        if left < 0:
-            raise InputError(
-                f"'{problem.device_names[d]}' has {int(problem.capacity[d])} bytes, but its stage "
-                f"needs {held} for weights and {int(reserve[d])} for recomputation; use more "
-                "devices or smaller micro-batches"
-            )
-        found.append(left)
-    return found
+    problem, held = model.problem, np.array(resident_bytes(model.problem, model.device))
+    limited = problem.capacity < UNLIMITED
+    left = np.where(limited, problem.capacity - held - reserve, UNLIMITED)
+    if left.min() < 0:
+        d = int((left < 0).argmax())
+        raise InputError(
+            f"'{problem.device_names[d]}' has {problem.capacity[d]} bytes, but its stage needs "
+            f"{held[d]} for weights and {reserve[d]} for recomputation; use more devices or smaller "
+            "micro-batches"
+        )
+    return left.tolist()
