@@ -548,7 +548,7 @@ def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
         d = int((left < 0).argmax())
         raise InputError(
             f"'{problem.device_names[d]}' has {problem.capacity[d]} bytes, but its stage needs "
-            f"{held[d]} for weights and {reserve[d]} for recomputation; use more devices or smaller "
-            "micro-batches"
+            f"{held[d]} for weights and {reserve[d]} for recomputation; use more devices or "
+            "smaller micro-batches"
         )
     return left.tolist()
