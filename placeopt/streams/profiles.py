@@ -209,16 +209,11 @@ class JobProfile(ArrayHolder):
         keep = np.flatnonzero(~graph.backward)
         times = _op_ticks(graph, keep, device, name)
         position = place_in(keep, graph.num_ops)
+        source, target = position[graph.producer], position[graph.consumer]
         memory = graph.resident[keep].astype(np.float64)
-        pairs: dict[tuple[int, int], None] = {}
-        for tensor, producer in enumerate(graph.producer.tolist()):
-            source = int(position[producer])
-            if source < 0:
-                continue
-            memory[source] += float(graph.tensor_bytes[tensor])
-            for op in graph.readers_of(tensor):
-                if position[op] >= 0:
-                    pairs[source, int(position[op])] = None
+        np.add.at(memory, source[source >= 0], graph.tensor_bytes[source >= 0])
+        ends = zip(source[graph.edge_tensor].tolist(), target.tolist(), strict=True)
+        pairs = dict.fromkeys(pair for pair in ends if min(pair) >= 0)
         forward = times.astype(np.float64) * graph.tick_seconds
         edges = np.array(list(pairs), np.int64).reshape(-1, 2)
         return cls(name, forward, forward * backward_ratio, memory, edges)
