@@ -187,11 +187,7 @@ def megatron_arguments(planned: Planned) -> list[str]:
     if plan.sharded:
         arguments.append("--use-distributed-optimizer")
     if any(stage.recompute for stage in plan.stages):
-        arguments += [
-            "--recompute-granularity=full",
-            "--recompute-method=uniform",
-            "--recompute-num-layers=1",
-        ]
+        arguments += [f"--{name}={value}" for name, value in MEGATRON_RECOMPUTE["full"]]
     return arguments
 
 
