@@ -267,15 +267,17 @@ class Work(NamedTuple):
 
 
 @inner_kernel
+def _memory(arrays, t, r, v, y):  # type: ignore[no-untyped-def]
+    """Units of a layer of which y micro-batches are kept."""
+    return arrays.kept[t, r, v] * y + arrays.fixed[t, r, v]
+
+
+@inner_kernel
 def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     """Order the layers by extra work per unit saved when y micro-batches are kept."""
     n = arrays.work.shape[2]
     for v in range(n):
-        saved = (
-            (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y
-            + arrays.fixed[t, 0, v]
-            - arrays.fixed[t, 1, v]
-        )
+        saved = _memory(arrays, t, 0, v, y) - _memory(arrays, t, 1, v, y)
         extra = arrays.work[t, 1, v] - arrays.work[t, 0, v]
         scratch.ratio[v] = np.inf if saved <= 0 else extra / saved
     scratch.order[t, y] = np.argsort(scratch.ratio, kind="mergesort")
@@ -351,15 +353,11 @@ def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
             continue
         plain, again = arrays.work[t, 0, v], arrays.work[t, 1, v]
         work += plain
-        memory += arrays.kept[t, 0, v] * y + arrays.fixed[t, 0, v]
+        memory += _memory(arrays, t, 0, v, y)
         if arrays.choices == 1 or again < 0:
             continue
         extra = again - plain
-        saved = (
-            (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y
-            + arrays.fixed[t, 0, v]
-            - arrays.fixed[t, 1, v]
-        )
+        saved = _memory(arrays, t, 0, v, y) - _memory(arrays, t, 1, v, y)
         if extra < 0 or (
             extra == 0 and saved > 0
         ):  # start from the other choice; to leave it may save memory
