@@ -318,7 +318,8 @@ def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
     """Whether exchanging blocks as `swap` says, and devices with the blocks on single ones, leaves
     the problem as it is.
     """
-    to, image, edges = np.arange(problem.num_devices), list(swap.values()), set(problem.edges)
+    to, image = np.arange(problem.num_devices), np.array(list(swap.values()))
+    edges = set(problem.edges)
     for i, j in swap.items():
         if len(problem.devices_of(i)) == 1:
             to[problem.home_of(i)] = problem.home_of(j)
