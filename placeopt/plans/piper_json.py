@@ -228,8 +228,9 @@ def _problem(
     work, sync, kept, fixed = _layer_arrays(layers, degrees)
     sync *= 1 / (samples * bandwidth)
     sent, received = 2 * _transfers(by_id, edges, degrees) / bandwidth
-    largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
-    largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
+    with np.errstate(over="ignore"):  # what is endless is refused
+        largest = np.maximum(work, 0).max(axis=(0, 1)).sum() + devices * sync.max(axis=0).sum()
+        largest += 2 * (sent.max(axis=0, initial=0).sum() + received.max(axis=0, initial=0).sum())
     if not largest < 1e250:
         raise InputError(f"plan '{name}': a sample takes {largest:g} s, too long to count")
     # the most decimal places of a tick for which so many seconds stay below 2^56 ticks

@@ -73,7 +73,10 @@ class JobTable:
             )
         if self.steps < 1:
             raise InputError(f"job stream: training steps must be >= 1, received {self.steps}")
-        check_choice("contention", self.contention, CONTENTION)
+        if self.contention not in CONTENTION:
+            raise InputError(
+                f"contention: expected none, source or pair, received '{self.contention}'"
+            )
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -381,7 +381,9 @@ def _trace_problem(
     model = np.array([table.model_index(row.model) for row in rows])
     fraction = np.array([row.deadline for row in rows])
     if rows[0].relative:
-        deadline = round_half_up(fraction * table.arrays.sequential[model], "deadline")
+        with np.errstate(over="ignore"):  # what is endless is refused
+            ticks = fraction * table.arrays.sequential[model]
+        deadline = round_half_up(ticks, "deadline")
     else:
         deadline = to_ticks(fraction, table.tick_seconds, "deadline")
     arrival = to_ticks([row.arrival for row in rows], table.tick_seconds, "arrival")

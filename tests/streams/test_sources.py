@@ -247,7 +247,7 @@ def test_wrong_options(profiles, options, words):
         ("arrival,model,deadline\n0,resnet,1\n", "model 'resnet' is not among the profiles"),
         ("arrival,model,deadline\n0,small\n", "line 2: deadline must be a number"),
         ("arrival,model,deadline\n0,small,1,9\n", "line 2: expected three columns"),
-        ("arrival,model,beta\n0,small,1e300\n", "deadline at index 0: expected a finite number"),
+        ("arrival,model,beta\n0,small,1e300\n", "expected a finite number >= 0, received inf"),
     ],
 )
 def test_wrong_traces(profiles, tmp_path, text, words):
