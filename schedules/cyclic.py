@@ -59,6 +59,7 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placeopt.model.arrays import MAX_SUM
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import freed_while_running
 from placeopt.schedules.solution import Repetend
@@ -241,6 +242,7 @@ class CyclicModel:
         b = self.problem.num_blocks
         # Lags may be many times the period, and with them the latest start
         horizon = max(self.period * (2 * self.num_instances + 2), self._latest) + max(self._span)
+        horizon = min(horizon, MAX_SUM)  # CP-SAT counts to 2^63
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
         sinks = [i for i, after in enumerate(self.problem.successors) if not after]
         for q, last, first in itertools.product(range(self.size), sinks, self._sources):

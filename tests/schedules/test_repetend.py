@@ -568,3 +568,14 @@ def test_a_limit_of_evaluations_gives_one_answer(solver: str, monkeypatch: pytes
     starts = [result.solution.start.tolist() for result in results]
     assert starts[0] == starts[1]
     assert all(result.evaluations <= 2 for result in results)
+
+
+def test_spans_near_the_largest_numbers_are_scheduled():
+    """The latest start of a pattern of 64 bits is cut to what CP-SAT can count."""
+    blocks = [
+        Block(f"b{i}", "other", (0,), 2**58 + i, (), ((f"b{i - 1}", 0),) if i else ())
+        for i in range(4)
+    ]
+    problem = PipelineProblem.from_blocks("long", blocks, ["d"])
+    result = schedule_result(problem, "repetend", seconds=10)
+    assert result.value == result.lower_bound == 2**60 + 6
