@@ -576,6 +576,6 @@ def test_spans_near_the_largest_numbers_are_scheduled():
         Block(f"b{i}", "other", (0,), 2**58 + i, (), ((f"b{i - 1}", 0),) if i else ())
         for i in range(4)
     ]
-    problem = PipelineProblem.from_blocks("long", blocks, ["d"])
+    problem = PipelineProblem.from_blocks("long", blocks, ["d"], micro_batches=1)
     result = schedule_result(problem, "repetend", seconds=10)
     assert result.value == result.lower_bound == 2**60 + 6
