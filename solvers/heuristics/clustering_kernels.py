@@ -153,7 +153,7 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
 
 @uncounted_kernel
 def _choose(
-    graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
+    work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
 ) -> int:
     """Device with the most data nearby whose load stays within `limit`, else the one that ends
     first; -1: full.
@@ -209,16 +209,14 @@ def map_in_order(
             for device in range(k):
                 work[device] += graph.work[unit, device]
             _add_nearness(graph, device_of, unit, near)
-        whole = _choose(graph, work, size, load, free, near, limit)
+        whole = _choose(work, size, load, free, near, limit)
         for i in range(first, end):
             unit = members[i]
             device = whole
             if whole < 0:
                 near[:] = 0.0
                 _add_nearness(graph, device_of, unit, near)
-                device = _choose(
-                    graph, graph.work[unit], graph.bytes[unit], load, free, near, limit
-                )
+                device = _choose(graph.work[unit], graph.bytes[unit], load, free, near, limit)
             if device < 0:
                 overflow = True
                 device = np.argmin(graph.work[unit])

@@ -213,7 +213,6 @@ class Favourites(NamedTuple):
 
 @uncounted_kernel
 def _earliest_wakeful_pair(
-    graph: GraphArrays,
     costs: CostArrays,
     units: Units,
     home: Ints,
@@ -290,7 +289,7 @@ def schedule_with_favourites(
     overflow = False
     for _ in range(n):
         slot, device, begin = _earliest_wakeful_pair(
-            graph, costs, units, home, free, state, ready[:count], position
+            costs, units, home, free, state, ready[:count], position
         )
         if slot < 0:  # every ready op found its devices full: take the first one all the same
             overflow = True

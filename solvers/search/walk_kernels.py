@@ -92,9 +92,9 @@ def _settle(g, w, run):
     w.stamp[0] = 0
     update_tails(g, w, n - 1)
     if run.arrays.num_channels > 0:
-        adopt(g, w, START, executed(g, w, run, UNLIMITED))
+        adopt(w, START, executed(g, w, run, UNLIMITED))
     else:
-        adopt(g, w, START, decode(g, w, START, UNLIMITED))
+        adopt(w, START, decode(g, w, START, UNLIMITED))
 
 
 # --- moves
@@ -290,7 +290,7 @@ def _window(g, w):
 
 
 @uncounted_kernel
-def _overtake(g, w, op):
+def _overtake(w, op):
     """Return (op to shift, its position): an op ahead of the one just before it on its device, or
     the other behind.
     """
@@ -352,7 +352,7 @@ def _propose(g, w, move):
         reach = int(np.exp(uniform(w.random) * np.log(n)))
         shifted, place = op, w.position[op] + (reach if uniform(w.random) < 0.5 else -reach)
     elif move == OVERTAKE:
-        shifted, place = _overtake(g, w, op)
+        shifted, place = _overtake(w, op)
     elif k == 1:
         return 0, -1, 0
     elif move == WINDOW:
@@ -489,7 +489,7 @@ def anneal(g, w, run, leg, tally):
         tally[move, ACCEPTED] += 1
         if value < w.value[1]:
             tally[move, BEST] += 1
-        adopt(g, w, first, value)
+        adopt(w, first, value)
     return leg.steps
 
 
@@ -602,7 +602,7 @@ def executed(g, w, run, limit):
 
 
 @uncounted_kernel
-def adopt(g, w, first, value):
+def adopt(w, first, value):
     """Make the schedule just decoded the current one."""
     n = w.sequence.shape[0]
     for i in range(first, n):
