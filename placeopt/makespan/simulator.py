@@ -25,7 +25,7 @@ import numpy as np
 
 from placeopt.model.arrays import Ints, distinct, frozen
 from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
-from placeopt.model.heaps import merge, pop, push
+from placeopt.model.heaps import argsort, merge, pop, push
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
@@ -800,37 +800,16 @@ def batch(
             out[row] = makespan
 
 
+RISING = np.int64(-1)
+"""A sign of `argsort`; typed, for a plain number is a type of its own to numba."""
+
+
 @inner_kernel
 def _sorted(values: Ints) -> Ints:
     """Indices of `values` by value, ties by index."""
-    count = len(values)
-    key, item, order = (
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-    )
-    for i in range(count):
-        push(key, item, 0, i, values[i], i)
-    for i in range(count):
-        order[i] = item[0]
-        pop(key, item, 0, count - i)
+    key, order = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    argsort(values, len(values), RISING, key, order)
     return order
-
-
-@inner_kernel
-def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[Ints, Ints]:
-    """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
-    first = np.zeros(num_tensors + 1, np.int64)
-    for r in range(num_requests):
-        first[w.requests.tensor[r] + 1] += 1
-    for tensor in range(num_tensors):
-        first[tensor + 1] += first[tensor]
-    request = np.empty(num_requests, np.int64)
-    cursor = first.copy()
-    for r in range(num_requests):
-        request[cursor[w.requests.tensor[r]]] = r
-        cursor[w.requests.tensor[r]] += 1
-    return first, request
 
 
 @inner_kernel
@@ -842,9 +821,9 @@ def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints
     end = np.empty(room, np.int64)
     where = np.empty(room, np.int64)
     size = np.empty(room, np.int64)
-    first, by_tensor = _transfers_by_tensor(w, m, num_requests)
     slot = np.full(arrays.compute.shape[1], -1, np.int64)
-    count = 0
+    by_tensor = _sorted(w.requests.tensor[:num_requests])
+    count = r = 0
     for tensor in range(m):
         u = arrays.producer[tensor]
         source = w.device[u]
@@ -852,8 +831,9 @@ def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints
         begin[home], end[home], where[home] = w.start[u], w.finish[u], source
         count += 1
         slot[source] = home
-        for r in range(first[tensor], first[tensor + 1]):
+        while r < num_requests and w.requests.tensor[by_tensor[r]] == tensor:
             request = by_tensor[r]
+            r += 1
             d = w.requests.destination[request]
             begin[count], end[count], where[count] = (
                 w.requests.start[request],
