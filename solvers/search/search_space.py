@@ -24,7 +24,7 @@ from placeopt.model.arrays import Flags, Floats, Ints, frozen, place_in
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
-from placeopt.model.union_find import root as find_root
+from placeopt.model.union_find import number_sets, root as find_root
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.repair import fits
@@ -244,12 +244,6 @@ def groups_along(  # type: ignore[no-untyped-def]
             if left <= count:
                 break
             left -= _merge(groups, capacity, most, order[i], order[i + reach])
-    label = np.full(len(groups.parent), -1, np.int64)
-    number = 0
-    for unit in range(len(label)):
-        root = find_root(groups.parent, unit)
-        if label[root] < 0:
-            label[root] = number
-            number += 1
-        label[unit] = label[root]
+    label = np.empty(len(groups.parent), np.int64)
+    number_sets(groups.parent, label)
     return label
