@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
 from placeopt.solvers.heuristics.idle_gaps import (
     FAR,
     NONE,
@@ -30,7 +30,13 @@ from placeopt.solvers.heuristics.idle_gaps import (
     gap_start,
     last_gap,
 )
-from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import (
+    data_ready,
+    fits,
+    reserve,
+    roomiest,
+    settle,
+)
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -44,24 +50,6 @@ class ListSchedule(NamedTuple):
     start: Ints  # (num_ops,) ticks
     finish: Ints  # (num_ops,) ticks
     overflow: bool
-
-
-@inlined
-def _data_ready(
-    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints
-) -> None:
-    """Write the time at which all inputs of `op` are on each device, transfers never waiting for
-    each other.
-    """
-    ready[:] = 0
-    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
-        source, tensor = graph.predecessors.op[e], graph.predecessors.tensor[e]
-        home, done = device_of[source], finish[source]
-        for device in range(len(ready)):
-            arrival = done
-            if home != device:
-                arrival += costs.transfer[tensor, costs.link_class[home, device]]
-            ready[device] = max(ready[device], arrival)
 
 
 # --- list scheduling in a given order (HEFT, CPOP, PEFT)
@@ -239,7 +227,6 @@ class Partial(NamedTuple):
     device: Ints  # (num_ops,) -1 while not scheduled
     home: Ints  # (num_units,) device of each unit, -1 while open
     free: Ints  # (num_devices,) bytes left
-    ready: Ints  # (num_devices,) when the inputs of the op at hand are there, transfers not waiting
     timeline: Timeline
     queues: Queues
 
@@ -268,11 +255,7 @@ def _schedule_ops(
     finish, biased, overflow = timeline.finish, len(bias) > 0, False
     for op in sequence:
         unit = units.unit[op]
-        count = np.int64(0)
-        if contention:
-            count = _latest_last(graph, finish, op, queues.entries)
-        else:
-            _data_ready(graph, costs, device_of, finish, op, partial.ready)
+        count = _latest_last(graph, finish, op, queues.entries) if contention else np.int64(0)
         best_device, best_start, best_gap = NONE, np.int64(FAR), NONE
         best_score, best_finish = np.inf, np.int64(FAR)
         forced = -1
@@ -280,11 +263,13 @@ def _schedule_ops(
             for device in range(len(free)):
                 if device != forced and not fits(units, home, free, unit, device):
                     continue
-                duration, ready = costs.compute[op, device], partial.ready[device]
+                duration = costs.compute[op, device]
                 if contention:
                     ready = _data_ready_on_channels(
                         graph, costs, device_of, finish, queues, count, device, TRY
                     )
+                else:
+                    ready = data_ready(graph, costs, device_of, finish, op, device)
                 if not biased and ready + duration >= best_finish:
                     continue  # it cannot end earlier than the best device
                 if insertion:
@@ -339,7 +324,6 @@ def schedule_in_order(
         np.full(n, -1, np.int64),
         home,
         free,
-        np.zeros(k, np.int64),
         _empty_timeline(n, k),
         _empty_queues(graph, costs, contention),
     )
