@@ -49,7 +49,7 @@ its finish and optimistic rest pass the end that is known to be needed; its upwa
 largest; the share of its consumers that wait for it alone; ready ops per device; ops done."""
 
 WAIT, WAIT_LONG, SOONEST, REGRET, OVER, OVER_LONG, BEHIND, BEHIND_LONG, RELEASES, CROWD, DONE = (
-    range(11)
+    np.arange(11)
 )
 
 DEVICE = (
@@ -105,7 +105,7 @@ of a ready op; the last end is that of all that is scheduled."""
     GAP,
     BEYOND,
     PROGRESS,
-) = range(23)
+) = np.arange(23)
 
 
 class ListWeights(NamedTuple):
@@ -192,6 +192,12 @@ class _Growing(NamedTuple):
 def _soft(x):
     """Squash a number to (-1, 1)."""
     return x / (1.0 + abs(x))
+
+
+@inlined
+def _say_twice(said, at, x):
+    """Say a time, in mean times of an op with its transfers, and behind it the long one."""
+    said[at], said[at + 1] = _soft(x), _soft(x / LONG)
 
 
 @inlined
@@ -311,17 +317,15 @@ def _say_of_turns(task, s, ready, count, progress):
             start = one = two = first
             end = s.ends[1]
         soonest, rank = min(soonest, one), max(rank, facts.rank[v])
-        wait, over = max(0, start - first) / tau, (end - s.ends[1]) / tau
-        said[WAIT], said[WAIT_LONG] = _soft(wait), _soft(wait / LONG)
-        said[OVER], said[OVER_LONG] = _soft(over), _soft(over / LONG)
+        _say_twice(said, WAIT, max(0, start - first) / tau)
+        _say_twice(said, OVER, (end - s.ends[1]) / tau)
         said[REGRET] = _soft((two - one) / tau)
         said[SOONEST] = one
         said[RELEASES] = _releases(task.graph, s, v)
         said[CROWD], said[DONE] = _soft(count / k), progress
     for i in range(count):
         said = s.turn[i]
-        behind = (rank - facts.rank[ready[i]]) / tau
-        said[BEHIND], said[BEHIND_LONG] = _soft(behind), _soft(behind / LONG)
+        _say_twice(said, BEHIND, (rank - facts.rank[ready[i]]) / tau)
         said[SOONEST] = _soft((said[SOONEST] - soonest) / tau)
 
 
@@ -462,8 +466,7 @@ def _say_of_next(task, s, v):
         least = min(least, end)
     for d in range(k):
         if s.begin[d] >= 0:
-            x = (s.said[d, NEXT] - least) / facts.unit[0]
-            s.said[d, NEXT], s.said[d, NEXT_LONG] = _soft(x), _soft(x / LONG)
+            _say_twice(s.said[d], NEXT, (s.said[d, NEXT] - least) / facts.unit[0])
 
 
 @uncounted_kernel
@@ -491,18 +494,12 @@ def _say(task, s, v, progress):
         if s.begin[d] < 0:
             continue
         end, stop = _last_end(s, d), s.begin[d] + costs.compute[v, d]
-        x = (stop - finish) / tau
-        said[d, FINISH], said[d, FINISH_LONG] = _soft(x), _soft(x / LONG)
-        x = (s.begin[d] - start) / tau
-        said[d, START], said[d, START_LONG] = _soft(x), _soft(x / LONG)
-        x = (s.arrival[v, d] - arrival) / tau
-        said[d, READY], said[d, READY_LONG] = _soft(x), _soft(x / LONG)
-        x = (end - free) / tau
-        said[d, FREE], said[d, FREE_LONG] = _soft(x), _soft(x / LONG)
-        x = (facts.rest[v, d] - rest) / tau
-        said[d, REST], said[d, REST_LONG] = _soft(x), _soft(x / LONG)
-        x = (stop + facts.rest[v, d] - s.ends[1]) / tau
-        said[d, OVERRUN], said[d, OVERRUN_LONG] = _soft(x), _soft(x / LONG)
+        _say_twice(said[d], FINISH, (stop - finish) / tau)
+        _say_twice(said[d], START, (s.begin[d] - start) / tau)
+        _say_twice(said[d], READY, (s.arrival[v, d] - arrival) / tau)
+        _say_twice(said[d], FREE, (end - free) / tau)
+        _say_twice(said[d], REST, (facts.rest[v, d] - rest) / tau)
+        _say_twice(said[d], OVERRUN, (stop + facts.rest[v, d] - s.ends[1]) / tau)
         said[d, IDLE] = _soft(max(0, s.begin[d] - end) / tau)
         said[d, LOAD] = _soft((s.load[d] - load) / facts.unit[1])
         said[d, WORK] = _soft(costs.compute[v, d] / (facts.mean[v] + 1e-9) - 1.0)
