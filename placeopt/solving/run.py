@@ -50,6 +50,7 @@ def run(
     initial: Any = None,
     on_progress: OnProgress | None = None,
     bound: BoundReport | bool = False,
+    part_of: Tracker[Any] | None = None,
 ) -> Result[Any]:
     """Run a solver and return what it found, valued and judged here.
 
@@ -61,6 +62,8 @@ def run(
         Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
+    part_of : the tracker of the search that runs this one on a part of its budget (`run_part`); it
+        is closed with it, and meets the other side of the same solve where that one does.
 
     Raises
     ------
@@ -70,28 +73,6 @@ def run(
         If `initial` or `seed` is not valid, or a search that never stops by itself has no limit.
     SolverError
         If the solver raises, its solution is rejected by the judge, or a bound exceeds a value.
-    """
-    return _run(problem, solver, budget, seed, initial, on_progress, bound=bound)
-
-
-def _run(
-    problem: Any,
-    solver: Any,
-    budget: Budget,
-    seed: int,
-    initial: Any,
-    on_progress: OnProgress | None,
-    *,
-    bound: BoundReport | bool = False,
-    part_of: Tracker[Any] | None = None,
-) -> Result[Any]:
-    """Do what `run` does.
-
-    Parameters
-    ----------
-    part_of : the tracker of the search that runs this one on a part of its budget; it is closed
-        with it, and meets the
-        other side of the same solve where that one does.
     """
     ours = is_ours(solver)
     if ours:
@@ -216,10 +197,15 @@ def run_part(
         evaluations = max(1, whole.evaluations_left)
     part = Budget(seconds, evaluations, whole.budget.target if target is None else target)
     before = whole.elapsed, whole.evaluations
-    part_of = whole if adopt else None
     try:
-        result = _run(
-            whole.problem, solver, part, whole.seed, initial, _forward(whole), part_of=part_of
+        result = run(
+            whole.problem,
+            solver,
+            part,
+            seed=whole.seed,
+            initial=initial,
+            on_progress=_forward(whole),
+            part_of=whole if adopt else None,
         )
     except Refused:
         return None
