@@ -234,8 +234,10 @@ def ready(names: Iterable[str]) -> bool:
 
 def _wanted(names: Iterable[str]) -> list[KernelGroup]:
     """Return the groups that have to be loaded or compiled here and now."""
+    from numba import config
+
     wanted = find_groups(name for name in names if name not in _ready and name not in _elsewhere)
-    return [] if not wanted or _first_run.active or _interpreted() else wanted
+    return [] if not wanted or _first_run.active or config.DISABLE_JIT else wanted
 
 
 def _cold(groups: list[KernelGroup]) -> list[KernelGroup]:
@@ -365,12 +367,6 @@ def _group(name: str) -> KernelGroup:
     if name not in GROUPS:
         raise InputError(f"kernels: there is no group '{name}'; {did_you_mean(name, list(GROUPS))}")
     return GROUPS[name]
-
-
-def _interpreted() -> bool:
-    from numba import config
-
-    return bool(config.DISABLE_JIT)
 
 
 def _say(words: str) -> None:

@@ -154,21 +154,16 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
     island = islands(problem)
     first, class_of = unique_columns(np.vstack([times, _companions(times, island)]))
     compute = np.ascontiguousarray(times[:, first])
-    source, target, free, pay, far = _pairs(problem, allowed, island)
     here = island[first][:, None] == island[None, :]
     members = class_of[:, None] == np.arange(len(first))
     found = Relaxation(
-        problem=problem,
-        class_of=class_of,
-        class_size=np.bincount(class_of, minlength=compute.shape[1]),
-        compute=compute,
-        min_compute=fastest_ticks(compute),
-        source=source,
-        target=target,
-        free=free,
-        pay=pay,
-        far=far,
-        beside=_counts(here, members),
+        problem,
+        class_of,
+        np.bincount(class_of),
+        compute,
+        fastest_ticks(compute),
+        *_pairs(problem, allowed, island),
+        _counts(here, members),
     )
     found.__dict__["allowed"] = allowed
     return found
@@ -239,7 +234,9 @@ def _counts(here: Flags, members: Flags) -> Ints:
     return (here.astype(np.float64) @ members.astype(np.float64)).astype(np.int64)
 
 
-def _pairs(problem: PlacementProblem, allowed: Flags, island: Ints) -> tuple[Ints, ...]:
+def _pairs(
+    problem: PlacementProblem, allowed: Flags, island: Ints
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Return (source, target, free, pay, far) of the distinct op pairs joined by a tensor."""
     tensor, target = problem.edge_tensor, problem.consumer
     source = problem.producer[tensor]
