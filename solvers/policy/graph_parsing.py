@@ -120,7 +120,6 @@ class ParsingPolicy:
         samples = ParsedSamples(
             devices=np.zeros((count, n), np.int32),
             ranks=np.tile(self.ranks, (count, 1)),
-            groups=np.zeros(count, np.int64),
             edge=np.zeros((count, len(EDGE_FEATURES))),
             residual=np.zeros((count, len(self.features) if self.slopes_per_edge else 0)),
             place=np.zeros((count, len(Place))),

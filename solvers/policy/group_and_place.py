@@ -68,7 +68,6 @@ class ParsedSamples(NamedTuple):
 
     devices: NDArray[np.int32]  # (batch, n)
     ranks: Ints  # (batch, n) order in which they are executed
-    groups: Ints  # (batch,) number of groups
     edge: Floats  # (batch, edge features)
     residual: Floats  # (batch, edges), or (batch, 0)
     place: Floats  # (batch, Place)
@@ -387,7 +386,6 @@ def parse_and_place(
     for b in range(seeds.shape[0]):
         how.random[0] = seeds[b]
         count = parse(graph, parser, how, label, samples.edge[b], samples.residual[b])
-        samples.groups[b] = count
         place(graph, placer, how, label, count, samples.devices[b], samples.place[b], none)
 
 

@@ -450,7 +450,6 @@ def test_group_score_functions_agree_with_finite_differences():
     samples = ParsedSamples(
         np.zeros((count, n), np.int32),
         np.zeros((count, n), np.int64),
-        np.zeros(count, np.int64),
         np.zeros((count, features.shape[1])),
         np.zeros((count, len(score))),
         np.zeros((count, 5)),
