@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.feasibility import impossible_reason
 from placeopt.model.objective import INFEASIBLE, Finished
 from placeopt.model.placement_objective import PlacementObjective
 
@@ -46,8 +48,6 @@ class Makespan(PlacementObjective):
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no schedule can be valid, "" unless a simple reason proves it."""
-        from placeopt.model.feasibility import impossible_reason
-
         return impossible_reason(problem)
 
     def default_queue(self, solution: Placement) -> str:
@@ -78,7 +78,7 @@ class Makespan(PlacementObjective):
         if queue:
             evaluation = evaluate(problem, solution, queue)
             return evaluation.makespan, evaluation.queue
-        violations = self._broken(problem, solution)
+        violations = placement_violations(problem, solution)
         if violations:
             raise InfeasiblePlacementError(violations[0])
         value, fastest = best_queue(problem, solution)
@@ -93,9 +93,8 @@ class Makespan(PlacementObjective):
     ) -> list[str]:
         """Violations of the placement, or of its schedule under `queue`."""
         from placeopt.makespan.evaluate import evaluate
-        from placeopt.makespan.judge import schedule_violations
 
-        violations = self._broken(problem, solution)
+        violations = placement_violations(problem, solution)
         if violations:
             return violations
         try:
@@ -157,12 +156,6 @@ class Makespan(PlacementObjective):
             "start": evaluation.start.tolist(),
             "transfers": evaluation.transfers[:, :3].tolist(),
         }
-
-    @staticmethod
-    def _broken(problem: PlacementProblem, solution: Placement) -> list[str]:
-        from placeopt.makespan.judge import placement_violations
-
-        return placement_violations(problem, solution)
 
 
 MAKESPAN = Makespan()
