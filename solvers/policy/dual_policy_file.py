@@ -39,12 +39,12 @@ class PolicyFile(ABC):
     @classmethod
     @abstractmethod
     def from_content(cls, data: Any, path: str | Path) -> Self:
-        """Return the policy of a file's JSON.
+        """Return the policy of a file's JSON, of this format and version.
 
         Raises
         ------
         InputError
-            If it is not a policy file, or what it names is not what this version knows.
+            If what it names is not what this version knows.
         """
 
     def save(self, path: str | Path) -> Path:
@@ -54,8 +54,21 @@ class PolicyFile(ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a policy file; raises InputError as `from_content` does."""
-        return cls.from_content(read_json(path), path)
+        """Read a policy file.
+
+        Raises
+        ------
+        InputError
+            If it is none of this format and version, or as `from_content` does.
+        """
+        data = read_json(path)
+        if not isinstance(data, dict) or data.get("format") != cls.format:
+            raise InputError(f'policy \'{path}\': expected a file with "format": "{cls.format}"')
+        if data.get("version") != cls.version:
+            raise InputError(
+                f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}"
+            )
+        return cls.from_content(data, path)
 
 
 FEATURES = {
@@ -194,12 +207,6 @@ class DualPolicyModel(PolicyFile):
     @classmethod
     def from_content(cls, data: Any, path: str | Path) -> DualPolicyModel:
         """Return the policy of a file's JSON; see `PolicyFile`."""
-        if not isinstance(data, dict) or data.get("format") != cls.format:
-            raise InputError(f'policy \'{path}\': expected a file with "format": "{cls.format}"')
-        if data.get("version") != cls.version:
-            raise InputError(
-                f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}"
-            )
         layers = data.get("layers", {})
         if not isinstance(layers, dict) or (layers and sorted(layers) != sorted(LAYERS)):
             raise InputError(f"policy '{path}': \"layers\" must give each of {', '.join(LAYERS)}")

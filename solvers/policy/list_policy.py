@@ -240,15 +240,6 @@ class ListPolicy(PolicyFile):
     @classmethod
     def from_content(cls, data: Any, path: str | Path) -> ListPolicy:
         """Return the policy of a file's JSON; see `PolicyFile`."""
-        if (
-            not isinstance(data, dict)
-            or data.get("format") != cls.format
-            or data.get("version") != cls.version
-        ):
-            raise InputError(
-                f'policy \'{path}\': expected a file with "format": "{cls.format}" and version '
-                f"{cls.version}"
-            )
         try:
             encoded, turn, hidden = map(int, data["widths"])
             arrays = {
