@@ -68,6 +68,8 @@ class PolicyFile(ABC):
             raise InputError(
                 f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}"
             )
+        if not isinstance(data.get("provenance", []), list):
+            raise InputError(f"policy '{path}': \"provenance\" must be a list of lines")
         return cls.from_content(data, path)
 
 

@@ -378,6 +378,7 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
         ({"sel": {}}, "sel"),
         ({"temperature": "hot"}, "temperature"),
         ({"format": "x"}, "format"),
+        ({"provenance": 3}, "provenance"),
         ({"layers": {"sel_out": [1.0]}}, "layers"),
         ({"layers": {name: [[1.0]] for name in LAYERS}}, "sel_inside|sel_out"),
         ({"layers": {name: "x" for name in LAYERS}}, "table of numbers"),
