@@ -138,13 +138,9 @@ class ParsingPolicy:
         """Return the score of every edge, (edges,)."""
         return self.features @ self.parameters["edge"] + self.parameters["residual"]
 
-    def advantages(self, values: Ints) -> Floats:
-        """Return the utility of every sample."""
-        return rank_utilities(values)
-
     def learn(self, samples: ParsedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
-        advantage = self.advantages(values)
+        advantage = rank_utilities(values)
         gradient = {}
         if self.config.without != "parsing":
             gradient["edge"] = advantage @ samples.edge
@@ -244,7 +240,7 @@ class NeuralParsingPolicy(ParsingPolicy):
 
         from placeopt.solvers.policy.network_policy import descend
 
-        advantage = self.advantages(values)
+        advantage = rank_utilities(values)
         super().learn(samples, values, temperature)
         if self.config.without != "parsing" and len(self.graph.source):
             slope = torch.from_numpy((advantage @ samples.residual).astype(np.float32))

@@ -15,6 +15,7 @@ import pytest
 import placeopt as po
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.policy.advantages import rank_utilities
 from placeopt.solvers.policy.graph_parsing import NeuralParsing, NeuralParsingPolicy, left_out
 from placeopt.solvers.policy.network_placer import (
     GraphPlacer,
@@ -186,7 +187,7 @@ def test_scores_climb_along_the_score_function():
     policy = NeuralParsingPolicy(case, NeuralParsing(), np.random.default_rng(0))
     samples = policy.sample(32, 1.0)
     values = np.arange(32)
-    slope = policy.advantages(values) @ samples.residual
+    slope = rank_utilities(values) @ samples.residual
     before = policy.network().detach().numpy()
     policy.learn(samples, values, 1.0)
     assert float((policy.network().detach().numpy() - before) @ slope) > 0
