@@ -173,7 +173,7 @@ class FrontSearch:
         """
         total = int(pair[0].energy.sum())
         for side in pair:
-            side.again()
+            side.failed, side.failures = None, 0
         tried = True
         while tried and time.perf_counter() < end and known < goal:
             tried = False
@@ -247,10 +247,6 @@ class Fronts:
             return window if window <= windows.last * known else None
         wide = self.failures < windows.failures and self.failed > self.solved * windows.fine + 1
         return (self.solved + self.failed) // 2 if wide else None
-
-    def again(self) -> None:
-        """Begin a round with more time."""
-        self.failed, self.failures = None, 0
 
     def extend(self, window: int, seconds: float) -> None:
         """Bound the energy of one window within about `seconds`."""

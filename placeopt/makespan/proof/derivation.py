@@ -120,7 +120,12 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
             steps.append(["sweep", backwards, lemmas])
             if state.closed:
                 return True
-        if _share_or_not(state, steps) or _close(state, effort, steps):
+        if (
+            _share(state, steps)
+            or _crowded(state, steps)
+            or _separate(state, steps)
+            or _close(state, effort, steps)
+        ):
             return True
         if before == [state.head, state.tail, state.time]:
             break
@@ -137,13 +142,6 @@ def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
         steps.append(step)
         state.closed = True
     return step is not None
-
-
-def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
-    """Add which ops must share a device and which cannot; return whether that is a
-    contradiction.
-    """
-    return _share(state, steps) or _crowded(state, steps) or _separate(state, steps)
 
 
 def _share(state: Supposition, steps: list[Step]) -> bool:
