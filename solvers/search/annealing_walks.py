@@ -120,6 +120,11 @@ class AnnealingWalk:
         order = np.lexsort((other.position, other.finish))
         return Placement.from_starts(device, other.start, order)
 
+    def offer_best(self, tracker: Tracker[Placement]) -> None:
+        """Offer the best placement if it is better than the incumbent."""
+        if tracker.value is None or self.best_value < tracker.value:
+            tracker.offer(self.best_value, self.best_placement())
+
 
 class WalkTeam:
     """Several walks that take steps at the same time, on threads; the outcome does not depend on
@@ -156,9 +161,7 @@ class WalkTeam:
     def report(self, tracker: Tracker[Placement], evaluated: int) -> None:
         """Count the proposals that were evaluated, and offer the best placement."""
         tracker.count(evaluated)
-        leader = self.leader
-        if tracker.value is None or leader.best_value < tracker.value:
-            tracker.offer(leader.best_value, leader.best_placement())
+        self.leader.offer_best(tracker)
 
     @property
     def leader(self) -> AnnealingWalk:

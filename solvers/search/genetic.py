@@ -225,8 +225,7 @@ class WalkClimber:
             for walk in self.team.walks[: len(team)]:
                 device, order = walk.best()
                 done.append(Member(walk.best_value, space.homes_of(device), order))
-                if tracker.value is None or walk.best_value < tracker.value:
-                    tracker.offer(walk.best_value, walk.best_placement())
+                walk.offer_best(tracker)
             if tracker.stop():
                 break
         return done

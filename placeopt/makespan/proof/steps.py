@@ -255,21 +255,11 @@ class Columns:
 
     def __init__(self, state: Supposition) -> None:
         self.state = state
-        self.time = np.array(
-            [[OFF if t is None else t for t in row] for row in state.time], np.int64
-        )
-        on = self.time < OFF
+        self.time = _whole_ticks(state.time)
+        self.on = on = self.time < OFF
         self.head, self.tail = (
-            np.where(
-                on,
-                np.array(
-                    [[OFF if x == INFINITE else int(x) for x in row] for row in far], np.int64
-                ),
-                OFF,
-            )
-            for far in (state.head, state.tail)
+            np.where(on, _whole_ticks(far), OFF) for far in (state.head, state.tail)
         )
-        self.on = on
         leaders = [members[0] for members in state.group]
         self.first, self.item = np.unique(leaders, return_inverse=True)
         self.resident = sums_by(self.item, state.problem.resident, len(self.first))
@@ -317,6 +307,13 @@ class Columns:
         work = sums_by(self.item, inside, len(self.first)).swapaxes(0, 1)
         cost = work * weights + self.resident[:, None].astype(np.float64) * prices
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
+
+
+def _whole_ticks(rows: Sequence[Sequence[Delay | None]]) -> Ints:
+    """Return ticks by op and class, OFF for those of what cannot be."""
+    return np.array(
+        [[OFF if x is None or x == INFINITE else int(x) for x in row] for row in rows], np.int64
+    )
 
 
 def overfull_window(
