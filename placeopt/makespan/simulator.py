@@ -758,15 +758,12 @@ class Trace(NamedTuple):
 @inner_kernel
 def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) -> None:
     """Copy the execution in `w`."""
-    for op in range(len(trace.start)):
-        trace.start[op], trace.finish[op] = w.start[op], w.finish[op]
+    trace.start[:], trace.finish[:] = w.start, w.finish
     for r in range(num_requests):
         trace.requests[0, r], trace.requests[1, r] = w.requests.tensor[r], w.requests.destination[r]
         trace.requests[2, r], trace.requests[3, r] = w.requests.start[r], w.requests.finish[r]
     trace.num_requests[0] = num_requests
-    peak = peak_memory(arrays, w, num_requests)
-    for d in range(len(peak)):
-        trace.peak[d] = peak[d]
+    trace.peak[:] = peak_memory(arrays, w, num_requests)
 
 
 @entry
