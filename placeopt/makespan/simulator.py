@@ -276,8 +276,7 @@ def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     """Number every channel's requests and sort them by rank, for planned execution."""
     k, m = arrays.compute.shape[1], arrays.producer.shape[0]
     count = 0
-    for c in range(arrays.num_channels + 1):
-        w.plan.lane_ptr[c] = 0
+    w.plan.lane_ptr[:] = 0
     for tensor in range(m):
         w.plan.pair_ptr[tensor] = count
         source = w.device[arrays.producer[tensor]]
@@ -314,8 +313,7 @@ def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
         w.plan.lane_at[c] += 1
     for c in range(arrays.num_channels):
         w.plan.lane_at[c] = w.plan.lane_ptr[c]
-    for d in range(k):
-        w.stamp[d] = -1
+    w.stamp[:] = -1
 
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
@@ -387,8 +385,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
 def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
     n, k = arrays.compute.shape
-    for d in range(k + 1):
-        w.queues.first[d] = 0
+    w.queues.first[:] = 0
     for op in range(n):
         w.pending[op] = arrays.indegree[op]
         w.ready[op] = 0
@@ -402,12 +399,10 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
         w.next_time[d] = _NEVER
         w.stamp[d] = -1
         w.is_touched[d] = False
-    for c in range(arrays.num_channels):
-        w.channels.root[c] = -1
-        w.channels.running[c] = -1
-        w.channels.is_active[c] = False
-    for i in range(5):
-        w.counter[i] = 0
+    w.channels.root[:] = -1
+    w.channels.running[:] = -1
+    w.channels.is_active[:] = False
+    w.counter[:] = 0
     if mode == PLANNED:
         for d in range(k):
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
@@ -710,10 +705,8 @@ def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, n
 def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
     """Whether the placement in `w` satisfies compatibility, colocation and static capacity."""
     n, k = arrays.compute.shape
-    for g in range(arrays.num_groups):
-        w.group_device[g] = -1
-    for d in range(k):
-        w.load[d] = 0
+    w.group_device[:] = -1
+    w.load[:] = 0
     for op in range(n):
         d = w.device[op]
         if d < 0 or d >= k or arrays.compute[op, d] < 0:

@@ -39,8 +39,7 @@ class Candidate(NamedTuple):
 @uncounted_kernel
 def _count_bytes(g, home, used):
     """Count the bytes on every device."""
-    for d in range(used.shape[0]):
-        used[d] = 0
+    used[:] = 0
     for unit in range(home.shape[0]):
         used[home[unit]] += g.units.bytes[unit]
 

@@ -575,7 +575,7 @@ def executed(g, w, run, limit):
     """Execute the placement by `priority`, ranked by the sequence; return the makespan, REJECTED if
     it exceeds `limit`. Needs and fills what `decode` does.
     """
-    n, k = g.compute.shape
+    n = g.compute.shape[0]
     for op in range(n):
         if w.new_tail[op] > limit:
             return REJECTED
@@ -584,8 +584,7 @@ def executed(g, w, run, limit):
     makespan, _ = execute(run.arrays, run.memory, np.int64(PRIORITY))
     if makespan > limit:
         return REJECTED
-    for d in range(k):
-        w.new_held[d] = 0
+    w.new_held[:] = 0
     for i in range(n):
         op = w.sequence[i]
         d = w.device[op]

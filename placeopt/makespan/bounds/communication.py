@@ -480,7 +480,7 @@ def earliest_starts(  # type: ignore[no-untyped-def]
     Returns about how many steps that takes, at least 1.
     """
     n, num_classes = graph.compute.shape
-    delays, mark = np.zeros((3, n), np.int64), np.empty(n, np.int64)
+    delays, mark = np.zeros((3, n), np.int64), np.full(n, -1, np.int64)
     cases, rows = np.empty((4, 3), np.int64), np.empty((n, 10), np.int64)
     ancestors, keys, jobs = (
         np.empty(n, np.int64),
@@ -488,8 +488,6 @@ def earliest_starts(  # type: ignore[no-untyped-def]
         np.empty((JOB_ROWS + 2, n), np.int64),
     )
     work = np.int64(1)
-    for v in range(n):
-        mark[v] = -1
     for position in range(begin, end):
         v = graph.order[position]
         count, base = _delays(graph, position, window, ends, mark, ancestors, delays)
