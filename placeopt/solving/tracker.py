@@ -316,16 +316,13 @@ class Tracker(Generic[SolutionT]):
         objective: int | None = None,
         objective_name: str | None = None,
     ) -> Result[SolutionT]:
-        """Build the Result. `solution` and `objective` replace the incumbent where it was
-        re-evaluated.
+        """Build the Result of a solution and its value, or of none.
 
         Raises
         ------
         SolverError
             If the bound exceeds the value.
         """
-        if solution is None:
-            solution, objective = self.solution, self.value
         if objective is not None and objective == self.lower_bound:
             status = "optimal"
             if self.stop_reason != "interrupted":

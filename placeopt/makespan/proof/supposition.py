@@ -9,6 +9,7 @@ itself: no schedule of at most T ticks exists.
 from __future__ import annotations
 
 import math
+from copy import copy
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING
@@ -102,8 +103,7 @@ class Supposition:
 
     def child(self) -> Supposition:
         """Return a copy in which more can be supposed."""
-        other = object.__new__(Supposition)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.time = [row[:] for row in self.time]
         other.head, other.tail = [row[:] for row in self.head], [row[:] for row in self.tail]
         other.edges = {pair: delays[:] for pair, delays in self.edges.items()}
@@ -114,7 +114,7 @@ class Supposition:
         """Return the supposition that all ops between the first and the last one run within `most`
         ticks, ops renumbered.
         """
-        part, number = object.__new__(Supposition), {v: i for i, v in enumerate(ops)}
+        part, number = copy(self), {v: i for i, v in enumerate(ops)}
         rows, p = list(ops), self.problem
         part.problem = PlacementProblem.from_edges(
             p.compute[rows],
@@ -123,7 +123,7 @@ class Supposition:
             capacity=p.capacity,
             objective=p.objective,
         )
-        part.most, part.closed, part.kind, part.count = most, False, self.kind, self.count
+        part.most, part.closed = most, False
         part.time = [self.time[v][:] for v in ops]
         for row in (part.time[0], part.time[-1]):
             row[:] = (None if ticks is None else 0 for ticks in row)
