@@ -170,26 +170,32 @@ class Workspace(NamedTuple):
 
 
 @inner_kernel
+def _ints(count: int) -> Ints:
+    """Return memory for so many numbers."""
+    return np.empty(count, np.int64)
+
+
+@inner_kernel
 def _empty_queues(n: int, k: int) -> Queues:
     return Queues(
-        first=np.empty(k + 1, np.int64),
-        size=np.empty(k, np.int64),
-        key=np.empty(n, np.int64),
-        op=np.empty(n, np.int64),
-        later_size=np.empty(k, np.int64),
-        later_key=np.empty(n, np.int64),
-        later_op=np.empty(n, np.int64),
+        first=_ints(k + 1),
+        size=_ints(k),
+        key=_ints(n),
+        op=_ints(n),
+        later_size=_ints(k),
+        later_key=_ints(n),
+        later_op=_ints(n),
     )
 
 
 @inner_kernel
 def _empty_channels(channels: int) -> Channels:
     return Channels(
-        root=np.empty(channels, np.int64),
-        running=np.empty(channels, np.int64),
-        event_key=np.empty(channels, np.int64),
-        event_channel=np.empty(channels, np.int64),
-        active=np.empty(channels, np.int64),
+        root=_ints(channels),
+        running=_ints(channels),
+        event_key=_ints(channels),
+        event_channel=_ints(channels),
+        active=_ints(channels),
         is_active=np.empty(channels, np.bool_),
     )
 
@@ -197,24 +203,24 @@ def _empty_channels(channels: int) -> Channels:
 @inner_kernel
 def _empty_requests(edges: int) -> Requests:
     return Requests(
-        key=np.empty(edges, np.int64),
-        tensor=np.empty(edges, np.int64),
-        destination=np.empty(edges, np.int64),
-        left=np.empty(edges, np.int64),
-        right=np.empty(edges, np.int64),
-        start=np.empty(edges, np.int64),
-        finish=np.empty(edges, np.int64),
+        key=_ints(edges),
+        tensor=_ints(edges),
+        destination=_ints(edges),
+        left=_ints(edges),
+        right=_ints(edges),
+        start=_ints(edges),
+        finish=_ints(edges),
     )
 
 
 @inner_kernel
 def _empty_plan(k: int, tensors: int, channels: int, edges: int) -> PlannedOrder:
     return PlannedOrder(
-        op_at=np.empty(k, np.int64),
-        pair_ptr=np.empty(tensors + 1, np.int64),
-        lane_ptr=np.empty(channels + 1, np.int64),
-        lane_at=np.empty(channels, np.int64),
-        lane=np.empty(edges, np.int64),
+        op_at=_ints(k),
+        pair_ptr=_ints(tensors + 1),
+        lane_ptr=_ints(channels + 1),
+        lane_at=_ints(channels),
+        lane=_ints(edges),
         requested=np.empty(edges, np.bool_),
     )
 
@@ -227,25 +233,24 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     tensors = arrays.producer.shape[0]
     channels = arrays.num_channels
     groups = arrays.num_groups
-    i64 = np.int64
     return Workspace(
-        device=np.empty(n, i64),
-        rank=np.zeros(n, i64),
-        counter=np.zeros(5, i64),
-        pending=np.empty(n, i64),
-        cost=np.empty(n, i64),
-        ready=np.empty(n, i64),
-        running=np.empty(k, i64),
-        next_time=np.empty(k, i64),
-        touched=np.empty(k, i64),
+        device=_ints(n),
+        rank=np.zeros(n, np.int64),
+        counter=_ints(5),
+        pending=_ints(n),
+        cost=_ints(n),
+        ready=_ints(n),
+        running=_ints(k),
+        next_time=_ints(k),
+        touched=_ints(k),
         is_touched=np.empty(k, np.bool_),
-        start=np.empty(n, i64),
-        finish=np.empty(n, i64),
-        stamp=np.empty(k, i64),
-        best_rank=np.empty(k, i64),
-        spots=np.empty(k, i64),
-        group_device=np.empty(groups, i64),
-        load=np.empty(k, i64),
+        start=_ints(n),
+        finish=_ints(n),
+        stamp=_ints(k),
+        best_rank=_ints(k),
+        spots=_ints(k),
+        group_device=_ints(groups),
+        load=_ints(k),
         queues=_empty_queues(n, k),
         channels=_empty_channels(channels),
         requests=_empty_requests(edges),
@@ -797,7 +802,7 @@ RISING = np.int64(-1)
 @inner_kernel
 def _sorted(values: Ints) -> Ints:
     """Indices of `values` by value, ties by index."""
-    key, order = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    key, order = _ints(len(values)), _ints(len(values))
     argsort(values, len(values), RISING, key, order)
     return order
 
@@ -807,10 +812,10 @@ def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints
     """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
     m = arrays.producer.shape[0]
     room = m + arrays.consumer.shape[0]
-    begin = np.empty(room, np.int64)
-    end = np.empty(room, np.int64)
-    where = np.empty(room, np.int64)
-    size = np.empty(room, np.int64)
+    begin = _ints(room)
+    end = _ints(room)
+    where = _ints(room)
+    size = _ints(room)
     slot = np.full(arrays.compute.shape[1], -1, np.int64)
     by_tensor = _sorted(w.requests.tensor[:num_requests])
     count = r = 0
