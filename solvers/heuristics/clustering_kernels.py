@@ -14,6 +14,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
 from placeopt.model.union_find import number_sets, root as find_root
+from placeopt.solvers.heuristics.unit_reservation import filled
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -152,9 +153,7 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
 
 
 @uncounted_kernel
-def _choose(
-    work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
-) -> int:
+def _choose(work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float) -> int:
     """Device with the most data nearby whose load stays within `limit`, else the one that ends
     first; -1: full.
     """
@@ -194,7 +193,7 @@ def map_in_order(
     1]].
     """
     num_units, k = graph.work.shape
-    device_of = np.full(num_units, -1, np.int64)
+    device_of = filled(num_units, -1)
     load, free = np.zeros(k), graph.capacity.copy()
     near, work = np.zeros(k), np.zeros(k)
     overflow = False
@@ -322,14 +321,14 @@ def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
     n = len(edges.order)
     level = _b_levels(edges)
     state = Clusters(
-        np.full(n, -1, np.int64),
+        filled(n, -1),
         np.zeros(n),
         np.zeros(n),
         np.zeros(n),
-        np.full(n, -1, np.int64),
-        np.zeros(n, np.int64),
+        filled(n, -1),
+        filled(n, 0),
         np.zeros(n),
-        np.full(n, -1, np.int64),
+        filled(n, -1),
     )
     waiting = edges.pred_ptr[1:] - edges.pred_ptr[:-1]
     free = [(0.0, np.int64(0))]

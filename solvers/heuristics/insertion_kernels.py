@@ -32,6 +32,7 @@ from placeopt.solvers.heuristics.idle_gaps import (
 )
 from placeopt.solvers.heuristics.unit_reservation import (
     data_ready,
+    filled,
     fits,
     reserve,
     roomiest,
@@ -101,9 +102,9 @@ def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Qu
     most = (graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]).max()
     return Queues(
         arrived,
-        np.zeros(channels, np.int64),
-        np.zeros(channels, np.int64),
-        np.zeros(most, np.int64),
+        filled(channels, 0),
+        filled(channels, 0),
+        filled(most, 0),
     )
 
 
@@ -165,12 +166,12 @@ class Timeline(NamedTuple):
 @inner_kernel
 def _empty_timeline(n: int, k: int) -> Timeline:
     return Timeline(
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.full(n, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.full(k, -1, np.int64),
-        np.full(k, -1, np.int64),
+        filled(n, 0),
+        filled(n, 0),
+        filled(n, -1),
+        filled(n, -1),
+        filled(k, -1),
+        filled(k, -1),
         empty_gaps(n, k),
     )
 
@@ -321,7 +322,7 @@ def schedule_in_order(
     n, k = costs.compute.shape
     home, free = reserve(units, pinned)
     partial = Partial(
-        np.full(n, -1, np.int64),
+        filled(n, -1),
         home,
         free,
         _empty_timeline(n, k),

@@ -17,7 +17,7 @@ from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.heaps import pop, push
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, filled, fits, roomiest, settle
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -173,26 +173,26 @@ def schedule_by_time(
     k log n) instead of the textbook scan of all ready ops and devices at every step.
     """
     n, k = costs.compute.shape
-    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
+    home, free = filled(len(units.bytes), -1), units.capacity.copy()
     order, missing = np.empty(n, np.int64), np.empty(n, np.int64)
     for op in range(n):
         order[position[op]] = op
         missing[op] = graph.predecessors.pointer[op + 1] - graph.predecessors.pointer[op]
     waiting = Waiting(
-        np.zeros(k, np.int64),
+        filled(k, 0),
         np.empty((k, n), np.int64),
         np.empty((k, n), np.int64),
-        np.zeros(k, np.int64),
+        filled(k, 0),
         np.empty((k, n), np.int64),
         np.empty((k, n), np.int64),
     )
     s = TimeSchedule(
-        np.full(n, -1, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
+        filled(n, -1),
+        filled(n, 0),
+        filled(n, 0),
         home,
         free,
-        np.zeros(k, np.int64),
+        filled(k, 0),
         missing,
         waiting,
     )
@@ -268,16 +268,16 @@ def schedule_with_favourites(
     when it is free. `favourite[op]` is a child or -1; every op is the favourite of at most one.
     """
     n, k = costs.compute.shape
-    start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
+    start, finish = filled(n, 0), filled(n, 0)
+    home, free = filled(len(units.bytes), -1), units.capacity.copy()
     waiting = graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]
     state = Favourites(
-        np.full(n, -1, np.int64),
-        np.zeros(k, np.int64),
-        np.full(k, -1, np.int64),
-        np.zeros(k, np.int64),
+        filled(n, -1),
+        filled(k, 0),
+        filled(k, -1),
+        filled(k, 0),
         np.zeros((n, k), np.int64),
-        np.zeros(n, np.int64),
+        filled(n, 0),
     )
     device_of, open_at = state.device_of, state.open_at
     ready = np.empty(n, np.int64)
@@ -338,10 +338,10 @@ def schedule_earliest_start(
     Ties are broken by trying the devices from `turn[op]` (mod num_devices) on.
     """
     n, k = costs.compute.shape
-    device_of = np.full(n, -1, np.int64)
-    start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = np.full(len(units.bytes), -1, np.int64), units.capacity.copy()
-    open_at = np.zeros(k, np.int64)
+    device_of = filled(n, -1)
+    start, finish = filled(n, 0), filled(n, 0)
+    home, free = filled(len(units.bytes), -1), units.capacity.copy()
+    open_at = filled(k, 0)
     overflow = False
     for op in sequence:
         unit = units.unit[op]

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 
 @inner_kernel
+def filled(count: int, value: int) -> Ints:
+    """Return memory for so many numbers, all of which are `value` at first."""
+    return np.full(count, value, np.int64)
+
+
+@inner_kernel
 def reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units
     charged.

@@ -18,7 +18,7 @@ import numpy as np
 from placeopt.model.compiled import entry, inlined, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, filled, fits, roomiest, settle
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -601,24 +601,24 @@ def learned_schedule(task, heats, random, lesson):
     """
     n, k = task.costs.compute.shape
     s = _Growing(
-        np.full(n, -1, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
+        filled(n, -1),
+        filled(n, 0),
+        filled(n, 0),
         np.zeros((k, n), np.int64),
-        np.zeros(k, np.int64),
+        filled(k, 0),
         np.zeros(k),
         np.array([0.0, task.facts.unit[2]]),
-        np.zeros(n, np.int64),
+        filled(n, 0),
         np.zeros((n, k), np.int64),
-        np.full(len(task.units.bytes), -1, np.int64),
+        filled(len(task.units.bytes), -1),
         task.units.capacity.copy(),
         np.zeros((k, task.weights.linear.shape[0])),
-        np.zeros(k, np.int64),
+        filled(k, 0),
         np.zeros((k, task.weights.out.shape[0])),
         np.zeros(k),
         np.zeros((n, task.weights.turn.shape[0])),
         np.zeros((n, task.weights.turn_out.shape[0])),
         np.zeros(max(n, k)),
     )
-    overflow = _grow(task, s, np.zeros(n, np.int64), heats, random, lesson)
+    overflow = _grow(task, s, filled(n, 0), heats, random, lesson)
     return ListSchedule(s.device, s.start, s.finish, overflow)
