@@ -177,7 +177,7 @@ def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Link
     after: list[Links] = [{} for _ in range(problem.num_ops)]
     # sums stay in int64; no schedule of a search on this grid is that long
     units = np.minimum(problem.transfer // unit, COARSE_HORIZON)
-    source = problem.producer[problem.edge_tensor]
+    source = problem.edge_source
     for u, v, tensor in zip(
         source.tolist(), problem.consumer.tolist(), problem.edge_tensor.tolist(), strict=True
     ):

@@ -74,7 +74,7 @@ class Evaluation(Shown):
         destination).
         """
         problem, device = self.problem, self.placement.device
-        source = device[problem.producer[problem.edge_tensor]]
+        source = device[problem.edge_source]
         destination = device[problem.consumer]
         free = (source != destination) & (problem.channel[source, destination] < 0)
         key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])

@@ -153,11 +153,7 @@ def favourite_children(
 
     problem = context.problem
     n = problem.num_ops
-    parent, child, tensor = (
-        problem.producer[problem.edge_tensor],
-        problem.consumer,
-        problem.edge_tensor,
-    )
+    parent, child, tensor = problem.edge_source, problem.consumer, problem.edge_tensor
     count = len(child)
     if count == 0:
         return np.full(n, -1, np.int64)
@@ -215,9 +211,7 @@ def greedy_children(context: Context) -> Ints:
     """
     problem = context.problem
     order = np.argsort(-context.mean_transfer[problem.edge_tensor], kind="stable")
-    return _match(
-        problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order]
-    )
+    return _match(problem.num_ops, problem.edge_source[order], problem.consumer[order])
 
 
 def _match(n: int, parent: Ints, child: Ints) -> Ints:

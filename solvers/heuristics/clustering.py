@@ -59,7 +59,7 @@ def unit_graph(context: Context) -> UnitGraph:
     """Contract the ops of each unit; edges between the same two units add up."""
     problem, units = context.problem, context.units
     num_units = len(units.bytes)
-    source = units.unit[problem.producer[problem.edge_tensor]]
+    source = units.unit[problem.edge_source]
     target = units.unit[problem.consumer]
     cost = context.mean_transfer[problem.edge_tensor]
     low, high = np.minimum(source, target), np.maximum(source, target)

@@ -36,7 +36,7 @@ def grouping_graph(problem: PlacementProblem, *, num_levels: int = 16) -> Groupi
     """Return the arrays of a problem that grouping kernels take, with so many buckets of depth."""
     view = Context(problem)
     n = problem.num_ops
-    source = problem.producer[problem.edge_tensor]
+    source = problem.edge_source
     target = np.array(problem.consumer)
     ends = np.concatenate([source, target])
     order = np.argsort(ends, kind="stable")

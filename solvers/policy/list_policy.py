@@ -98,7 +98,7 @@ def turned(graph: GraphArrays, costs: CostArrays) -> tuple[GraphArrays, CostArra
 def sight_of(context: Context, *, backward: bool = False) -> ListSight:
     """Return what a problem is to the policy, see `OP`; `backward`: with its edges turned."""
     problem, graph, costs = context.problem, context.graph, context.costs
-    producer, consumer = problem.producer[problem.edge_tensor], problem.consumer
+    producer, consumer = problem.edge_source, problem.consumer
     if backward:
         graph, costs = turned(graph, costs)
         producer, consumer = consumer, producer

@@ -71,7 +71,7 @@ def describe(
     shares = np.column_stack(
         [mean / count, m * time / max(1.0, time.sum() / k), m * size / max(1.0, size.sum())]
     )
-    ends = label[problem.producer[problem.edge_tensor]], label[problem.consumer]
+    ends = label[problem.edge_source], label[problem.consumer]
     crossing = ends[0] != ends[1]
     source, target = (torch.from_numpy(end[crossing]) for end in ends)
     open_to = torch.from_numpy(allowed | ~allowed.any(axis=1, keepdims=True))

@@ -104,7 +104,7 @@ def neighbour_means(problem: PlacementProblem, features: Floats) -> Floats:
 def _adjacency(problem: PlacementProblem) -> csr_array:
     """Undirected adjacency, 1 per connected pair."""
     n = problem.num_ops
-    source = problem.producer[problem.edge_tensor]
+    source = problem.edge_source
     both = np.concatenate([source, problem.consumer]), np.concatenate([problem.consumer, source])
     matrix = coo_array((np.ones(2 * problem.num_edges), both), shape=(n, n)).tocsr()
     matrix.data[:] = 1.0

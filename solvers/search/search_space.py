@@ -172,7 +172,7 @@ class SearchSpace:
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
         weight = self.tensor_weight[problem.edge_tensor]
         heaviest = np.argsort(-weight, kind="stable")
-        source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
+        source = units.unit[problem.edge_source][heaviest]
         target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]
         order = order[np.sort(np.unique(order, return_index=True)[1])]

@@ -95,7 +95,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
     """
     ops, own = place
     number = place_in(ops, problem.num_ops)
-    inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
+    inside = (number[problem.consumer] >= 0) & (number[problem.edge_source] >= 0)
     tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
     return PlacementProblem(
         name=f"part of {problem.name}",
