@@ -81,6 +81,7 @@ from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats, Ints
@@ -280,9 +281,7 @@ class DualPolicy(LearnedPlacer):
         if walk and tracker.solution is not None and not tracker.stop():
             anneal(evaluator, [tracker.solution], policy.rng)
 
-    def _place_groups(
-        self, evaluator: BudgetedEvaluator, seed: int | None, rng: np.random.Generator
-    ) -> None:
+    def _place_groups(self, evaluator: BudgetedEvaluator, seed: int | None, rng: Generator) -> None:
         """Learn where groups go, and end at half of the share if nothing is ahead of the seed's
         value by then.
         """
@@ -490,7 +489,7 @@ class DualLearner:
         ordered: OrderedProblem,
         first: DualPolicyModel,
         config: Any,
-        rng: np.random.Generator,
+        rng: Generator,
         *,
         residual: bool = True,
         layer_rate: float = 0.2,
@@ -694,7 +693,7 @@ class WindowChoice:
         self.rate, self.average = rate, 0.0
         self.preference = np.zeros((len(KINDS), len(self.sizes)))
 
-    def draw(self, rng: np.random.Generator, count: int) -> Ints:
+    def draw(self, rng: Generator, count: int) -> Ints:
         """Return choices: places in the flattened table of preferences."""
         return rng.choice(self.preference.size, size=count, p=self._probability())
 
@@ -732,7 +731,7 @@ class Chain:
         self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
         self.first = self.best = incumbent.value
 
-    def windows(self, rng: np.random.Generator, count: int) -> tuple[Flags, Ints]:
+    def windows(self, rng: Generator, count: int) -> tuple[Flags, Ints]:
         """Return windows, most of which begin at a critical op, and the choices behind them."""
         now = self.incumbent
         choices = self.choice.draw(rng, count)
@@ -742,7 +741,7 @@ class Chain:
         return grow_windows(self.graph, now.start, now.finish, seeds, sizes, kinds, random), choices
 
     def move(
-        self, episodes: Episodes, values: Ints, choices: Ints, heat: float, rng: np.random.Generator
+        self, episodes: Episodes, values: Ints, choices: Ints, heat: float, rng: Generator
     ) -> None:
         """Go to the best of some local steps, or stay.
 

@@ -69,6 +69,8 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from typing import Self
 
+    from numpy.random import Generator
+
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
@@ -199,7 +201,7 @@ class Annealing(BatchSearch):
         return COOLINGS[self.cooling](hot, min(hot, self.cold))
 
     def improve(
-        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: Generator
     ) -> None:
         """Anneal until the budget is spent."""
         if starts and not evaluator.tracker.stop():
@@ -239,7 +241,7 @@ def first_heat(
 def anneal(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
-    rng: np.random.Generator,
+    rng: Generator,
     settings: Annealing | None = None,
     *,
     steps_per_walk: int = 10_000,
@@ -275,7 +277,7 @@ def anneal(
 def lockstep(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
-    rng: np.random.Generator,
+    rng: Generator,
     settings: Annealing,
     *,
     steps_per_lane: int = 400,

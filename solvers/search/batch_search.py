@@ -23,6 +23,8 @@ from placeopt.solving.run import run_part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.random import Generator
+
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
@@ -85,7 +87,7 @@ class BatchSearch(MeasuringSearch):
 
     @abstractmethod
     def improve(
-        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: Generator
     ) -> None:
         """Spend the budget; `starts` are the placements to start from, best first, none if none was
         found.
@@ -93,7 +95,7 @@ class BatchSearch(MeasuringSearch):
 
 
 def starting_placements(
-    evaluator: BudgetedEvaluator, start: str, rng: np.random.Generator
+    evaluator: BudgetedEvaluator, start: str, rng: Generator
 ) -> list[Placement]:
     """Return the placements to start from, evaluated, best first; at least one unless none was
     found.
@@ -155,7 +157,7 @@ def _proposed(
 
 
 def _fallbacks(
-    evaluator: BudgetedEvaluator, rng: np.random.Generator, *, attempts: int = 16
+    evaluator: BudgetedEvaluator, rng: Generator, *, attempts: int = 16
 ) -> Iterator[Placement]:
     """Yield random placements that fit, contiguous chunks, everything on one device, and what a
     heuristic finds where these break the limit on peak memory.

@@ -40,6 +40,7 @@ from placeopt.solvers.search.batch_search import RANDOM, BatchSearch
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats, Ints
@@ -71,7 +72,7 @@ class _SamplingSolver(BatchSearch):
         """How the distribution samples and updates."""
 
     def improve(
-        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: Generator
     ) -> None:
         """Search by the distribution, refine."""
         tracker = evaluator.tracker
@@ -87,7 +88,7 @@ class _SamplingSolver(BatchSearch):
         self,
         evaluator: BudgetedEvaluator,
         lean_on: Placement | None,
-        rng: np.random.Generator,
+        rng: Generator,
         *,
         auto_groups: int = 48,
     ) -> SamplingSearch:
@@ -257,7 +258,7 @@ class OrderKeys:
         self.mean = rank.astype(np.float64)
         self.deviation = np.full(len(rank), noise * len(rank))
 
-    def sample(self, rng: np.random.Generator, rows: int) -> Ints:
+    def sample(self, rng: Generator, rows: int) -> Ints:
         """Draw ranks, shape (rows, num_ops): keys on a fine integer scale."""
         keys = self.mean + self.deviation * rng.standard_normal((rows, len(self.mean)))
         return (keys * kernels.RANK_GAP).astype(np.int64)
@@ -291,7 +292,7 @@ class SamplingSearch:
         settings: Settings,
         labels: Ints,
         lean_on: Placement | None,
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> None:
         units = evaluator.problem.units
         self.evaluator, self.settings, self.rng = evaluator, settings, rng

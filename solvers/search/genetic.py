@@ -38,53 +38,55 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.random import Generator
+
     from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
 
-def tournament(rng: np.random.Generator, count: int) -> int:
+def tournament(rng: Generator, count: int) -> int:
     """Take the better one of two."""
     return int(min(rng.integers(count, size=2)))
 
 
-def linear_ranking(rng: np.random.Generator, count: int) -> int:
+def linear_ranking(rng: Generator, count: int) -> int:
     """Draw the member at place i with a probability proportional to count - i."""
     weight = np.arange(count, 0, -1, dtype=np.float64)
     return int(rng.choice(count, p=weight / weight.sum()))
 
 
-def anyone(rng: np.random.Generator, count: int) -> int:
+def anyone(rng: Generator, count: int) -> int:
     """Draw every member with the same probability."""
     return int(rng.integers(count))
 
 
-SELECTIONS: dict[str, Callable[[np.random.Generator, int], int]] = {
+SELECTIONS: dict[str, Callable[[Generator, int], int]] = {
     "tournament": tournament,
     "linear-ranking": linear_ranking,
     "anyone": anyone,
 }
 
 
-def uniform(rng: np.random.Generator, groups: int) -> Flags:
+def uniform(rng: Generator, groups: int) -> Flags:
     """Take every group with probability one half."""
     return rng.random(groups) < 0.5
 
 
-def one_point(rng: np.random.Generator, groups: int) -> Flags:
+def one_point(rng: Generator, groups: int) -> Flags:
     """Take the groups behind a random point."""
     return np.arange(groups) >= rng.integers(groups + 1)
 
 
-def two_point(rng: np.random.Generator, groups: int) -> Flags:
+def two_point(rng: Generator, groups: int) -> Flags:
     """Take the groups between two random points."""
     first, last = np.sort(rng.integers(groups + 1, size=2))
     place = np.arange(groups)
     return (place >= first) & (place < last)
 
 
-CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
+CROSSOVERS: dict[str, Callable[[Generator, int], Flags]] = {
     "uniform": uniform,
     "one-point": one_point,
     "two-point": two_point,
@@ -142,7 +144,7 @@ class Genetic(BatchSearch):
     )
 
     def improve(
-        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: Generator
     ) -> None:
         """Evolve until the budget is spent."""
         if not starts:
@@ -173,7 +175,7 @@ class Genetic(BatchSearch):
         evaluator: BudgetedEvaluator,
         members: list[Member],
         labels: list[Ints],
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> Member:
         """Cross two members, and mutate the outcome."""
         space, select = evaluator.space, SELECTIONS[self.selection]
@@ -201,7 +203,7 @@ class WalkClimber:
         self,
         evaluator: BudgetedEvaluator,
         start: Placement,
-        rng: np.random.Generator,
+        rng: Generator,
         *,
         count: int = 2,
     ) -> None:
@@ -256,7 +258,7 @@ class WalkClimber:
 class RowClimber:
     """Local search by rounds of mutation and selection on the batch evaluator."""
 
-    def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
+    def __init__(self, evaluator: BudgetedEvaluator, rng: Generator) -> None:
         self.evaluator, self.rng = evaluator, rng
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
@@ -275,7 +277,7 @@ class RowClimber:
 
 
 def _first_members(
-    evaluator: BudgetedEvaluator, starts: list[Placement], size: int, rng: np.random.Generator
+    evaluator: BudgetedEvaluator, starts: list[Placement], size: int, rng: Generator
 ) -> list[Member]:
     """Return the placements to start from, and random ones in the first one's order."""
     space = evaluator.space
