@@ -22,13 +22,11 @@ import numpy as np
 from placeopt.model.arrays import place_in
 from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.solving.tracker import Tracker
@@ -47,7 +45,7 @@ class MTopo(Heuristic):
 
     inflations = CAUTIOUS
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Place once; what breaks a capacity is repaired."""
         yield context.repaired(_fill(context))
 
@@ -89,7 +87,7 @@ class MEtf(Heuristic):
     kernels = ("ranks", "lists", "lists-by-time")
     inflations = CAUTIOUS
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Plan once, counting tensors as resident where the limit is on the dynamic peak."""
         yield context.fitted(context.by_time(context.position))
 
@@ -116,7 +114,7 @@ class MSct(Heuristic):
         5_000, low=0, meaning="with more edges a greedy choice replaces the linear program"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Solve the linear program once, then plan."""
         problem = context.problem
         plain = Context(problem)

@@ -41,13 +41,11 @@ from placeopt.solvers.heuristics.clustering_kernels import (
     map_in_order,
     zero_edges,
 )
-from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.ranks import clustered_rank
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
@@ -126,7 +124,7 @@ class _Sweep:
         self.clusterings: set[bytes] = set()
         self.assignments: set[bytes] = set()
 
-    def candidates(self, cluster: Ints) -> Iterator[Placement | None]:
+    def candidates(self, cluster: Ints) -> Proposals:
         if not _is_new(cluster, self.clusterings):
             return
         for slack in self.slack:
@@ -140,7 +138,7 @@ class _Sweep:
                 )
         yield from self._by_earliest_finish(cluster)
 
-    def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
+    def _by_earliest_finish(self, cluster: Ints) -> Proposals:
         """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
         context = self.context
         plan = clustered_plan(context, cluster)
@@ -204,7 +202,7 @@ class EdgeZeroing(Heuristic):
             )
         _check_slack(self.name, self.slack)
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Evaluate every distinct assignment of the sweep, or as many as the budget allows."""
         problem = context.problem
         graph = unit_graph(context)
@@ -258,7 +256,7 @@ class Dsc(Heuristic):
             raise InputError(f"dsc option cuts: expected positive numbers, received {self.cuts}")
         _check_slack(self.name, self.slack)
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Cluster once with mean costs, map under every load limit, keep the best."""
         graph = unit_graph(context)
         sweep = _Sweep(context, graph, self.slack)

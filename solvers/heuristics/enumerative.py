@@ -24,11 +24,9 @@ import numpy as np
 
 from placeopt.model.arrays import by_key
 from placeopt.model.graph import depths
-from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
@@ -43,7 +41,7 @@ class Enumerative(Heuristic):
     says so.
     """
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Place group after group; what does not fit into memory is repaired."""
         labelled = int(context.problem.meta.max()) >= 0
         if not labelled:

@@ -5,6 +5,7 @@ the best.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,11 +19,12 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import is_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
+
+Proposals = Iterator["Placement | None"]
+"""Placements, and None where none was found."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,8 @@ class Heuristic(SearchSolver):
     batch: ClassVar[int] = 64
 
     @abstractmethod
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
-        """Yield placements, None where none was found; `tracker.rng()` is the source of
-        randomness.
-        """
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+        """Yield placements; `tracker.rng()` is the source of randomness."""
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """None: one pass over the graph may be interpreted."""
@@ -94,7 +94,7 @@ class Heuristic(SearchSolver):
 
 
 def _batches(
-    candidates: Iterable[Placement | None], size: int, tracker: Tracker[Placement]
+    candidates: Proposals, size: int, tracker: Tracker[Placement]
 ) -> Iterator[list[Placement]]:
     """Yield groups of candidates: full ones, and what there is when the time is over."""
     group: list[Placement] = []

@@ -33,7 +33,7 @@ import numpy as np
 from placeopt.makespan.bounds.relaxation import islands
 from placeopt.model.arrays import frozen, place_in
 from placeopt.solvers.heuristics import ranks
-from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
 from placeopt.solving.options import option
 
@@ -143,7 +143,7 @@ class _InsertionScheduler(Heuristic):
         True, meaning="whether an op may go into an idle gap before ops scheduled earlier"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Plan with free channels and, where there are channels, with queued transfers; keep the
         better one.
         """
@@ -175,7 +175,7 @@ class FewHosts(Heuristic):
         """Return None on a single host, where it is HEFT."""
         return self if islands(problem).any() else None
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Plan with free channels and, where there are channels, with queued transfers."""
         compute, units = context.problem.compute, context.units
         host = np.unique(islands(context.problem), return_inverse=True)[1]
@@ -212,7 +212,7 @@ class Etf(Heuristic):
 
     kernels = ("ranks", "lists", "lists-by-time")
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Plan once; ties by static level, then by op, then by device."""
         yield context.fitted(etf_plan(context))
 
@@ -228,7 +228,7 @@ class CriticalPath(Heuristic):
 
     runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Run every tie-breaking, or as many as the budget allows, and keep the best."""
         for plan in critical_path_plans(context, tracker.rng(), self.runs):
             yield context.fitted(plan)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from placeopt.model.graph import depths
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.policy.learned_placer import spent
 from placeopt.solvers.policy.list_kernels import FAR
 from placeopt.solvers.policy.list_policy import (
@@ -122,7 +122,7 @@ class LearnedList(Heuristic):
             return None
         return replace(self, passes=2) if n > many else self
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Yield the schedules of the best scores, then those of a climb."""
         schedulers = [first_policy(self.policy).scheduler(context)]
         for plan in islice(climb(schedulers, tracker.rng()), self.passes):
