@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Ints, distinct, frozen
-from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.heaps import argsort, merge, pop, push
 from placeopt.model.objective import INFEASIBLE
 
@@ -285,7 +285,7 @@ def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     for tensor in range(m):
         w.plan.pair_ptr[tensor] = count
         source = w.device[arrays.producer[tensor]]
-        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+        for e in row_of(arrays.consumer_ptr, tensor):
             v = arrays.consumer[e]
             d = w.device[v]
             if d != source and arrays.channel[source, d] >= 0:
@@ -578,7 +578,7 @@ def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: in
         _add(w.channels.active, w.channels.is_active, w.counter, ACTIVE, c)
         tensor = w.requests.tensor[r]
         d = w.requests.destination[r]
-        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+        for e in row_of(arrays.consumer_ptr, tensor):
             v = arrays.consumer[e]
             if w.device[v] == d:
                 _arrive(w, mode, v, d, time, time)
@@ -838,7 +838,7 @@ def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints
             slot[d] = count
             end[home] = max(end[home], end[count])
             count += 1
-        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+        for e in row_of(arrays.consumer_ptr, tensor):
             v = arrays.consumer[e]
             d = w.device[v]
             if slot[d] < home:

@@ -26,6 +26,8 @@ from placeopt.model.interpreted import interpretable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from placeopt.model.arrays import Ints
+
 
 FROZEN = tuple(f"{__package__}.{name}" for name in ("random_bits", "heaps", "union_find"))
 """Modules whose kernels never change, so that whatever way a kernel is compiled it may call
@@ -102,3 +104,9 @@ inlined = partial(uncounted_kernel, forceinline=True)
 pasted = partial(_kernel, inline="always")
 """A helper whose source becomes a part of its caller before compilation: passing long tuples to a
 call would copy them each time."""
+
+
+@inlined
+def row_of(pointer: Ints, row: int) -> range:
+    """Return the places of a row in arrays that are cut into rows by a pointer (CSR)."""
+    return range(pointer[row], pointer[row + 1])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.union_find import number_sets, root as find_root
 from placeopt.solvers.heuristics.unit_reservation import filled
 
@@ -109,7 +109,7 @@ def _parallel_time(
     longest = 0.0
     for op in edges.order:
         begin = open_at[cluster[op]]
-        for e in range(pred_ptr[op], pred_ptr[op + 1]):
+        for e in row_of(pred_ptr, op):
             source = pred_op[e]
             arrival = start[source] + work[source]
             if cluster[source] != cluster[op]:
@@ -180,7 +180,7 @@ def _choose(work: Floats, size: int, load: Floats, free: Ints, near: Floats, lim
 @uncounted_kernel
 def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) -> None:
     """Add to near[device] what `unit` exchanges with the units placed there."""
-    for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
+    for e in row_of(graph.near_ptr, unit):
         if device_of[graph.near_unit[e]] >= 0:
             near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
 
@@ -287,7 +287,7 @@ def _b_levels(edges: OpEdges) -> Floats:
     level = np.zeros(len(edges.order))
     for i in range(len(level) - 1, -1, -1):
         op = edges.order[i]
-        for e in range(edges.succ_ptr[op], edges.succ_ptr[op + 1]):
+        for e in row_of(edges.succ_ptr, op):
             level[op] = max(level[op], edges.succ_cost[e] + level[edges.succ_op[e]])
         level[op] += edges.work[op]
     return level
@@ -360,7 +360,7 @@ def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
         state.cluster[op], state.start[op], state.finish[op] = home, begin, begin + edges.work[op]
         state.open_at[home], state.last[home] = state.finish[op], op
         state.members[home] += 1
-        for e in range(edges.succ_ptr[op], edges.succ_ptr[op + 1]):
+        for e in row_of(edges.succ_ptr, op):
             child = edges.succ_op[e]
             at = state.finish[op] + edges.succ_cost[e]
             if state.dominant[child] < 0 or at > state.arrival[child]:

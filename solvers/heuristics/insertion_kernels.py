@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of, uncounted_kernel
 from placeopt.solvers.heuristics.idle_gaps import (
     FAR,
     NONE,
@@ -63,7 +63,7 @@ def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> in
     are.
     """
     count = 0
-    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+    for e in row_of(graph.predecessors.pointer, op):
         at = count
         while (
             at > 0

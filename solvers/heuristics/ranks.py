@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, row_of
 from placeopt.model.heaps import pop, push
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
         tail = 0.0
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             length = delay[graph.successors.tensor[e]] + rank[graph.successors.op[e]]
             if length > tail or following[op] < 0:
                 tail = length
@@ -51,7 +51,7 @@ def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Int
     rank = np.zeros(n)
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             length = rank[graph.successors.op[e]]
             if cluster[graph.successors.op[e]] != cluster[op]:
                 length += delay[graph.successors.tensor[e]]
@@ -70,7 +70,7 @@ def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Float
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
         home = device_of[op]
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             length = rank[graph.successors.op[e]]
             there = device_of[graph.successors.op[e]]
             if there != home:
@@ -87,7 +87,7 @@ def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
     rank = np.zeros(n)
     for position in range(n):
         op = graph.order[position]
-        for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+        for e in row_of(graph.predecessors.pointer, op):
             source = graph.predecessors.op[e]
             rank[op] = max(
                 rank[op], rank[source] + work[source] + delay[graph.predecessors.tensor[e]]
@@ -108,7 +108,7 @@ def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Flo
     table = np.zeros((n, k))
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             child = graph.successors.op[e]
             cheapest = np.inf
             for device in range(k):
@@ -140,7 +140,7 @@ def priority_list(graph: GraphArrays, position: Ints) -> Ints:
         pop(place, ready, BOTTOM, size)
         size -= 1
         result[step] = op
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             child = graph.successors.op[e]
             waiting[child] -= 1
             if waiting[child] == 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, row_of, uncounted_kernel
 from placeopt.model.heaps import pop, push
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -145,7 +145,7 @@ def _schedule_ops_by_time(
         settle(units, s.home, s.free, units.unit[op], device)
         s.device[op], s.start[op], s.finish[op] = device, begin, begin + costs.compute[op, device]
         s.open_at[device] = s.finish[op]
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             child = graph.successors.op[e]
             s.missing[child] -= 1
             if s.missing[child] == 0:
@@ -249,7 +249,7 @@ def _earliest_wakeful_pair(
 def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, device: int) -> int:
     """Longest time of a tensor from `op` on `device` to `child` on another device."""
     slowest = np.int64(0)
-    for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+    for e in row_of(graph.successors.pointer, op):
         for there in range(len(costs.link_class) if graph.successors.op[e] == child else 0):
             if there != device:
                 tensor = graph.successors.tensor[e]
@@ -311,7 +311,7 @@ def schedule_with_favourites(
         ):
             state.awaited[device] = child
             state.awake_until[device] = finish[op] + _slowest_way(graph, costs, op, child, device)
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+        for e in row_of(graph.successors.pointer, op):
             child = graph.successors.op[e]
             waiting[child] -= 1
             if waiting[child] == 0:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.compiled import inlined, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import inlined, inner_kernel, row_of, uncounted_kernel
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
@@ -78,7 +78,7 @@ def data_ready(graph: Any, costs: Any, device_of: Ints, finish: Ints, op: int, d
     the same.
     """
     ready = np.int64(0)
-    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+    for e in row_of(graph.predecessors.pointer, op):
         source = graph.predecessors.op[e]
         arrival = finish[source]
         if device_of[source] != device:

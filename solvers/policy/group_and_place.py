@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel, pasted
+from placeopt.model.compiled import entry, inner_kernel, pasted, row_of
 from placeopt.model.random_bits import split_uniform
 from placeopt.model.union_find import number_sets, root as find_root
 
@@ -264,7 +264,7 @@ def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, sh
     k = devices.load.shape[0]
     devices.near[:] = 0.0
     all_near = 0.0
-    for j in range(groups.pointer[g], groups.pointer[g + 1]):
+    for j in row_of(groups.pointer, g):
         all_near += groups.cost[j]
         home = devices.home[groups.other[j]]
         if home >= 0:

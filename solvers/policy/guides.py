@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted_entry, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Guide
 
@@ -91,7 +91,7 @@ def _run(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats)
             j -= 1
         if j >= 0:
             begin = finish[order[j]]
-        for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+        for e in row_of(graph.predecessors.pointer, v):
             begin = max(
                 begin,
                 finish[graph.predecessors.op[e]]
@@ -130,7 +130,7 @@ def _mark(
             j -= 1
         if j >= 0 and finish[order[j]] >= start[v]:
             critical[order[j]] = True
-        for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+        for e in row_of(graph.predecessors.pointer, v):
             u = graph.predecessors.op[e]
             if finish[u] + _delay(graph, device, u, v, e) >= start[v]:
                 critical[u] = True
@@ -152,7 +152,7 @@ def follow(
     _run(graph, device, order, start, finish)
     for v in range(order.shape[0] - 1, -1, -1):
         tail[v] = 0.0
-        for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+        for e in row_of(graph.successors.pointer, v):
             x = graph.successors.op[e]
             path = tail[x]
             if device[x] != device[v]:
@@ -187,10 +187,10 @@ def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> Flag
 @inlined
 def _reach(graph: Graph, v: int, near: Floats, window: Flags) -> None:
     """Note how expensive the dearest edge is from the window to each neighbour of op v."""
-    for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+    for e in row_of(graph.successors.pointer, v):
         x = graph.successors.op[e]
         near[x] = max(near[x], graph.weight[graph.successors.tensor[e]] + 1e-9)
-    for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+    for e in row_of(graph.predecessors.pointer, v):
         x = graph.predecessors.op[e]
         near[x] = max(near[x], graph.weight[graph.predecessors.tensor[e]] + 1e-9)
     window[v] = True

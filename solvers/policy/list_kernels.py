@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import data_ready, filled, fits, roomiest, settle
@@ -409,17 +409,17 @@ def _say_of_neighbours(task, s, v):
     """Say where the inputs of an op and its consumers' other inputs are."""
     g, facts, said = task.graph, task.facts, s.said
     inputs, latest, last = 1e-9, -1, -1.0
-    for e in range(g.predecessors.pointer[v], g.predecessors.pointer[v + 1]):
+    for e in row_of(g.predecessors.pointer, v):
         u, size = g.predecessors.op[e], facts.weight[g.predecessors.tensor[e]]
         inputs += size
         said[s.device[u], INPUTS] += size
         if s.finish[u] + size > last:
             last, latest = s.finish[u] + size, s.device[u]
     siblings = 1e-9
-    for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
+    for e in row_of(g.successors.pointer, v):
         c, size = g.successors.op[e], facts.weight[g.successors.tensor[e]]
         siblings += size
-        for f in range(g.predecessors.pointer[c], g.predecessors.pointer[c + 1]):
+        for f in row_of(g.predecessors.pointer, c):
             u = g.predecessors.op[f]
             if s.device[u] >= 0:
                 said[s.device[u], SIBLINGS] += facts.weight[g.predecessors.tensor[f]]
@@ -439,12 +439,12 @@ def _say_of_next(task, s, v):
     c, k, tensor = facts.following[v], s.begin.shape[0], -1
     if c < 0:
         return
-    for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
+    for e in row_of(g.successors.pointer, v):
         if g.successors.op[e] == c:
             tensor = g.successors.tensor[e]
     for d in range(k):
         s.next[d] = 0.0
-        for e in range(g.predecessors.pointer[c], g.predecessors.pointer[c + 1]):
+        for e in row_of(g.predecessors.pointer, c):
             u = g.predecessors.op[e]
             if s.device[u] >= 0:
                 lag = 0
@@ -578,7 +578,7 @@ def _grow(task, s, ready, heats, random, lesson):
                 _learn_device(task, s, lesson, v, d, heats[1])
         settle(units, s.home, s.free, units.unit[v], d)
         _put(s, v, d, begin, costs.compute[v, d], task.facts.rest[v, d])
-        for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
+        for e in row_of(g.successors.pointer, v):
             c = g.successors.op[e]
             s.left[c] -= 1
             if s.left[c] == 0:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import uncounted_entry
+from placeopt.model.compiled import row_of, uncounted_entry
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats
@@ -98,7 +98,7 @@ def _pass_on(edges: Edges, table: Floats, source: int, to: int, width: int, larg
     """
     for v in range(table.shape[0]):
         count = edges.pointer[v + 1] - edges.pointer[v]
-        for e in range(edges.pointer[v], edges.pointer[v + 1]):
+        for e in row_of(edges.pointer, v):
             u = edges.op[e]
             for f in range(width):
                 if largest:

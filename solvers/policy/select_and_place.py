@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry, pasted, uncounted_kernel
+from placeopt.model.compiled import entry, pasted, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 
@@ -89,7 +89,7 @@ def _credit_features(
 def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, kept: bool) -> None:
     """Give an op that became ready its features, score and mass: fixed from now on."""
     moment = 0.0
-    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+    for e in row_of(graph.predecessors.pointer, op):
         moment = max(moment, state.finish[graph.predecessors.op[e]])
     features = state.features[op]
     for f in range(NUM_SEL):
@@ -233,7 +233,7 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
     there = 0.0
     begin = np.inf
     end = 0.0
-    for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+    for e in row_of(graph.predecessors.pointer, v):
         u = graph.predecessors.op[e]
         at = state.finish[u]
         if device[u] == d:
@@ -277,7 +277,7 @@ def _describe(
             _look(graph, state, device, v, d)
         if guide.device[v] >= 0:
             state.plc[guide.device[v], Plc.STAYING] = 1.0
-            for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+            for e in row_of(graph.successors.pointer, v):
                 x = graph.successors.op[e]
                 if not window[x]:
                     state.plc[guide.device[x], Plc.CONSUMER_PULL] += graph.weight[
@@ -418,7 +418,7 @@ def _begin(graph: Graph, guide: Guide, state: State, window: Flags) -> int:
 def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
     """Run op v on device d, after what is there already."""
     begin = state.free_at[d]
-    for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+    for e in row_of(graph.predecessors.pointer, v):
         u = graph.predecessors.op[e]
         arrival = state.finish[u]
         if device[u] != d:
@@ -438,11 +438,11 @@ def _release(graph: Graph, state: State, window: Flags, v: int, d: int, count: i
     """Tell the consumers of op v that it sits on device d; return how many ops of the window are
     ready.
     """
-    for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+    for e in row_of(graph.successors.pointer, v):
         x = graph.successors.op[e]
         state.waiting[x] -= 1
         # The other producers of x are drawn to where this one sits.
-        for o in range(graph.predecessors.pointer[x], graph.predecessors.pointer[x + 1]):
+        for o in row_of(graph.predecessors.pointer, x):
             state.pull[graph.predecessors.op[o], d] += graph.weight[graph.successors.tensor[e]]
         if state.waiting[x] == 0 and window[x]:
             state.ready[count] = x

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, uncounted_kernel
+from placeopt.model.compiled import entry, row_of, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.search.walk_state import random_neighbour
 
@@ -66,7 +66,7 @@ def _weight_between(g, op, other):
     weight = 0
     for side in range(2):
         edges = g.successors if side == 0 else g.predecessors
-        for e in range(edges.pointer[op], edges.pointer[op + 1]):
+        for e in row_of(edges.pointer, op):
             if edges.op[e] == other:
                 weight = g.weight[edges.tensor[e]]
     return weight
@@ -96,7 +96,7 @@ def _spread(g, c, op, d, room, together):
         at += 1
         for side in range(2):
             edges = g.successors if side == 0 else g.predecessors
-            for e in range(edges.pointer[x], edges.pointer[x + 1]):
+            for e in row_of(edges.pointer, x):
                 y = edges.op[e]
                 heavy = filled < room and not seen[y] and g.weight[edges.tensor[e]] >= threshold
                 if heavy and (not together or home[g.units.unit[y]] == origin):

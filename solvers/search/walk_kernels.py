@@ -40,7 +40,7 @@ from __future__ import annotations
 import numpy as np
 
 from placeopt.makespan.simulator import PRIORITY, execute
-from placeopt.model.compiled import uncounted_entry, uncounted_kernel
+from placeopt.model.compiled import row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
 from placeopt.solvers.search.walk_state import NEVER, random_neighbour
@@ -153,7 +153,7 @@ def _grow(g, w, count, op, together, room, d):
         count = _add(g, w, count, g.units.unit[x], d)
         for side in range(2):
             edges = outs if side == 0 else ins
-            for e in range(edges.pointer[x], edges.pointer[x + 1]):
+            for e in row_of(edges.pointer, x):
                 y = edges.op[e]
                 heavy = (
                     filled < room and w.visit[y] != stamp and g.weight[edges.tensor[e]] >= threshold
@@ -197,9 +197,9 @@ def _clip(g, w, op, to):
     consumers.
     """
     low, high = 0, w.device.shape[0] - 1
-    for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+    for e in row_of(g.predecessors.pointer, op):
         low = max(low, w.position[g.predecessors.op[e]] + 1)
-    for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
+    for e in row_of(g.successors.pointer, op):
         high = min(high, w.position[g.successors.op[e]] - 1)
     return min(max(to, low), high)
 
@@ -225,7 +225,7 @@ def _critical(g, w):
         d = w.device[op]
         previous = -1
         paid = False
-        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+        for e in row_of(g.predecessors.pointer, op):
             p = g.predecessors.op[e]
             cost = (
                 0
@@ -259,7 +259,7 @@ def _last_input(g, w, op):
     """Return the op on another device whose data would arrive last if no transfer waited."""
     d = w.device[op]
     last, source = -1, -1
-    for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+    for e in row_of(g.predecessors.pointer, op):
         p = g.predecessors.op[e]
         if w.device[p] != d:
             time = w.finish[p] + g.transfer[g.predecessors.tensor[e], g.link_class[w.device[p], d]]
@@ -390,7 +390,7 @@ def _move_units(g, w, count):
     for i in range(count):
         unit = w.unit_list[i]
         old, new = w.home[unit], w.unit_to[i]
-        for j in range(g.units.member_ptr[unit], g.units.member_ptr[unit + 1]):
+        for j in row_of(g.units.member_ptr, unit):
             op = g.units.member[j]
             w.device[op] = new
             w.load[old] -= g.compute[op, old]
@@ -406,7 +406,7 @@ def _extent(g, w, units):
     """First and last place in the sequence of the ops of the first `units` of `w.unit_list`."""
     first, last = g.compute.shape[0], -1
     for i in range(units):
-        for j in range(g.units.member_ptr[w.unit_list[i]], g.units.member_ptr[w.unit_list[i] + 1]):
+        for j in row_of(g.units.member_ptr, w.unit_list[i]):
             first = min(first, w.position[g.units.member[j]])
             last = max(last, w.position[g.units.member[j]])
     return first, last
@@ -506,7 +506,7 @@ def update_tails(g, w, last):
         op = w.sequence[i]
         source = w.device[op]
         longest = 0
-        for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
+        for e in row_of(g.successors.pointer, op):
             length = w.new_tail[g.successors.op[e]]
             d = w.device[g.successors.op[e]]
             if d != source:
