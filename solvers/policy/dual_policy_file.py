@@ -8,7 +8,7 @@ trained on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -88,9 +88,8 @@ ARRAYS = ("sel", "plc", *LAYERS)
 """All that is learned for every graph."""
 
 
-def _nothing() -> Floats:
-    """Return an array of the hidden layer of a policy that has none, whatever its shape."""
-    return np.zeros(0)
+_NOTHING: Any = ()
+"""An array of the hidden layer of a policy that has none, whatever its shape."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +112,12 @@ class DualPolicyModel(PolicyFile):
     plc: Floats  # (PLC features,)
     temperature: float = 1.0
     provenance: tuple[str, ...] = ()
-    sel_inside: Floats = field(default_factory=_nothing)
-    sel_context: Floats = field(default_factory=_nothing)
-    sel_out: Floats = field(default_factory=_nothing)
-    plc_inside: Floats = field(default_factory=_nothing)
-    plc_context: Floats = field(default_factory=_nothing)
-    plc_out: Floats = field(default_factory=_nothing)
+    sel_inside: Floats = _NOTHING
+    sel_context: Floats = _NOTHING
+    sel_out: Floats = _NOTHING
+    plc_inside: Floats = _NOTHING
+    plc_context: Floats = _NOTHING
+    plc_out: Floats = _NOTHING
 
     def __post_init__(self) -> None:
         for kind, names in FEATURES.items():
