@@ -346,12 +346,12 @@ def train(
     learner = DualLearner(
         OrderedProblem.of(problem), config.first_model(), config, np.random.default_rng(seed)
     )
-    learner.remember(greedy := learner.greedy(), config.value(greedy, problem, tracker))
+    learner.remember(greedy := learner.greedy(), config.value(greedy, tracker))
     learner.first_episode = learner.elite[:]
     teacher = solve(problem, "critical-path", 50, seed).solution
     for _ in range(config.imitation):
         learner.imitate(*teaching_order(problem, teacher))
-    config.improve(learner, problem, tracker)
+    config.improve(learner, tracker)
     return [
         (point.evaluations, point.incumbent)
         for point in tracker.trace

@@ -227,9 +227,9 @@ class DualPolicy(LearnedPlacer):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Train on `problem` within the budget, offering the best placement met."""
-        learner = self.begin(problem, tracker)
+        learner = self.begin(tracker)
         try:
-            self.improve(learner, problem, tracker)
+            self.improve(learner, tracker)
         finally:  # also after Ctrl-C
             if self.save_policy:
                 note = f"{problem.name}: {learner.episodes} episodes, seed {tracker.seed}"
@@ -238,11 +238,11 @@ class DualPolicy(LearnedPlacer):
                 except InputError as error:  # the placement is not lost with it
                     tracker.message = f"the policy is not saved: {error}"
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> DualLearner:
+    def begin(self, tracker: Tracker[Placement]) -> DualLearner:
         """Ask the teacher, try the policy as it starts, then imitate the teacher (stage I)."""
         if self.measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
-        initial = tracker.solution
+        problem, initial = tracker.problem, tracker.solution
         if initial is not None and self.measure is not None:
             self._offer_measured(tracker, initial)
         taught = self._teacher(tracker)
@@ -250,7 +250,7 @@ class DualPolicy(LearnedPlacer):
         learner = DualLearner(OrderedProblem.of(problem), self.first_model(), self, tracker.rng())
         if not tracker.stop():
             greedy = learner.greedy()
-            learner.remember(greedy, self.value(greedy, problem, tracker))
+            learner.remember(greedy, self.value(greedy, tracker))
             learner.first_episode = learner.elite[:]
         if teacher is not None and self.imitation:
             lesson = teaching_order(problem, teacher)
@@ -265,7 +265,7 @@ class DualPolicy(LearnedPlacer):
             return DualPolicyModel.load(self.policy)
         return DualPolicyModel.heuristic(self.start)
 
-    def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def improve(self, policy: Any, tracker: Tracker[Placement]) -> None:
         """Place groups, take steps on whole episodes, then windows, then walk, until the budget is
         spent.
         """
@@ -275,9 +275,9 @@ class DualPolicy(LearnedPlacer):
         walk = self.measure is None and evaluator.walkable and shared < 1
         if not tracker.stop():
             self._place_groups(evaluator, taught[0], policy.rng)
-        ahead = self._place_whole_graphs(policy, problem, tracker, taught[0], walk=walk)
+        ahead = self._place_whole_graphs(policy, tracker, taught[0], walk=walk)
         if (ahead or not walk) and not tracker.stop():
-            self._place_windows(policy, problem, tracker, taught, walk=walk)
+            self._place_windows(policy, tracker, taught, walk=walk)
         if walk and tracker.solution is not None and not tracker.stop():
             anneal(evaluator, [tracker.solution], policy.rng)
 
@@ -302,7 +302,6 @@ class DualPolicy(LearnedPlacer):
     def _place_whole_graphs(
         self,
         policy: Any,
-        problem: PlacementProblem,
         tracker: Tracker[Placement],
         seed: int | None,
         *,
@@ -326,7 +325,7 @@ class DualPolicy(LearnedPlacer):
                 break
             temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
-            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+            policy.learn(samples, self.value(samples, tracker), temperature)
             best = policy.elite[0][0] if policy.elite else INFEASIBLE
             ahead = seed is None or self.milestones.ahead(best, seed)
             batches += 1
@@ -335,7 +334,6 @@ class DualPolicy(LearnedPlacer):
     def _chains(
         self,
         learner: DualLearner,
-        problem: PlacementProblem,
         tracker: Tracker[Placement],
         value: int | None,
         taught: Placement | None,
@@ -344,6 +342,7 @@ class DualPolicy(LearnedPlacer):
 
         Where the teacher is still ahead: from its placement and the first episode.
         """
+        problem = tracker.problem
         own = [
             (value, devices[None, :], ranks[None, :])
             for value, devices, ranks in (*learner.elite, *learner.first_episode)
@@ -377,7 +376,6 @@ class DualPolicy(LearnedPlacer):
     def _place_windows(
         self,
         policy: DualLearner,
-        problem: PlacementProblem,
         tracker: Tracker[Placement],
         taught: tuple[int | None, Placement | None],
         *,
@@ -397,7 +395,7 @@ class DualPolicy(LearnedPlacer):
         """
         if self.windows == 0:
             return
-        chains = self._chains(policy, problem, tracker, *taught)
+        chains = self._chains(policy, tracker, *taught)
         rewriting = DualPolicyModel.heuristic("rewriting")
         learner = DualLearner(policy.ordered, rewriting, self, policy.rng, residual=False)
         until = self.groups + self.episodes + self.windows if walk else 1.0
@@ -409,7 +407,7 @@ class DualPolicy(LearnedPlacer):
                 return
             if progress > self.milestones.settled and not settled and tracker.solution is not None:
                 value: Any = tracker.value
-                best, heat = teaching_order(problem, tracker.solution), cooler * self.heat
+                best, heat = teaching_order(tracker.problem, tracker.solution), cooler * self.heat
                 last = self._chain(learner, value, *best, chains[0].choice, heat)
                 chains, settled = [last], True
             chain = chains[turn % len(chains)]
@@ -418,7 +416,7 @@ class DualPolicy(LearnedPlacer):
                 learner.rng, int(min(self.window_batch, tracker.evaluations_left))
             )
             steps = learner.rewrite(chain.incumbent, windows, self.window_temperature)
-            values = self.value(steps, problem, tracker)
+            values = self.value(steps, tracker)
             if self.window_rate > 0:
                 learner.learn_locally(steps, values, chain.incumbent.value, self.window_temperature)
             chain.move(steps, values, choices, chain.heat * cooling**progress, learner.rng)

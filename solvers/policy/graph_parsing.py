@@ -80,12 +80,12 @@ class GraphParsing(LearnedPlacer):
         meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> ParsingPolicy:
+    def begin(self, tracker: Tracker[Placement]) -> ParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
         edges.
         """
         self.ask_teacher(tracker)
-        return ParsingPolicy(problem, self, tracker.rng())
+        return ParsingPolicy(tracker.problem, self, tracker.rng())
 
 
 class ParsingPolicy:
@@ -184,12 +184,12 @@ class NeuralParsing(GraphParsing):
         with torch_threads(1):
             super().search(problem, tracker)
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
+    def begin(self, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
         edges.
         """
         self.ask_teacher(tracker)
-        return NeuralParsingPolicy(problem, self, tracker.rng())
+        return NeuralParsingPolicy(tracker.problem, self, tracker.rng())
 
 
 class NeuralParsingPolicy(ParsingPolicy):

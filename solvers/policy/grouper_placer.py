@@ -69,12 +69,16 @@ class GrouperPlacer(LearnedPlacer):
         True, meaning="learn a logit per (op, group) besides the weights of features"
     )
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> GroupingPolicy:
+    def begin(self, tracker: Tracker[Placement]) -> GroupingPolicy:
         """Ask the teacher for an incumbent, from which the policy begins if it is to be warm."""
         self.ask_teacher(tracker)
-        scale = ticks_of_unit_reward(problem, tracker)
+        scale = ticks_of_unit_reward(tracker)
         return GroupingPolicy(
-            problem, self, scale, tracker.solution if self.warm_start else None, tracker.rng()
+            tracker.problem,
+            self,
+            scale,
+            tracker.solution if self.warm_start else None,
+            tracker.rng(),
         )
 
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 
-def ticks_of_unit_reward(problem: PlacementProblem, tracker: Tracker[Placement]) -> float:
+def ticks_of_unit_reward(tracker: Tracker[Placement]) -> float:
     """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops,
     at least one.
     """
-    return max(1.0, float(tracker.value or problem.min_compute.sum()))
+    return max(1.0, float(tracker.value or tracker.problem.min_compute.sum()))
 
 
 class Samples(Protocol):
@@ -109,21 +109,19 @@ class LearnedPlacer(SearchSolver):
     )
 
     @abstractmethod
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Policy:
+    def begin(self, tracker: Tracker[Placement]) -> Policy:
         """Return the policy before its first step, after the teacher has been asked."""
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Learn on `problem` within the budget, offering the best placement met."""
-        self.improve(self.begin(problem, tracker), problem, tracker)
+        self.improve(self.begin(tracker), tracker)
 
-    def improve(
-        self, policy: Policy, problem: PlacementProblem, tracker: Tracker[Placement]
-    ) -> None:
+    def improve(self, policy: Policy, tracker: Tracker[Placement]) -> None:
         """Take policy-gradient steps until the budget is spent."""
         while not tracker.stop():
             temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
-            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+            policy.learn(samples, self.value(samples, tracker), temperature)
 
     def temperature_now(self, tracker: Tracker[Placement]) -> float:
         """Temperature of the softmaxes for the share of the budget that is spent."""
@@ -133,11 +131,9 @@ class LearnedPlacer(SearchSolver):
         """Samples of the next step."""
         return int(min(self.batch, tracker.evaluations_left))
 
-    def value(
-        self, samples: Samples, problem: PlacementProblem, tracker: Tracker[Placement]
-    ) -> Ints:
+    def value(self, samples: Samples, tracker: Tracker[Placement]) -> Ints:
         """Return the value of every sample, counted, the best one offered."""
-        values = self.values(problem, samples)
+        values = self.values(tracker.problem, samples)
         tracker.count(len(values))
         best = int(values.argmin())
         if values[best] != INFEASIBLE:

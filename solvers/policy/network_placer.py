@@ -83,13 +83,13 @@ class NetworkPlacer(TorchPlacer):
     epochs: int = option(3, low=1, meaning="ppo: steps per batch")
     entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NetworkPolicy:
+    def begin(self, tracker: Tracker[Placement]) -> NetworkPolicy:
         """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""
         from placeopt.solvers.policy.network_policy import NetworkPolicy
         from placeopt.solvers.policy.placement_networks import describe
 
-        first = self.first_devices(tracker)
-        scale = ticks_of_unit_reward(problem, tracker)
+        problem, first = tracker.problem, self.first_devices(tracker)
+        scale = ticks_of_unit_reward(tracker)
         nodes = describe(problem, self.groups_of(problem), first)
         return NetworkPolicy(problem, self, scale, tracker.rng(), self.network(nodes))
 

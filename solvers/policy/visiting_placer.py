@@ -54,12 +54,11 @@ class VisitingPlacer(TorchPlacer):
     horizon: int = option(16, low=1, meaning="visits between two steps of learning")
     discount: float = option(0.9, low=0, high=1, meaning="discount of rewards per visit")
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Any:
+    def begin(self, tracker: Tracker[Placement]) -> Any:
         """Ask the teacher for an incumbent, at which episodes begin if the start is to be warm."""
-        first = self.first_devices(tracker)
-        return Visits(problem, self, first, tracker)
+        return Visits(self, self.first_devices(tracker), tracker)
 
-    def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def improve(self, policy: Any, tracker: Tracker[Placement]) -> None:
         """Run episodes side by side, learning every `horizon` visits, until the budget is spent."""
         while not tracker.stop():
             policy.reset()
@@ -67,7 +66,7 @@ class VisitingPlacer(TorchPlacer):
             for begin in visits[:: self.horizon]:
                 if tracker.stop():
                     return
-                policy.segment(visits[begin : begin + self.horizon], problem, tracker)
+                policy.segment(visits[begin : begin + self.horizon], tracker)
 
 
 class Visits:
@@ -75,7 +74,6 @@ class Visits:
 
     def __init__(
         self,
-        problem: PlacementProblem,
         config: VisitingPlacer,
         first: Ints | None,
         tracker: Tracker[Placement],
@@ -85,9 +83,10 @@ class Visits:
         from placeopt.solvers.policy.network_policy import seeded
         from placeopt.solvers.policy.placement_networks import VisitNetwork, describe
 
+        problem: PlacementProblem = tracker.problem
         self.config, self.first, self.rng = config, first, tracker.rng()
         self.units, self.ranks = problem.units, b_level_ranks(problem)
-        self.scale = ticks_of_unit_reward(problem, tracker)
+        self.scale = ticks_of_unit_reward(tracker)
         self.num_units = len(self.units.first_op)
         position = np.argsort(problem.topological_order)
         self.order = np.argsort(position[self.units.first_op], kind="stable")
@@ -108,9 +107,7 @@ class Visits:
             self.device = np.where(self.units.allowed, keys, -1.0).argmax(axis=2)
         self.value: Floats | None = None
 
-    def segment(
-        self, visits: range, problem: PlacementProblem, tracker: Tracker[Placement]
-    ) -> None:
+    def segment(self, visits: range, tracker: Tracker[Placement]) -> None:
         """Visit some units in all episodes, then take one step towards what paid."""
         import torch
 
@@ -126,7 +123,7 @@ class Visits:
                 tracker.count(min(tracker.evaluations_left, len(self.device)))
                 break
             if self.value is None:
-                self.value = self._values(problem, tracker)
+                self.value = self._values(tracker)
             node = int(self.order[at])
             visited = torch.zeros(self.num_units)
             visited[torch.from_numpy(self.order[:at].copy())] = 1.0
@@ -135,7 +132,7 @@ class Visits:
             choice = draw(logits.detach(), self.generator)
             chosen.append(log_probability_of(logits, choice))
             self.device[:, node] = choice.numpy()
-            after = self._values(problem, tracker)
+            after = self._values(tracker)
             rewards.append((self.value - after) / self.scale)
             self.value = after
         if not rewards:
@@ -146,14 +143,12 @@ class Visits:
         weight = torch.from_numpy(advantage.T.astype(np.float32))
         descend(self.steps, -(torch.stack(chosen) * weight).mean())
 
-    def _values(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Floats:
+    def _values(self, tracker: Tracker[Placement]) -> Floats:
         """Return the ticks of every episode's placement, counted; `penalty` times the scale where
         it breaks a constraint.
         """
         devices = self.device[:, self.units.unit].astype(np.int32)
-        values = self.config.value(
-            Moved(devices, np.tile(self.ranks, (len(devices), 1))), problem, tracker
-        )
+        values = self.config.value(Moved(devices, np.tile(self.ranks, (len(devices), 1))), tracker)
         return np.where(
             values == INFEASIBLE, self.config.penalty * self.scale, values.astype(np.float64)
         )

@@ -593,10 +593,10 @@ def test_groups_that_no_device_runs_teach_nothing(name):
     )
     solver = make_solver(name, teacher="")
     tracker = Tracker(name, problem, Budget(evaluations=64))
-    policy = solver.begin(problem, tracker)
+    policy = solver.begin(tracker)
     for _ in range(2):
         samples = policy.sample(16, 1.0)
-        policy.learn(samples, solver.value(samples, problem, tracker), 1.0)
+        policy.learn(samples, solver.value(samples, tracker), 1.0)
     for key in ("place", "bias") if name == "grouper-placer" else ("place", "edge"):
         assert np.isfinite(policy.parameters[key]).all()
 
