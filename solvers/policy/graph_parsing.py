@@ -217,7 +217,7 @@ class NeuralParsingPolicy(ParsingPolicy):
             config.hidden,
             config.rounds,
         )
-        self.network = seeded(make, int(rng.integers(2**62)))
+        self.network = seeded(make, rng)
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.network_rate)
 
     @property

@@ -58,7 +58,7 @@ class NetworkPolicy:
         self.config, self.scale = config, scale
         self.ranks = b_level_ranks(problem)
         self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        self.network = seeded(make, int(rng.integers(2**62)))
+        self.network = seeded(make, rng)
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self.baseline: float | None = None
 
@@ -96,12 +96,10 @@ class NetworkPolicy:
         return (rewards - self.baseline) / max(1e-9, float(rewards.std()))
 
 
-def seeded(make: Callable[[], Any], seed: int) -> Any:
-    """Return a network with weights drawn from a seed; the state of torch's own generator stays as
-    it is.
-    """
+def seeded(make: Callable[[], Any], rng: np.random.Generator) -> Any:
+    """Return a network with weights that `rng` decides; torch's own generator stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(int(rng.integers(2**62)))
         return make()
 
 

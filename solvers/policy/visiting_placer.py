@@ -92,9 +92,7 @@ class Visits:
         self.order = np.argsort(position[self.units.first_op], kind="stable")
         nodes = describe(problem, np.array(self.units.unit), None)
         self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
-        self.network = seeded(
-            lambda: VisitNetwork(nodes, config.hidden, config.rounds), int(self.rng.integers(2**62))
-        )
+        self.network = seeded(lambda: VisitNetwork(nodes, config.hidden, config.rounds), self.rng)
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
 
     def reset(self) -> None:
