@@ -337,12 +337,16 @@ def _settled(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a solver says of itself, read once: see `placeopt.solving.base.SearchSolver`."""
+    """What a solver says of itself, read once: see `placeopt.solving.base.SearchSolver`. The
+    problems that it takes are None where it does not say.
+    """
 
     name: str
     endless: bool
     watched_from: int
     kernels: tuple[str, ...]
+    kind: Any
+    objectives: Any
 
 
 def declared(solver: Any) -> Declared:
@@ -358,13 +362,15 @@ def declared(solver: Any) -> Declared:
             _words(solver.name) or type(solver).__name__,
             bool(getattr(solver, "endless", False)),
             operator.index(getattr(solver, "watched_from", LARGE)),
-            tuple(getattr(solver, "kernels", ())),
+            tuple(map(str, getattr(solver, "kernels", ()))),
+            getattr(solver, "kind", None),
+            getattr(solver, "objectives", None),
         )
     except Exception as error:
         words = one_line(f"{type(error).__name__}: {error}", 160)
         raise SolverError(
-            f"solver class '{type(solver).__qualname__}': its name, endless, watched_from or "
-            f"kernels cannot be read ({words})"
+            f"solver class '{type(solver).__qualname__}': its name, kind, objectives, endless, "
+            f"watched_from or kernels cannot be read ({words})"
         ) from error
 
 

@@ -372,8 +372,8 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
     target = f"{type(solver).__module__}:{type(solver).__qualname__}"
     found = [spec for spec in known_specs().values() if spec.target == target]
     if not found:
-        declared = getattr(solver, "objectives", None)
-        if declared is None or getattr(solver, "kind", kind) != kind:
-            return None if declared is None else ()
-        return _names(type(solver), declared)
+        said = declared(solver)
+        if said.objectives is None or said.kind not in (None, kind):
+            return None if said.objectives is None else ()
+        return _names(type(solver), said.objectives)
     return tuple(name for spec in found if spec.kind == kind for name in spec.accepted)

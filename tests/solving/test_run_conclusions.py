@@ -205,7 +205,15 @@ def test_an_option_may_be_called_search():
     assert run(problem_of(), Tabu(), Budget(seconds=5)).value == VALUE
 
 
-@pytest.mark.parametrize("odd", [{"kernels": 5}, {"kernels": None}, {"endless": property(int)}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kernels": 5},
+        {"kernels": None},
+        {"endless": property(int)},
+        {"objectives": property(int)},
+    ],
+)
 def test_what_cannot_be_read_is_told_when_a_solver_is_made(odd, monkeypatch):
     """A comparison and a grid name it, and go on with the others."""
     monkeypatch.setattr(registry, "_registered", {})
