@@ -40,7 +40,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -125,9 +125,6 @@ COOLINGS: dict[str, type[Cooling]] = {
     "linear": LinearCooling,
     "lundy-mees": LundyMeesCooling,
 }
-
-TIMED: tuple[Any, ...] = (MAKESPAN, PERIOD)
-"""Objectives whose values are times, of the order of the work of a device."""
 
 ACCEPTANCES = {"metropolis": METROPOLIS, "threshold": THRESHOLD, "record-to-record": RECORD}
 """Rules by name: the number by which the compiled walk knows them."""
@@ -299,8 +296,9 @@ def lockstep(
     rows = MutatedRows(
         evaluator, homes, [order_of(evaluator, p) for p in begin], random_states(rng, lanes)
     )
-    # Measurements, and objectives of others, have a scale of their own: that of their values.
-    timed = evaluator.measure is None and evaluator.objective in TIMED
+    # Makespans and periods are of the order of the work of a device. Measurements, and objectives
+    # of others, have a scale of their own: that of their values.
+    timed = evaluator.measure is None and evaluator.objective in (MAKESPAN, PERIOD)
     cooling = cooling.scaled(space.mean_load if timed else float(tracker.value or 1))
     pace = _Pace(evaluator, lanes, 1)
     while not tracker.stop():

@@ -33,10 +33,6 @@ Measure = Callable[..., float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
 fails."""
 
-DECODED: tuple[Any, ...] = (MAKESPAN,)
-"""Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers
-delay."""
-
 
 def measured_ticks(problem: PlacementProblem, seconds: float) -> int:
     """Return the ticks of a measurement, INFEASIBLE where it is not finite.
@@ -88,7 +84,7 @@ class BudgetedEvaluator:
         self.objective = objective_of(self.problem)
         self.space = SearchSpace(self.problem, packing_seconds(tracker))
         self.ordered = self.objective.ordered and measure is None
-        decoded = measure is None and self.objective in DECODED
+        decoded = measure is None and self.objective is MAKESPAN
         self.walkable = decoded and self.problem.memory == "static"
         self._seconds_per_row = 0.0
         if measure is not None:
