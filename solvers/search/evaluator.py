@@ -84,8 +84,8 @@ class BudgetedEvaluator:
         self.objective = objective_of(self.problem)
         self.space = SearchSpace(self.problem, packing_seconds(tracker))
         self.ordered = self.objective.ordered and measure is None
-        decoded = measure is None and self.objective is MAKESPAN
-        self.walkable = decoded and self.problem.memory == "static"
+        static = self.problem.memory == "static"
+        self.walkable = self.ordered and self.objective is MAKESPAN and static
         self._seconds_per_row = 0.0
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
