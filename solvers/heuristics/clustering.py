@@ -92,7 +92,7 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
     """
     count = int(cluster.max()) + 1
     members = np.argsort(cluster, kind="stable")
-    pointer = np.searchsorted(cluster[members], np.arange(count + 1)).astype(np.int64)
+    pointer = np.searchsorted(cluster[members], np.arange(count + 1))
     longest_first = np.argsort(
         -np.bincount(cluster, graph.mean_work, minlength=count), kind="stable"
     )
