@@ -61,7 +61,7 @@ class Budget:
             limit = getattr(self, key)
             if limit is None:
                 continue
-            if not isinstance(limit, kind):
+            if not isinstance(limit, kind) or limit != limit:  # NaN is none
                 number = "whole number" if kind is Integral else "number"
                 raise InputError(f"budget {key}: expected a {number}, received {limit!r:.40}")
             plain = plain_number(limit) if isinstance(limit, Rational) else float(limit)

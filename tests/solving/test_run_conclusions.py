@@ -168,7 +168,14 @@ def test_a_seed_is_a_whole_number(seed):
 
 
 @pytest.mark.parametrize(
-    "limit", [{"seconds": "1"}, {"evaluations": 1.5}, {"evaluations": "3"}, {"target": "x"}]
+    "limit",
+    [
+        {"seconds": "1"},
+        {"evaluations": 1.5},
+        {"evaluations": "3"},
+        {"target": "x"},
+        {"target": float("nan")},
+    ],
 )
 def test_limits_are_numbers(limit):
     """A budget names the limit that is none."""
