@@ -191,25 +191,25 @@ def _empty_queues(n: int, k: int) -> Queues:
 @inner_kernel
 def _empty_channels(channels: int) -> Channels:
     return Channels(
-        root=_ints(channels),
-        running=_ints(channels),
-        event_key=_ints(channels),
-        event_channel=_ints(channels),
-        active=_ints(channels),
-        is_active=np.empty(channels, np.bool_),
+        _ints(channels),
+        _ints(channels),
+        _ints(channels),
+        _ints(channels),
+        _ints(channels),
+        np.empty(channels, np.bool_),
     )
 
 
 @inner_kernel
 def _empty_requests(edges: int) -> Requests:
     return Requests(
-        key=_ints(edges),
-        tensor=_ints(edges),
-        destination=_ints(edges),
-        left=_ints(edges),
-        right=_ints(edges),
-        start=_ints(edges),
-        finish=_ints(edges),
+        _ints(edges),
+        _ints(edges),
+        _ints(edges),
+        _ints(edges),
+        _ints(edges),
+        _ints(edges),
+        _ints(edges),
     )
 
 
