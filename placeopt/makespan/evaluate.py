@@ -186,8 +186,7 @@ def evaluate(
         d = int((trace.peak > problem.capacity).argmax())
         raise InfeasiblePlacementError(
             f"device '{problem.device_names[d]}' peaks at {int(trace.peak[d])} bytes, over its "
-            "capacity of "
-            f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
+            f"capacity of {int(problem.capacity[d])}; move ops with large tensors to other devices"
         )
     start, finish, peak = map(_read_only, (trace.start, trace.finish, trace.peak))
     return Evaluation(

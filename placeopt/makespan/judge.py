@@ -111,8 +111,7 @@ def _split_groups(problem: PlacementProblem, device: Ints) -> list[str]:
     home = grouped[first][group]
     return [
         f"ops '{problem.op_names[home[i]]}' and '{problem.op_names[grouped[i]]}' of colocation "
-        "group "
-        f"{problem.colocation[home[i]]} are on '{problem.device_names[device[home[i]]]}' and "
+        f"group {problem.colocation[home[i]]} are on '{problem.device_names[device[home[i]]]}' and "
         f"'{problem.device_names[device[grouped[i]]]}'"
         for i in _rows(device[home] != device[grouped])
     ]
@@ -217,8 +216,7 @@ def _input_violations(
     available[sent] = transfers.finish[at[sent]]
     found += [
         f"op '{name[op[e]]}' starts at {schedule.start[op[e]]}, before its input of "
-        f"'{name[producer[e]]}' arrives at "
-        f"{available[e]}"
+        f"'{name[producer[e]]}' arrives at {available[e]}"
         for e in _rows((~away | sent) & (schedule.start[op] < available))
     ]
     read = np.zeros(len(transfers.key), np.bool_)
@@ -226,8 +224,7 @@ def _input_violations(
     unread = ~read & (transfers.position(transfers.key) == np.arange(len(read)))
     return found + [
         f"tensor {x // problem.num_devices} is sent to "
-        f"'{problem.device_names[x % problem.num_devices]}', where nothing "
-        "reads it"
+        f"'{problem.device_names[x % problem.num_devices]}', where nothing reads it"
         for x in transfers.key[_rows(unread)].tolist()
     ]
 
@@ -309,7 +306,6 @@ def _peak_violations(
         used = fixed[d] + size[(where[: len(size)] == d) & (begin <= moment) & (moment < end)].sum()
         found.append(
             f"device '{problem.device_names[d]}' holds {used} bytes at {moment}, over its capacity "
-            "of "
-            f"{problem.capacity[d]}"
+            f"of {problem.capacity[d]}"
         )
     return found
