@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """Name of the start from scratch."""
-
-STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
-"""Start, by objective, where the one that is asked for does not take it."""
 
 RESERVING = "etf"
 """Heuristic that finds a start where random placements break the limit on peak memory."""
@@ -140,7 +137,7 @@ def _proposed(
     tracker, objective = evaluator.tracker, evaluator.objective
     spec = None if name == RANDOM else spec_of(name, "placement")
     if spec is not None and objective.name not in spec.accepted:
-        name = STARTERS.get(objective, RANDOM)
+        name = "linear-dp" if objective is PERIOD else RANDOM
     if name == RANDOM or tracker.stop():
         return
     measured, part = evaluator.measure is not None, tracker.share(share)

@@ -31,8 +31,6 @@ from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
@@ -41,15 +39,6 @@ if TYPE_CHECKING:
 
 REACHES = (1, 2, 4, 8)
 """Distances in the topological order at which what is left over is merged."""
-
-
-def host_weight(problem: PlacementProblem) -> Floats:
-    """Mean ticks of each tensor between the devices and host memory."""
-    return problem.io_ticks.mean(axis=1, dtype=np.float64)
-
-
-TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], Floats]] = {PERIOD: host_weight}
-"""What separating the ends of a tensor costs, by objective; elsewhere its mean transfer time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +79,9 @@ class SearchSpace:
         """Mean ticks that each tensor costs between two devices, or to and from host memory
         (period).
         """
-        weigh = TENSOR_WEIGHTS.get(objective_of(self.problem))
-        return self.context.mean_transfer if weigh is None else weigh(self.problem)
+        if objective_of(self.problem) is PERIOD:
+            return self.problem.io_ticks.mean(axis=1, dtype=np.float64)
+        return self.context.mean_transfer
 
     @cached_property
     def sequence(self) -> Ints:

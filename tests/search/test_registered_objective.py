@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,14 @@ def test_times_that_an_objective_leaves_out_do_not_matter(traffic):
         for each in (problem, longer)
     ]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("solver", ["cross-entropy", "annealing", "portfolio"])
+def test_an_objective_may_be_a_dataclass(traffic, solver):
+    """One that compares, and so has no hash, is minimised like others."""
+    weighed = dataclass(type("Weighed", (type(traffic),), {"name": "weighed"}))()
+    assert weighed.__hash__ is None
+    objectives.register_objective(weighed)
+    problem = load("gen:ffnn", cluster="uniform:2", objective="weighed")
+    result = make_solver(solver).solve(problem, Budget(evaluations=60))
+    assert result.value == traffic.evaluate_batch(problem, result.solution.device[None, :])[0]
