@@ -70,10 +70,13 @@ def run(
     Refused
         If the solver does not take the problem.
     InputError
-        If `initial` or `seed` is not valid, or a search that never stops by itself has no limit.
+        If `initial` or `seed` is not valid, `solver` is a class, or a search that never stops by
+        itself has no limit.
     SolverError
         If the solver raises, its solution is rejected by the judge, or a bound exceeds a value.
     """
+    if isinstance(solver, type):
+        raise InputError(f"expected a solver, received the class {solver.__qualname__}; call it")
     ours = is_ours(solver)
     if ours:
         solver = settled(solver)

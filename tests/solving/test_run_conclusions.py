@@ -28,7 +28,7 @@ from placeopt.model.result import Budget, TracePoint
 from placeopt.solving import registry
 from placeopt.solving.options import option
 from placeopt.solving.plugin import declared, lent, restated, settled
-from placeopt.solving.registry import make_solver
+from placeopt.solving.registry import make_solver, solver_class
 from placeopt.solving.run import _conclude, run
 from placeopt.solving.tracker import Tracker
 
@@ -165,6 +165,13 @@ def test_a_seed_is_a_whole_number(seed):
     """The caller is told, whichever solver would have stumbled over it."""
     with pytest.raises(InputError, match="seed: expected a whole number >= 0"):
         run(problem_of(), make_solver("annealing"), Budget(evaluations=5), seed=seed)
+
+
+def test_a_class_is_no_solver():
+    """Whoever forgets to call it is told so, whosever class it is."""
+    for cls in (solver_class("heft"), Plugin):
+        with pytest.raises(InputError, match=f"received the class {cls.__name__}; call it"):
+            run(problem_of(), cls, Budget(evaluations=5))
 
 
 @pytest.mark.parametrize(
