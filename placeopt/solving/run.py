@@ -301,17 +301,16 @@ def check_accepts(solver: Any, problem: Any) -> None:
 
 
 def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any) -> None:
-    if tracker.measured:
-        violations = objective.judge(tracker.problem, initial)
-        if violations:
-            raise InputError(f"the initial solution is not valid: {violations[0]}")
-        tracker.solution = initial  # its value is for the solver to measure
-        return
     try:
-        value, _ = objective.value(tracker.problem, initial)
-    except InfeasiblePlacementError as error:
+        if not tracker.measured:
+            tracker.offer(objective.value(tracker.problem, initial)[0], initial)
+            return
+        violations = objective.judge(tracker.problem, initial)
+    except (InfeasiblePlacementError, AttributeError, TypeError) as error:
         raise InputError(f"the initial solution is not valid: {error}") from error
-    tracker.offer(value, initial)
+    if violations:
+        raise InputError(f"the initial solution is not valid: {violations[0]}")
+    tracker.solution = initial  # its value is for the solver to measure
 
 
 def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any) -> None:

@@ -167,6 +167,13 @@ def test_a_seed_is_a_whole_number(seed):
         run(problem_of(), make_solver("annealing"), Budget(evaluations=5), seed=seed)
 
 
+@pytest.mark.parametrize("initial", [{"a": 0}, np.zeros(3, np.int64), "x"])
+def test_what_is_no_solution_is_none_to_start_from(initial):
+    """A start of another kind is bad input."""
+    with pytest.raises(InputError, match="the initial solution is not valid"):
+        run(problem_of(), make_solver("heft"), Budget(evaluations=5), initial=initial)
+
+
 def test_a_class_is_no_solver():
     """Whoever forgets to call it is told so, whosever class it is."""
     for cls in (solver_class("heft"), Plugin):
