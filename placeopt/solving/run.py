@@ -428,6 +428,7 @@ def _conclude(tracker: Tracker[Any], objective: Objective) -> Result[Any]:
 
 
 def _without_solution(tracker: Tracker[Any]) -> Result[Any]:
+    tracker.solution = tracker.value = None
     why = (
         "was found in time" if tracker.stop_reason == "time" else "found satisfies every constraint"
     )
