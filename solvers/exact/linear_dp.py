@@ -21,10 +21,11 @@ import numpy as np
 from placeopt.model.arrays import by_number
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import order_edges
+from placeopt.period.evaluate import order_edges, period_batch
 from placeopt.solvers.exact.ideal_program import (
     MAX_CELLS,
     IdealProgram,
@@ -90,19 +91,13 @@ def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
     """Contract the tracker's problem for chains; None, with the reason recorded, where there is no
     chain.
     """
-    problem = tracker.problem
     try:
-        return contract(problem, contiguity="chain")
+        return contract(tracker.problem, contiguity="chain")
     except InfeasibleProblemError as error:
-        reason = str(error)
-    try:
-        if problem.contiguity != "chain":
-            contract(problem, contiguity="none")
-            tracker.message = f"no chain: {reason}"
-            return None
-    except InfeasibleProblemError as error:
-        reason = str(error)
-    tracker.infeasible(reason)
+        if tracker.problem.contiguity == "chain":
+            tracker.infeasible(str(error))
+        else:
+            tracker.message = f"no chain: {error}"
     return None
 
 
@@ -262,6 +257,14 @@ def _connected(beside: list[list[int]], count: int, generator: np.random.Generat
         found.update(new)
         open_ += new
     return np.array(sorted(found))
+
+
+def offer_devices(tracker: Tracker[Placement], device: Ints) -> bool:
+    """Offer a placement, the device of every op, if it is feasible; return whether it is."""
+    ticks = int(period_batch(tracker.problem, device[None, :])[0])
+    if ticks < INFEASIBLE:
+        tracker.offer(ticks, Placement(device))
+    return ticks < INFEASIBLE
 
 
 def offer_stages(

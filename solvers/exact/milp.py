@@ -30,18 +30,17 @@ import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.linear_program import integer_program
-from placeopt.model.objective import INFEASIBLE
-from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import order_edges, period_batch
-from placeopt.solvers.exact.period_tactics import bounded, first_placements, fitting, refutes
+from placeopt.period.evaluate import order_edges
+from placeopt.solvers.exact.linear_dp import offer_devices, raise_bounds
+from placeopt.solvers.exact.period_tactics import first_placements, fitting, refutes
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.model.arrays import Floats
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
@@ -59,8 +58,7 @@ class Milp(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Minimise the period; the time limit is that of HiGHS."""
-        if not bounded(tracker):
-            return
+        raise_bounds(tracker)
         if self.warm_start:
             first_placements(tracker)
         if tracker.stop():
@@ -275,7 +273,7 @@ class PeriodProgram:
         )
         tracker.count(max(1, int(getattr(answer, "mip_node_count", None) or 0)))
         if answer.x is not None:
-            self._offer(tracker, answer.x)
+            offer_devices(tracker, self.model.expand(answer.x[self.x].argmax(axis=1)))
         if answer.status == 2:
             self._settle(tracker, self.top + 1)
         bound = getattr(answer, "mip_dual_bound", None)
@@ -285,12 +283,6 @@ class PeriodProgram:
                 int(np.ceil(float(bound) * self.scale * (1 - self.tolerance) - self.tolerance)),
             )
         tracker.stop()
-
-    def _offer(self, tracker: Tracker[Placement], values: Floats) -> None:
-        device = self.model.expand(values[self.x].argmax(axis=1))
-        value = int(period_batch(self.problem, device[None, :])[0])
-        if value < INFEASIBLE:
-            tracker.offer(value, Placement(device))
 
     def _settle(self, tracker: Tracker[Placement], claim: int, *, seconds: float = 20.0) -> None:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it

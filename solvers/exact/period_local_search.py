@@ -32,13 +32,12 @@ import numpy as np
 
 from placeopt.model.arrays import neighbours
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
-from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import order_edges, period_batch, period_loads
+from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
-from placeopt.solvers.exact.linear_dp import chain_positions
+from placeopt.solvers.exact.linear_dp import chain_positions, offer_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -455,7 +454,7 @@ def anneal_period(tracker: Tracker[Placement], rng: np.random.Generator) -> Iter
         walk.begin(rng)
         return walk if walk.model.num_nodes > 1 else None
 
-    return anneal_in_cycles(tracker, rng, begin)
+    yield from anneal_in_cycles(tracker, rng, begin)
 
 
 class _Annealing:
@@ -514,14 +513,8 @@ class _Annealing:
         reached = int(call_interruptibly(work))
         if 0 <= reached < self.value:
             self.value, self.device = reached, self.walk.best.copy()
-            self._offer()
+            offer_devices(self.tracker, self.model.expand(self.device))
         self.at = self.walk.device.copy()
-
-    def _offer(self) -> None:
-        placement = Placement(self.model.expand(self.device))
-        ticks = int(period_batch(self.model.problem, placement.device[None, :])[0])
-        if ticks < INFEASIBLE:
-            self.tracker.offer(ticks, placement)
 
 
 def _balanced(model: ContractedProblem) -> Ints:

@@ -42,17 +42,16 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
-from placeopt.model.objective import INFEASIBLE
-from placeopt.model.placement import Placement
 from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
 from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
-from placeopt.period.evaluate import order_edges, period_batch, period_loads
+from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import (
     chain_positions,
     improve_orders,
+    offer_devices,
     offer_stages,
     raise_bounds,
     search_orders,
@@ -75,6 +74,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.arrays import Flags, Ints
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -171,23 +171,12 @@ def search_period(
     """Minimise the period by its tactics, or run only those that prove, after the bounds that take
     milliseconds.
     """
-    if not bounded(tracker):
-        return
+    raise_bounds(tracker)
     heuristics = () if settings.warm_start else ("starts", "ideals", "orders", "annealing")
     tactics = [t for t in TACTICS if (t.side != VALUE if prove else t.name not in heuristics)]
     timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
     facts = PeriodFacts(settings, tracker.problem, timed=timed)
     run_tactics(tactics, TACTICS, settings, facts, tracker)
-
-
-def bounded(tracker: Tracker[Placement]) -> bool:
-    """Record the bounds that take milliseconds; False if there is no placement at all."""
-    try:
-        raise_bounds(tracker)
-    except InfeasibleProblemError as error:
-        tracker.infeasible(str(error))
-        return False
-    return True
 
 
 def first_placements(tracker: Tracker[Placement]) -> None:
@@ -230,11 +219,6 @@ def _ideals(state: State, part: Tracker[Placement]) -> bool:
     return outcome.complete or not part.stop()
 
 
-def _anneal(state: State) -> Iterator[None]:
-    """Anneal from the incumbent."""
-    yield from anneal_period(state.tracker, state.rng)
-
-
 def _area(state: State) -> Iterator[None]:
     """Prove what the areas of the device types give."""
     for bound in area_bounds(state.facts.free, lambda: state.lower_bound):
@@ -254,18 +238,8 @@ def _congestion(state: State) -> Iterator[str | None]:
             yield WAITING
 
 
-def _prices(state: State) -> Iterator[str | None]:
-    """Prove by prices over the frontier."""
-    return _over_frontier(state, state.facts.prices)
-
-
-def _convex(state: State) -> Iterator[str | None]:
-    """Do so with convex sets alone."""
-    return _over_frontier(state, state.facts.convex)
-
-
 def _over_frontier(state: State, prices: PriceBound) -> Iterator[str | None]:
-    """Prove by prices, anew for every better value."""
+    """Prove by prices over the frontier, anew for every better value."""
     more = True
     while more:
         value = state.value
@@ -291,10 +265,8 @@ def _closing(state: State) -> Iterator[str | None]:
 
 
 def _offer(state: State, device: Ints) -> None:
-    ticks = int(period_batch(state.problem, device[None, :])[0])
     state.tracker.count()
-    if ticks < INFEASIBLE:
-        state.offer(ticks, Placement(device))
+    offer_devices(state.tracker, device)
 
 
 def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
@@ -321,10 +293,25 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, _starts),
     Runs("ideals", VALUE, _ideals, when=lambda facts: facts.uses_ideals),
     Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
-    Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
+    Steps(
+        "annealing",
+        VALUE,
+        lambda state: anneal_period(state.tracker, state.rng),
+        when=lambda facts: facts.anneals,
+    ),
     Steps("area", BOUND, _area),
-    Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),
-    Steps("convex", BOUND, _convex, when=lambda facts: facts.contiguous),
+    Steps(
+        "prices",
+        BOUND,
+        lambda state: _over_frontier(state, state.facts.prices),
+        when=lambda facts: facts.prices_apply,
+    ),
+    Steps(
+        "convex",
+        BOUND,
+        lambda state: _over_frontier(state, state.facts.convex),
+        when=lambda facts: facts.contiguous,
+    ),
     Steps("congestion", BOUND, _congestion, needs=lambda facts: round_seconds(facts.free)),
     Steps("closing", BOTH, _closing, when=lambda facts: facts.prices_apply),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
@@ -520,10 +507,8 @@ class PeriodCpModel(PlacementModel):
         """Evaluate a solution of the model on the fine grid and offer it."""
         rows = [[0 if x is None else int(value(x)) for x in row] for row in self.x]
         device = self.model.expand(np.array(rows, np.int64).argmax(axis=1))
-        ticks = int(period_batch(self.problem, device[None, :])[0])
         tracker.count()
-        if ticks < INFEASIBLE:
-            tracker.offer(ticks, Placement(device))
+        offer_devices(tracker, device)
 
     def ticks(self, bound: int) -> int:
         """Every load of the model is rounded down."""

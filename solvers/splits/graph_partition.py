@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError
+from placeopt.period.contracted import contract
 from placeopt.solvers.heuristics.heuristic import Heuristic
-from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
+from placeopt.solvers.splits.accelerators import accelerator_type, offer_parts
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -59,16 +60,15 @@ class GraphPartition(SearchSolver):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Offer the parts of every imbalance and seed."""
         partitioner = load_partitioner()
-        model = contracted(tracker, "none")
-        if model is None:
-            return
+        model = contract(problem, contiguity="none")
         kind = accelerator_type(model)
         seed = int(tracker.rng().integers(1, 2**30))
-        for part in partitions(partitioner, model, kind, seed, self.starts):
+        given = len(model.types[kind]), edges_of(model, kind), model.total[:, kind]
+        able = model.allowed[:, kind].all()
+        for part in parts_of(partitioner, *given, seed, self.starts) if able else ():
             if tracker.stop():
                 return
-            if model.allowed[:, kind].all():
-                offer_parts(tracker, model, part, kind)
+            offer_parts(tracker, model, part, kind)
         if tracker.solution is None:
             tracker.message = (
                 "no part of the partitioner keeps the constraints of the problem "
@@ -91,20 +91,6 @@ class WeightedGraph(NamedTuple):
     pointer: list[int]  # (num_nodes + 1,) into the neighbours
     neighbour: list[int]
     weight: list[int]  # of each entry of `neighbour`
-
-
-def partitions(
-    partitioner: Any, model: ContractedProblem, kind: int, seed: int, starts: int
-) -> Iterator[Ints]:
-    """Yield the part of every node, for every imbalance and seed."""
-    return parts_of(
-        partitioner,
-        len(model.types[kind]),
-        edges_of(model, kind),
-        model.total[:, kind],
-        seed,
-        starts,
-    )
 
 
 def parts_of(

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import Refused
-from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
+from placeopt.solvers.exact.linear_dp import chain_model
+from placeopt.solvers.splits.accelerators import accelerator_type, offer_parts
 from placeopt.solving.base import SearchSolver
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class PipeDream(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Offer the optimizer's split."""
-        model = contracted(tracker, "chain")
+        model = chain_model(tracker)
         if model is None:
             return
         if model.num_nodes > self.most_nodes:

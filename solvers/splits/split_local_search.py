@@ -19,8 +19,8 @@ import numpy as np
 
 from placeopt.model.errors import Refused
 from placeopt.model.objective import INFEASIBLE
+from placeopt.period.contracted import contract
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.splits.accelerators import contracted
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -52,9 +52,7 @@ class SplitLocalSearch(SearchSolver):
                 f'{self.name}: expected contiguity "none", received "{problem.contiguity}"; moves '
                 "of single ops keep none"
             )
-        model = contracted(tracker, "none")
-        if model is None:
-            return
+        model = contract(problem, contiguity="none")
         evaluator, rng = BudgetedEvaluator(tracker, threads=1), tracker.rng()
         for _ in range(self.restarts):
             if tracker.stop():

@@ -14,7 +14,7 @@ from placeopt.model.result import Budget
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.splits import graph_partition
-from placeopt.solvers.splits.graph_partition import GraphPartition, MinCut, edges_of, partitions
+from placeopt.solvers.splits.graph_partition import GraphPartition, MinCut, edges_of, parts_of
 from placeopt.solvers.splits.pipedream import PipeDream, best_stages, cuts, stage_times
 from placeopt.solvers.splits.split_local_search import SplitLocalSearch
 from placeopt.solving.run import run
@@ -156,10 +156,11 @@ class FakePartitioner:
 def test_what_the_partitioner_is_given():
     """Nodes weigh their time, edges their transfer, both ways alike; the graph has no loops."""
     model, fake = contract(problem_of(3), contiguity="none"), FakePartitioner()
-    found = list(partitions(fake, model, 0, seed=1, starts=1))
+    parts, graph = len(model.types[0]), edges_of(model, 0)
+    found = list(parts_of(fake, parts, graph, model.total[:, 0], seed=1, starts=1))
     imbalances = {given["options"].given["ufactor"] for _, given in fake.calls}
     assert len(found) == len(fake.calls) == len(imbalances) > 1
-    pointer, neighbour, weight = edges_of(model, 0)
+    pointer, neighbour, weight = graph
     table = {
         (u, neighbour[i]): weight[i]
         for u in range(model.num_nodes)
