@@ -181,19 +181,16 @@ def improve_orders(
     """Offer the best pipelines along orders of nodes and of devices near the incumbent of a chain,
     one per step, without end.
     """
-    place: Ints | None = None  # of each device
     of_devices = generator.spawn(1)[0]
 
-    def stages() -> Ints | None:
-        nonlocal place
+    def known() -> tuple[Ints, Ints] | None:
         if tracker.solution is None:
             return None
         device = tracker.solution.device
         place = chain_positions(tracker.problem, device, of_devices)
-        return place[model.node_devices(device)]
+        return place[model.node_devices(device)], place
 
-    for order in orders_near(model, stages, generator):
-        sequence = None if place is None else model.type_of[devices_near(place, of_devices)]
+    for order, sequence in orders_near(model, known, generator, of_devices):
         _search_along(tracker, model, order, states_along(model), sequence)
         yield
 
@@ -209,9 +206,13 @@ def devices_near(place: Ints, generator: np.random.Generator) -> Ints:
 
 
 def orders_near(
-    model: ContractedProblem, stages: Callable[[], Ints | None], generator: np.random.Generator
-) -> Iterator[Ints]:
-    """Yield topological orders near those of a chain, without end; any order while there is none.
+    model: ContractedProblem,
+    known: Callable[[], tuple[Ints, Ints] | None],
+    generator: np.random.Generator,
+    of_devices: np.random.Generator,
+) -> Iterator[tuple[Ints, Ints | None]]:
+    """Yield topological orders of the nodes near those of a chain, each with the types of the
+    devices in an order near the chain's, without end; while there is none, any order, and None.
 
     Nodes are ordered by their stage, but some are moved: n^u of n nodes, by k^w of k stages, since
     it is not known at what scale the chain can be improved (u uniform in [0, 1], w in [-1, 1]).
@@ -220,13 +221,16 @@ def orders_near(
 
     Parameters
     ----------
-    stages : asked each time for the stage of every node, None without a chain.
+    known : asked each time for the stages of every node and of every device, None without a chain.
+    generator, of_devices : for the orders of nodes, and of devices.
     """
     beside = _neighbours(model)
     together = False
     while True:
-        keys = generator.standard_normal(model.num_nodes)
-        if (stage := stages()) is not None:
+        keys, sequence = generator.standard_normal(model.num_nodes), None
+        if (chain := known()) is not None:
+            stage, place = chain
+            sequence = model.type_of[devices_near(place, of_devices)]
             count = round(model.num_nodes ** generator.random())
             far = float(stage.max() + 1) ** generator.uniform(-1, 1)
             keys /= 1e3 * len(keys)  # breaks ties at random and is far below any distance
@@ -238,7 +242,7 @@ def orders_near(
             keys[moved] += far * generator.standard_normal(1 if together else count)
             keys += stage
             together = not together
-        yield order_by(model, keys)
+        yield order_by(model, keys), sequence
 
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:

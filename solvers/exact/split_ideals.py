@@ -44,12 +44,7 @@ from placeopt.solvers.exact.ideal_program import (
     stage_devices,
     states_along,
 )
-from placeopt.solvers.exact.linear_dp import (
-    chain_positions,
-    devices_near,
-    order_by,
-    orders_near,
-)
+from placeopt.solvers.exact.linear_dp import chain_positions, order_by, orders_near
 from placeopt.solvers.exact.period_tactics import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -569,18 +564,12 @@ class SplitIdeals(SearchSolver):
             tracker.offer(split_period(problem, chain), chain)
             along = model.renumbered(order_by(model, _stages(model, chain)))
             improve(along, sequence=model.type_of[np.argsort(_places(problem, chain))])
-        place: Ints | None = None
 
-        def stages() -> Ints | None:
-            nonlocal place
-            if tracker.solution is None:
-                return None
-            place = _places(problem, tracker.solution)
-            return _stages(model, tracker.solution)
+        def known() -> tuple[Ints, Ints] | None:
+            split = tracker.solution
+            return None if split is None else (_stages(model, split), _places(problem, split))
 
-        of_nodes, of_devices = tracker.rng().spawn(2)
-        orders = orders_near(model, stages, of_nodes)
+        orders = orders_near(model, known, *tracker.rng().spawn(2))
         while not tracker.stop():
-            order = next(orders)
-            sequence = None if place is None else model.type_of[devices_near(place, of_devices)]
+            order, sequence = next(orders)
             improve(model.renumbered(order), sequence=sequence)
