@@ -55,6 +55,7 @@ class ContractedProblem:
     allowed : whether a node can run on a type.
     weight : ticks to move a tensor between host memory and a device of a type.
     tensor_pass : pass of each tensor (always 0 unless the pipeline is "gpipe").
+    two_pass : whether the objective adds the largest forward and the largest backward load.
     order_from, order_to : pairs of nodes that contiguity orders.
     """
 
@@ -72,6 +73,7 @@ class ContractedProblem:
     tensor_pass: Ints  # (m,)
     order_from: Ints
     order_to: Ints
+    two_pass: bool
 
     @property
     def num_nodes(self) -> int:
@@ -87,11 +89,6 @@ class ContractedProblem:
     def type_counts(self) -> Ints:
         """Number of devices of each type."""
         return np.array([len(devices) for devices in self.types], np.int64)
-
-    @property
-    def two_pass(self) -> bool:
-        """Whether the objective adds the largest forward and the largest backward load."""
-        return self.problem.pipeline == "gpipe" and bool(self.problem.backward.any())
 
     @cached_property
     def edge_tensor(self) -> Ints:
@@ -298,6 +295,7 @@ def _build(
         capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
         order_from=pairs[:, 0],
         order_to=pairs[:, 1],
+        two_pass=bool(passes.any()),
         **_merged_tensors(problem, label, types, passes),
     )
 

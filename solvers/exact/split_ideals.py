@@ -20,7 +20,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -32,7 +32,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.bounds.device_types import area_bounds
-from placeopt.period.contracted import ContractedProblem, contract
+from placeopt.period.contracted import contract
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import (
     MAX_CELLS,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.ideals import Lattice
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.ideal_program import Stage
     from placeopt.solving.tracker import Tracker
     from placeopt.splits.problem import SplitProblem
@@ -193,23 +194,11 @@ def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _TwoPasses(ContractedProblem):
-    """A contracted problem with loads of two kinds: work in the first pass, transfers in the
-    second.
-    """
-
-    @property
-    def two_pass(self) -> bool:
-        return True
-
-
 def _two_passes(model: ContractedProblem) -> ContractedProblem:
-    """Return the model with its transfers in a pass of their own."""
-    given = {field.name: getattr(model, field.name) for field in fields(model)}
-    given["compute"] = np.ascontiguousarray(np.stack([model.total, np.zeros_like(model.total)]))
-    given["tensor_pass"] = np.ones_like(model.tensor_pass)
-    return _TwoPasses(**given)
+    """Return the model with work in its first pass and transfers in a second one."""
+    compute = np.stack([model.total, np.zeros_like(model.total)])
+    one = np.ones_like(model.tensor_pass)
+    return replace(model, compute=compute, tensor_pass=one, two_pass=True)
 
 
 def _best_overlapped(
