@@ -7,7 +7,7 @@ For a vector s of used devices per type and an ideal I
                max(dp[s - r e_g][I'], load_g(I - I', r)),
 
 where load_g(S, 1) is the load of a device of type g that holds S, and r devices that share a stage
-as data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync_g(S) /
+as data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync(S) /
 r), the ring all-reduce of its weights. Differences from the published program, all exact:
 
 - no list of pairs (I', I): for each I its sub-ideals are walked depth first (see `ideals`), the
@@ -130,7 +130,7 @@ class IdealProgram:
             banned=(~model.allowed).astype(np.int64),
             resident=model.resident,
             capacity=model.capacity,
-            sync=np.zeros_like(model.total) if sync is None else np.ascontiguousarray(sync),
+            sync=np.zeros(n, np.int64) if sync is None else sync,
             weight=model.weight,
             tensors=model.tensors,
             digit=digit,
@@ -148,7 +148,7 @@ class IdealProgram:
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = ideal_sums(lattice.arrays, self._amount)
-        exchanged = 2 * int(self.arrays.sync.max(axis=1).sum())
+        exchanged = 2 * int(self.arrays.sync.sum())
         self.most = min(_HUGE, model.largest_load + exchanged)
 
     def area_bound(self) -> int:
@@ -376,7 +376,7 @@ class DpArrays(NamedTuple):
     banned: Ints  # (N, G) 1 where the node cannot run on the type
     resident: Ints  # (N,) bytes
     capacity: Ints  # (G,) bytes
-    sync: Ints  # (N, G) ticks to send the node's weights once
+    sync: Ints  # (N,) ticks to send the node's weights once
     weight: Ints  # (m, G) ticks
     tensors: TensorArrays
     digit: Ints  # (S, G) devices of each type that the last stage may have
@@ -522,7 +522,7 @@ def fill_rows(
     fixed = np.zeros((n + 1, width), np.int64)  # the part of the load that larger S keep
     banned = np.zeros((n + 1, num_types), np.int64)
     used = np.zeros(n + 1, np.int64)
-    sync = np.zeros((n + 1, num_types), np.int64)
+    sync = np.zeros(n + 1, np.int64)
     at = np.zeros(n + 1, np.int64)  # ideal
     edge = np.zeros(n + 1, np.int64)  # next child to try
     taken = np.full(n + 1, n, np.int64)  # node removed last
@@ -551,10 +551,10 @@ def fill_rows(
                 fixed[d, x] = fixed[depth, x] + a.compute[j, x]
             _take(a, j, (inside, outside, holds, foreign), load[d], fixed[d])
             used[d] = used[depth] + a.resident[j]
+            sync[d] = sync[depth] + a.sync[j]
             deeper = False
             for g in range(num_types):
                 banned[d, g] = banned[depth, g] + a.banned[j, g]
-                sync[d, g] = sync[depth, g] + a.sync[j, g]
                 if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limits.fixed[g]:
                     continue
                 if second and fixed[d, second + g] > limits.fixed[second + g]:
@@ -563,7 +563,7 @@ def fill_rows(
                 if not tables.alive[below]:
                     continue
                 stage2 = load[d, second + g] if second else 0
-                _offer(a, tables, limits, (ideal, below), (g, sync[d, g]), (load[d, g], stage2))
+                _offer(a, tables, limits, (ideal, below), (g, sync[d]), (load[d, g], stage2))
             depth = d
             # where no larger S is a stage all children count as tried
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]

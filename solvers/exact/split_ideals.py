@@ -163,18 +163,15 @@ def _best_pipeline(
     """Find the best chain of ideals below `upper` ticks, without groups of devices; of the prefixes
     of the model's order without a lattice.
     """
-    per_type = np.repeat(
-        sums_by(model.node, problem.sync, model.num_nodes)[:, None], model.num_types, axis=1
-    )
     replicas = min(problem.max_replicas, problem.num_devices)
     given = _two_passes(model) if problem.overlap else model
-    few = partial(states_along, model, replicas, least=problem.num_devices + 1)
+    least = problem.num_devices + 1
     program = IdealProgram(
         given,
         lattice or linear_lattice(model.num_nodes),
         max_replicas=replicas,
-        sync=per_type,
-        most_states=few() if lattice is None else MAX_STATES,
+        sync=sums_by(model.node, problem.sync, model.num_nodes),
+        most_states=MAX_STATES if lattice else states_along(model, replicas, least=least),
         sequence=sequence,
     )
     overlapped = partial(

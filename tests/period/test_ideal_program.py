@@ -134,8 +134,7 @@ def test_the_program_finds_the_best_chain_within_limits(pipeline, part):
         most = 1 + seed % 3
         sync = rng.integers(0, 6, model.num_nodes) * (most > 1)
         lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6)
-        per_type = np.repeat(sync[:, None], model.num_types, axis=1)
-        program = IdealProgram(model, lattice, max_replicas=most, sync=per_type)
+        program = IdealProgram(model, lattice, max_replicas=most, sync=sync)
         assert not program.restricted
         best = best_chain(model, most, sync, (NO_VALUE, NO_VALUE))
         top = 10 if best is None else best
