@@ -211,3 +211,15 @@ def linear_lattice(num_nodes: int) -> Lattice:
         bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
     nodes = np.arange(num_nodes, dtype=np.int32)
     return Lattice(bits, np.append(0, np.arange(num_nodes + 1)), nodes, nodes.copy())
+
+
+@entry
+def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
+    """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
+    count = len(lattice.child_ptr) - 1
+    total = np.zeros((amount.shape[0], count), np.int64)
+    for ideal in range(1, count):
+        e = lattice.child_ptr[ideal]
+        for q in range(amount.shape[0]):
+            total[q, ideal] = total[q, lattice.child_ideal[e]] + amount[q, lattice.child_node[e]]
+    return total

@@ -44,6 +44,7 @@ import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
+from placeopt.model.ideals import ideal_sums
 from placeopt.model.placement import Placement
 from placeopt.period.evaluate import period_loads
 
@@ -568,18 +569,6 @@ def fill_rows(
             # where no larger S is a stage all children count as tried
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
         _leave_unused(a, tables, ideal)
-
-
-@entry
-def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
-    """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
-    count = len(lattice.child_ptr) - 1
-    total = np.zeros((amount.shape[0], count), np.int64)
-    for ideal in range(1, count):
-        e = lattice.child_ptr[ideal]
-        for q in range(amount.shape[0]):
-            total[q, ideal] = total[q, lattice.child_ideal[e]] + amount[q, lattice.child_node[e]]
-    return total
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,9 @@ from placeopt.latency.bounds.slot_program import (
     FlowArrays,
     SlotTables,
     fill_rows,
-    ideal_sums,
 )
 from placeopt.model.arrays import NO_VALUE, Floats, Ints, by_key, fastest, sums_by, touching_tensors
+from placeopt.model.ideals import ideal_lattice, ideal_sums
 from placeopt.model.linear_program import linear_program
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
@@ -455,7 +455,7 @@ class FlowBound:
         most the best value known by then.
         """
         lattice = self.lattice.arrays
-        low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
+        low = ideal_sums(lattice, (np.maximum(self._fast, 0) * node_flow)[None])[0]
         row, chunk = 0, 16
         while row < self.lattice.num_ideals:
             begin, most = time.perf_counter(), upper()
@@ -775,8 +775,6 @@ class Reduction:
         self, kept: set[int], charges: Charges, max_ideals: int
     ) -> tuple[Nodes, Lattice] | None:
         """Return the graph of the ops `kept` with its ideals, None if there are more."""
-        from placeopt.model.ideals import ideal_lattice
-
         nodes = self._nodes(kept, charges)
         n = len(nodes.ops)
         self.most_nodes = max(self.most_nodes, n)

@@ -465,13 +465,3 @@ def fill_rows(
     """
     way = _way(len(a.resident), len(a.io_time), len(a.group_size), len(a.between_time))
     _fill(a, lattice, flow, tables, way, first, last)
-
-
-@entry
-def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
-    """Sum of `amount` (N,) over each ideal."""
-    total = np.zeros(len(lattice.child_ptr) - 1, np.int64)
-    for ideal in range(1, len(total)):
-        e = lattice.child_ptr[ideal]
-        total[ideal] = total[lattice.child_ideal[e]] + amount[lattice.child_node[e]]
-    return total
