@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import place_in
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
 from placeopt.sharding.problem import starts_of
@@ -314,22 +314,8 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
     offset += int(_fill(draft, new_node, fixed, order, target))
 
     usage, capacity, first, last, time = _times(draft, decided, kept, node, node_ptr)
-    adj_ptr, adj_edge, adj_node = adjacency(len(node), edge)
-    compact = Compact(
-        node_ptr,
-        cost,
-        usage,
-        first,
-        last,
-        edge,
-        edge_ptr,
-        table,
-        adj_ptr,
-        adj_edge,
-        adj_node,
-        capacity,
-        core,
-    )
+    parts = node_ptr, cost, usage, first, last, edge, edge_ptr, table
+    compact = Compact(*parts, *adjacency(len(node), edge), capacity, core)
     return Condensed(compact, offset, fixed, node, strategy, time)
 
 
@@ -349,6 +335,17 @@ def usage_of(compact: Compact, choice: Ints) -> Ints:
     """Return what a choice uses at every time point."""
     amounts = compact.usage[compact.node_ptr[:-1] + choice]
     return over_time(compact.first, compact.last, amounts, len(compact.capacity))
+
+
+@inner_kernel
+def row_of(c, v, w, e, x):
+    """Return where the table of an edge from v to w has the row of x, the distance between its
+    entries, and their number.
+    """
+    columns = c.node_ptr[w + 1] - c.node_ptr[w]
+    if v < w:
+        return c.edge_ptr[e] + x * columns, 1, columns
+    return c.edge_ptr[e] + x, c.node_ptr[v + 1] - c.node_ptr[v], columns
 
 
 def unchanged(compact: Compact) -> Condensed:

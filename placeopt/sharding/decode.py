@@ -91,9 +91,8 @@ def take_all(least, added, first, last, amounts):
 
 
 @inner_kernel
-def add_fixed(f, choice, v, i, belief):
-    """Add to `belief` of v the costs of its i-th edge, whose other node has its choice."""
-    e, w = f.adj_edge[i], f.adj_node[i]
+def add_fixed(f, choice, v, e, w, belief):
+    """Add to `belief` of v the costs of its edge to w, which has its choice."""
     size = f.node_ptr[v + 1] - f.node_ptr[v]
     at = f.edge_ptr[e] + choice[w] * size
     table = f.table if w < v else f.turned
@@ -135,10 +134,11 @@ def decode(f, c, width):
         for x in range(size):
             b[x] = f.base[start + x]
         for i in range(f.core_ptr[v], f.adj_ptr[v + 1]):
-            if f.adj_node[i] < v or v < f.core:
-                add_fixed(f, choice, v, i, b)
+            e, w = f.adj_edge[i], f.adj_node[i]
+            if w < v or v < f.core:
+                add_fixed(f, choice, v, e, w, b)
             else:
-                at = f.low_ptr[f.adj_edge[i]]
+                at = f.low_ptr[e]
                 for x in range(size):
                     b[x] += f.to_low[at + x]
         best = cheapest(b, c.usage, start, size, least_room(least, added, c.first[v], c.last[v]))

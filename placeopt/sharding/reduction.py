@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
+from placeopt.sharding.compact import Condensed, as_draft, condense, row_of, unchanged
 from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
@@ -246,9 +246,8 @@ def _least_with(c, alive, most, v, x, i):
     """Return the least that the i-th neighbour uses where v has its strategy x; 0 if no strategy
     goes with it.
     """
-    w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
-    size, columns = c.node_ptr[v + 1] - c.node_ptr[v], c.node_ptr[w + 1] - c.node_ptr[w]
-    at, step = (at + x * columns, 1) if v < w else (at + x, size)
+    w = c.adj_node[i]
+    at, step, columns = row_of(c, v, w, c.adj_edge[i], x)
     least = -1
     for y in range(columns):
         usage = c.usage[c.node_ptr[w] + y]
@@ -287,17 +286,15 @@ def replaced(c, alive, most, work):
 def _replaces(c, alive, most, v, other, x):
     """Whether a strategy of v costs no more than x whatever the neighbours choose."""
     start = c.node_ptr[v]
-    size = c.node_ptr[v + 1] - start
     total = c.cost[start + other] - c.cost[start + x]
     for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
-        w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
-        columns = c.node_ptr[w + 1] - c.node_ptr[w]
-        step_x, step_z = (columns, 1) if v < w else (1, size)
+        w, e = c.adj_node[i], c.adj_edge[i]
+        at, step, columns = row_of(c, v, w, e, x)
+        to = row_of(c, v, w, e, other)[0]
         worst = -most
         for z in range(columns):
             if alive[c.node_ptr[w] + z]:
-                old = c.table[at + x * step_x + z * step_z]
-                new = c.table[at + other * step_x + z * step_z]
+                old, new = c.table[at + z * step], c.table[to + z * step]
                 if old >= most:
                     continue
                 if new >= most:

@@ -23,7 +23,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, unchanged
+from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, row_of, unchanged
 from placeopt.sharding.decode import decode, least_room, room_of, take
 from placeopt.sharding.reduction import composed
 
@@ -129,14 +129,11 @@ def _asked(c, best, decided, v):
     """Return the most that an edge to a decided neighbour costs more than with another strategy of
     v.
     """
-    most, size = 0, c.node_ptr[v + 1] - c.node_ptr[v]
+    most = 0
     for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
-        w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
+        w = c.adj_node[i]
         if decided[w]:
-            if w < v:
-                at, step = at + best[w] * size, 1
-            else:
-                at, step = at + best[w], c.node_ptr[w + 1] - c.node_ptr[w]
+            at, step, size = row_of(c, w, v, c.adj_edge[i], best[w])
             least = c.table[at]
             for y in range(size):
                 least = min(least, c.table[at + y * step])

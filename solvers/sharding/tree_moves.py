@@ -172,6 +172,14 @@ def _grow(f, board, root, most, skip, state):
 
 
 @inner_kernel
+def _room(c, board, v):
+    """Return the room of a node; that of one without usage is not looked up."""
+    if board.most_usage[v] > 0:
+        return least_room(board.least, board.added, c.first[v], c.last[v])
+    return NO_LIMIT
+
+
+@inner_kernel
 def _fill_beliefs(f, c, board, cores, count, price):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
@@ -188,14 +196,12 @@ def _fill_beliefs(f, c, board, cores, count, price):
         if i < cores:
             for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
                 if board.place[f.adj_node[k]] < 0:
-                    add_fixed(f, board.choice, v, k, b)
+                    add_fixed(f, board.choice, v, f.adj_edge[k], f.adj_node[k], b)
     for i in range(count - 1, -1, -1):
         v = board.order[i]
         start = f.node_ptr[v]
         b = board.belief[start : f.node_ptr[v + 1]]
-        room = NO_LIMIT
-        if board.most_usage[v] > 0:
-            room = least_room(board.least, board.added, c.first[v], c.last[v])
+        room = _room(c, board, v)
         free = board.most_usage[v] <= room
         if not free:
             _leave_out(b, c.usage, start, room)
@@ -248,10 +254,8 @@ def _value(f, board, count, price):
             w, e = f.adj_node[k], f.adj_edge[k]
             if board.place[w] > i:
                 continue  # an edge of the tree, counted at its child
-            if w < v:
-                cost += f.table[f.edge_ptr[e] + board.choice[w] * width + board.choice[v]]
-            else:
-                cost += f.turned[f.edge_ptr[e] + board.choice[w] * width + board.choice[v]]
+            table = f.table if w < v else f.turned
+            cost += table[f.edge_ptr[e] + board.choice[w] * width + board.choice[v]]
     return cost, cost + priced
 
 
@@ -276,17 +280,10 @@ def _decide(f, c, board, count):
         v = board.order[i]
         start = f.node_ptr[v]
         b = board.belief[start : f.node_ptr[v + 1]]
-        size = len(b)
         if i > 0:
-            w = board.order[board.parent[i]]
-            at = f.edge_ptr[board.link[i]] + board.choice[w] * size
-            table = f.table if w < v else f.turned
-            for x in range(size):
-                b[x] += table[at + x]
-        room = NO_LIMIT
-        if board.most_usage[v] > 0:
-            room = least_room(board.least, board.added, c.first[v], c.last[v])
-        best = cheapest(b, c.usage, start, size, room)
+            add_fixed(f, board.choice, v, board.link[i], board.order[board.parent[i]], b)
+        room = _room(c, board, v)
+        best = cheapest(b, c.usage, start, len(b), room)
         board.choice[v] = best
         take(board.least, board.added, c.first[v], c.last[v], c.usage[start + best])
 

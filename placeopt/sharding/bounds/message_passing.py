@@ -65,19 +65,15 @@ def factors_of(compact: Compact) -> Factors:
     sizes = compact.num_choices
     low, high = compact.edge[:, 0], compact.edge[:, 1]
     low_ptr, high_ptr = starts_of(sizes[low]), starts_of(sizes[high])
-    table = compact.table.astype(np.float64)
-    turned = np.empty_like(table)
-    _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)
     cost = compact.cost.astype(np.float64)
     children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
-    return Factors(
+    factors = Factors(
         compact.node_ptr,
         cost,
         compact.usage.astype(np.float64),
         compact.edge,
         compact.edge_ptr,
-        table,
-        turned,
+        *np.empty((2, len(compact.table))),
         compact.adj_ptr,
         compact.adj_edge,
         compact.adj_node,
@@ -89,16 +85,8 @@ def factors_of(compact: Compact) -> Factors:
         compact.adj_ptr[:-1] + children,
         cost.copy(),
     )
-
-
-@entry
-def _turn(edge_ptr, rows, columns, table, turned):
-    """Write every table transposed."""
-    for e in range(len(rows)):
-        at = edge_ptr[e]
-        for x in range(rows[e]):
-            for y in range(columns[e]):
-                turned[at + y * rows[e] + x] = table[at + x * columns[e] + y]
+    clamp_to(factors, compact.cost, compact.table, np.inf)
+    return factors
 
 
 class Messages(NamedTuple):
@@ -317,11 +305,12 @@ def chain_choices(f, width):
 
 
 @inner_kernel
-def _cheapest(f, start, at, size):
-    """Return the cheapest of `size` strategies from `start` with the row of a table at `at`."""
+def following(f, v, e, y):
+    """Return the strategy of a node of a tree, the cheapest, where its parent has y."""
+    size = f.node_ptr[v + 1] - f.node_ptr[v]
     best, least = 0, np.inf
     for x in range(size):
-        value = f.base[start + x] + f.turned[at + x]
+        value = f.base[f.node_ptr[v] + x] + f.turned[f.edge_ptr[e] + y * size + x]
         if value < least:
             best, least = x, value
     return best
@@ -335,11 +324,10 @@ def _followed(f, weight):
     for v in range(f.core - 1, -1, -1):
         i, start = f.core_ptr[v], f.node_ptr[v]
         e, w = f.adj_edge[i], f.adj_node[i]
-        size = f.node_ptr[v + 1] - start
         for y in range(f.node_ptr[w + 1] - f.node_ptr[w]):
             share = weight[f.node_ptr[w] + y]
             if share > 0.0:
-                weight[start + _cheapest(f, start, f.edge_ptr[e] + y * size, size)] += share
+                weight[start + following(f, v, e, y)] += share
     expected = np.zeros(len(f.node_ptr) - 1)
     for v in range(len(expected)):
         for x in range(f.node_ptr[v], f.node_ptr[v + 1]):

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
+from placeopt.sharding.bounds.message_passing import following
+from placeopt.sharding.compact import row_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -111,7 +113,7 @@ def _most_around(c, v, x, t, below):
         w = c.adj_node[i]
         if not c.first[w] <= t < c.last[w]:
             continue
-        at, step, columns = _row(c, v, w, c.adj_edge[i], x)
+        at, step, columns = row_of(c, v, w, c.adj_edge[i], x)
         most = 0
         for y in range(columns):
             if c.table[at + y * step] < below:
@@ -119,17 +121,6 @@ def _most_around(c, v, x, t, below):
         used += most
         size += columns
     return used, size
-
-
-@inner_kernel
-def _row(c, v, w, e, x):
-    """Return where the table of an edge from v to w has the row of x, the distance between its
-    entries, and their number.
-    """
-    columns = c.node_ptr[w + 1] - c.node_ptr[w]
-    if v < w:
-        return c.edge_ptr[e] + x * columns, 1, columns
-    return c.edge_ptr[e] + x, c.node_ptr[v + 1] - c.node_ptr[v], columns
 
 
 @entry
@@ -145,7 +136,7 @@ def weigh(f, c, stars, change):
             w, e = c.adj_node[i], c.adj_edge[i]
             if not c.first[w] <= t < c.last[w]:
                 continue
-            at, step, columns = _row(c, v, w, e, x)
+            at, step, columns = row_of(c, v, w, e, x)
             # of the other order of the table
             back, other = c.edge_ptr[e] + (x if v < w else x * columns), size if v < w else 1
             for y in range(columns):
@@ -163,7 +154,7 @@ def weigh_exactly(c, stars, price, bits, cost, table):
         for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
             w = c.adj_node[i]
             if c.first[w] <= t < c.last[w]:
-                at, step, columns = _row(c, v, w, c.adj_edge[i], s - c.node_ptr[v])
+                at, step, columns = row_of(c, v, w, c.adj_edge[i], s - c.node_ptr[v])
                 for y in range(columns):
                     table[at + y * step] += (price[r] * c.usage[c.node_ptr[w] + y]) >> bits
 
@@ -185,7 +176,7 @@ def excess(f, c, stars, chains):
                     total += _above(f, v, w, e, x, chains.weight)
                 elif w < f.core:
                     if chains.weight[s] > 0.0:
-                        total += chains.weight[s] * f.usage[f.node_ptr[w] + _following(f, w, e, x)]
+                        total += chains.weight[s] * f.usage[f.node_ptr[w] + following(f, w, e, x)]
                 else:
                     mine, other = chains.low[e], chains.high[e]
                     if v > w:
@@ -197,23 +188,11 @@ def excess(f, c, stars, chains):
 
 
 @inner_kernel
-def _following(f, w, e, x):
-    """Return the strategy of a node of a tree where its parent has x."""
-    size = f.node_ptr[w + 1] - f.node_ptr[w]
-    best, least = 0, np.inf
-    for y in range(size):
-        value = f.base[f.node_ptr[w] + y] + f.turned[f.edge_ptr[e] + x * size + y]
-        if value < least:
-            best, least = y, value
-    return best
-
-
-@inner_kernel
 def _above(f, v, w, e, x, weight):
     """Return the usage of the parent w of v over the choices in which v has x."""
     total = 0.0
     for y in range(f.node_ptr[w], f.node_ptr[w + 1]):
-        if weight[y] > 0.0 and _following(f, v, e, y - f.node_ptr[w]) == x:
+        if weight[y] > 0.0 and following(f, v, e, y - f.node_ptr[w]) == x:
             total += weight[y] * f.usage[y]
     return total
 
