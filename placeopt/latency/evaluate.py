@@ -45,6 +45,7 @@ from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement_objective import check_static
+from placeopt.period.evaluate import fits
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -310,20 +311,13 @@ def latency_of(a: LatencyArrays, w: Units) -> tuple[int, int]:
 
 @inner_kernel
 def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
-    """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
+    """Whether compatibility, colocation, the capacities and the number of slots hold; `used` is
     scratch (k,).
     """
-    n, k = a.compute.shape
-    used[:] = 0
-    for v in range(n):
-        d = device[v]
-        if d < 0 or d >= k or a.compute[v, d] < 0 or device[a.leader[v]] != d:
-            return False
-        if not a.pool[d] and (slot[v] < 0 or slot[v] >= a.slots):
-            return False
-        used[d] += a.resident[v]
-    for d in range(k):
-        if used[d] > a.capacity[d]:
+    if not fits(a, device, used):
+        return False
+    for v in range(len(device)):
+        if not a.pool[device[v]] and (slot[v] < 0 or slot[v] >= a.slots):
             return False
     return True
 

@@ -32,7 +32,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 3.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -249,7 +249,8 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> 
 
 
 @inner_kernel
-def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: Ints, left: Flags) -> bool:
+def fits(a: Any, device: NDArray[Any], used: Ints) -> bool:
+    """Whether compatibility, colocation and the capacities hold; `used` is scratch (k,)."""
     n, k = a.compute.shape
     used[:] = 0
     for v in range(n):
@@ -260,6 +261,12 @@ def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: Ints, left: Flag
     for d in range(k):
         if used[d] > a.capacity[d]:
             return False
+    return True
+
+
+@inner_kernel
+def _contiguous(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
+    """Whether the devices keep the contiguity that is asked for; `left` is scratch (n, k)."""
     if a.contiguity == CHAIN:
         return _acyclic_devices(a, device)
     if a.contiguity == CONVEX:
@@ -276,7 +283,7 @@ def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: Ints) -> Non
     used = np.empty(k, np.int64)
     left = np.zeros((n, k), np.bool_)
     for b in range(devices.shape[0]):
-        if not _feasible(a, devices[b], used, left):
+        if not (fits(a, devices[b], used) and _contiguous(a, devices[b], left)):
             value[b] = INFEASIBLE
             continue
         loads_of(a, devices[b], load, seen)
