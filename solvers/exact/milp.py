@@ -80,17 +80,13 @@ class _Rows:
         self.row: list[int] = []
         self.column: list[int] = []
         self.value: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
+        self.limits: list[tuple[float, float]] = []
 
     def add(self, terms: list[tuple[int, float]], low: float, high: float) -> None:
-        at = len(self.low)
-        for column, value in terms:
-            self.row.append(at)
-            self.column.append(column)
-            self.value.append(value)
-        self.low.append(low)
-        self.high.append(high)
+        self.row += [len(self.limits)] * len(terms)
+        self.column += (column for column, _ in terms)
+        self.value += (value for _, value in terms)
+        self.limits.append((low, high))
 
 
 class _OutOfTimeError(Exception):
@@ -250,9 +246,8 @@ class PeriodProgram:
         from scipy.sparse import coo_matrix
 
         rows, width = self.rows, len(self.upper)
-        matrix = coo_matrix(
-            (rows.value, (rows.row, rows.column)), shape=(len(rows.low), width)
-        ).tocsr()
+        shape = len(rows.limits), width
+        matrix = coo_matrix((rows.value, (rows.row, rows.column)), shape).tocsr()
         cost = np.zeros(width)
         cost[self.period] = 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
@@ -267,7 +262,7 @@ class PeriodProgram:
         answer = integer_program(
             cost,
             np.array(self.integer),
-            [(matrix, np.array(rows.low), np.array(rows.high))],
+            [(matrix, *np.array(rows.limits).T)],
             (np.zeros(width), np.array(self.upper)),
             **options,
         )
