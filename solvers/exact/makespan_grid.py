@@ -17,12 +17,11 @@ through randomization", AAAI 1998.
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
@@ -343,17 +342,11 @@ def _ranks(
     order = np.lexsort((np.argsort(built.problem.topological_order), finish, start))
     rank = np.argsort(order)
     after = _followers(built, device, order, rank, sends)
-    waiting = np.bincount(np.array(list(chain(*after)), np.int64), minlength=len(order))
-    heap = sorted(rank[waiting == 0].tolist())
-    found = []
-    while heap:
-        v = int(order[heapq.heappop(heap)])
-        found.append(v)
-        for w in after[v]:
-            waiting[w] -= 1
-            if waiting[w] == 0:
-                heapq.heappush(heap, int(rank[w]))
-    return np.argsort(found) if len(found) == len(order) else rank
+    try:
+        found = list(nx.lexicographical_topological_sort(after, rank.__getitem__))
+    except nx.NetworkXUnfeasible:
+        return rank
+    return np.argsort(found)
 
 
 def _followers(
@@ -362,20 +355,20 @@ def _followers(
     order: Ints,
     rank: Ints,
     sends: list[tuple[int, int, int, int]],
-) -> list[list[int]]:
-    """Return the ops that come right after each op on its device, or as first readers on a
+) -> nx.DiGraph:
+    """Return edges to the ops that come right after each op on its device, or as first readers on a
     channel.
     """
     p = built.problem
-    after: list[list[int]] = [[] for _ in order]
+    after = nx.DiGraph()
+    after.add_nodes_from(range(p.num_ops))
     for d in range(p.num_devices):
-        for u, v in pairwise(order[device[order] == d].tolist()):
-            after[u].append(v)
+        nx.add_path(after, order[device[order] == d].tolist())
     last_reader: dict[int, int] = {}
     for _, t, d, e in sends:
         reader = min((v for v in p.readers_of(t) if device[v] == e), key=rank.__getitem__)
         channel = int(p.channel[d, e])
         if last_reader.get(channel, reader) != reader:
-            after[last_reader[channel]].append(reader)
+            after.add_edge(last_reader[channel], reader)
         last_reader[channel] = reader
     return after
