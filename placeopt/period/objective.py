@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.model.placement_objective import PlacementObjective
+from placeopt.period.bounds import METHODS, period_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ class Period(PlacementObjective):
     kernels = ("period", "ranks")
     bound_kernels = ("period-columns",)
     bounded = "the period"
-    bound_methods = ("load", "op", "pigeonhole", "area", "congestion", "columns")
+    bound_methods = METHODS
     ends_at_upper = True
     peaks = False
 
@@ -70,8 +71,6 @@ class Period(PlacementObjective):
         self, problem: PlacementProblem, seconds: float, methods: Sequence[str], upper: int | None
     ) -> Iterator[tuple[str, int]]:
         """Yield bounds on the period."""
-        from placeopt.period.bounds import period_bounds
-
         return period_bounds(problem, seconds, methods, upper)
 
     def witness(

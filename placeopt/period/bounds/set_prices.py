@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import networkx as nx
 import numpy as np
 
+from placeopt.model.arrays import by_number
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
@@ -238,11 +239,7 @@ def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tenso
 
 
 def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
-    touching: list[list[int]] = [[] for _ in range(num_nodes)]
-    for t, nodes in enumerate(pins):
-        for v in nodes:
-            touching[v].append(t)
-    return touching
+    return by_number(num_nodes, ((v, t) for t, nodes in enumerate(pins) for v in nodes))
 
 
 def _thin_orders(pins: list[list[int]], paths: Paths, *, orders: int = 24) -> Iterator[list[int]]:
