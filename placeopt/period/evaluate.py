@@ -105,13 +105,13 @@ def period_value(problem: PlacementProblem, placement: Placement) -> int:
     return value
 
 
-def period_loads(problem: PlacementProblem, placement: Placement) -> Ints:
-    """Return the load of every device in ticks, shape (2, num_devices): forward and backward
-    pass.
+def period_loads(problem: PlacementProblem, device: Ints) -> Ints:
+    """Return the load of every device in ticks, shape (2, num_devices), forward and backward pass,
+    by the device of every op.
     """
     k = problem.num_devices
     load = np.zeros((2, k), np.int64)
-    loads_of(period_arrays(problem), placement.device.astype(np.int32), load, np.empty(k, np.int64))
+    loads_of(period_arrays(problem), device.astype(np.int32), load, np.empty(k, np.int64))
     return load
 
 

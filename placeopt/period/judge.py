@@ -29,9 +29,9 @@ def period_violations(problem: PlacementProblem, placement: Placement) -> list[s
     return found
 
 
-def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int, int]]:
-    """Pairs of ops that a contiguity speaks about: edges between forward ops, for `chain` mirrored
-    ones of orphans too.
+def ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
+    """Pairs of ops that the contiguity speaks about: edges between forward ops, for `chain` also
+    mirrored ones of orphans.
     """
     backward, group = problem.backward.tolist(), problem.colocation.tolist()
     grouped = problem.colocation >= 0
@@ -42,7 +42,7 @@ def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int,
             if not backward[u] and not backward[v]:
                 pairs.append((u, v))
             elif (
-                contiguity == "chain"
+                problem.contiguity == "chain"
                 and backward[u]
                 and backward[v]
                 and not {group[u], group[v]} <= with_forward
@@ -61,7 +61,7 @@ def wait_forever(before: Mapping[Any, Collection[Any]]) -> set[Any]:
 
 def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
     before: dict[int, set[int]] = {d: set() for d in range(problem.num_devices)}
-    for u, v in ordered_pairs(problem, problem.contiguity):
+    for u, v in ordered_pairs(problem):
         if device[u] != device[v]:
             before[device[v]].add(device[u])
     on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(wait_forever(before)))
@@ -78,9 +78,7 @@ def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str
     left: list[set[int]] = [
         set() for _ in range(problem.num_ops)
     ]  # devices that a path to the op has left
-    for u, v in sorted(
-        ordered_pairs(problem, problem.contiguity), key=lambda pair: position[pair[0]]
-    ):
+    for u, v in sorted(ordered_pairs(problem), key=lambda pair: position[pair[0]]):
         left[v] |= left[u]
         if device[u] != device[v]:
             left[v].add(device[u])

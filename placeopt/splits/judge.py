@@ -107,7 +107,7 @@ def _order(problem: SplitProblem, split: Split) -> Iterator[str]:
                 f"ops '{base.op_names[together[group]]}' and '{base.op_names[op]}' "
                 "must share a stage"
             )
-    for u, v in ordered_pairs(base, "chain"):
+    for u, v in ordered_pairs(base):
         if stage_of[u] > stage_of[v]:
             yield (
                 f"the edge from '{base.op_names[u]}' to '{base.op_names[v]}' leads from stage "

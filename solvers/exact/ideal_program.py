@@ -45,7 +45,6 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.ideals import ideal_sums
-from placeopt.model.placement import Placement
 from placeopt.period.evaluate import period_loads
 
 if TYPE_CHECKING:
@@ -660,9 +659,7 @@ def _best_gpipe(
         if outcome.value is None:
             return ChainOutcome(value, stages, room + 1, True)
         forward = outcome.value
-        load = period_loads(model.problem, Placement(stage_devices(model, outcome.stages)[0])).max(
-            axis=1
-        )
+        load = period_loads(model.problem, stage_devices(model, outcome.stages)[0]).max(axis=1)
         if best is None or int(load.sum()) < best:
             best = value = int(load.sum())
             stages = outcome.stages

@@ -32,7 +32,6 @@ import numpy as np
 
 from placeopt.model.arrays import neighbours
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
-from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_loads
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Floats, Ints
+    from placeopt.model.placement import Placement
     from placeopt.period.contracted import ContractedProblem, TensorArrays
     from placeopt.solving.tracker import Tracker
 
@@ -531,9 +531,5 @@ def _balanced(model: ContractedProblem) -> Ints:
 
 def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:
     """Share of the forward and the backward pass in the period of a placement."""
-    load = (
-        period_loads(model.problem, Placement(model.expand(node_device)))
-        .max(axis=1)
-        .astype(np.float64)
-    )
+    load = period_loads(model.problem, model.expand(node_device)).max(axis=1).astype(np.float64)
     return load / max(1.0, float(load.sum()))

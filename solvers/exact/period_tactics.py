@@ -516,7 +516,7 @@ class PeriodCpModel(PlacementModel):
 
     def hint(self, placement: Placement) -> None:
         """Hint the incumbent; devices of a type by falling load, in a chain by their order."""
-        loads = period_loads(self.problem, placement)
+        loads = period_loads(self.problem, placement.device)
         load = loads[0] if self.model.two_pass else loads.sum(axis=0)
         position, draw = -load, np.random.default_rng(0)
         if self.problem.contiguity == "chain":

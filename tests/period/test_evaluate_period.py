@@ -80,7 +80,7 @@ def test_tensor_is_paid_once_per_accelerator():
         io_class=np.array([0, 0, -1]),
         objective="period",
     )
-    loads = period_loads(problem, Placement(np.array([0, 1, 1, 2]))).sum(axis=0)
+    loads = period_loads(problem, np.array([0, 1, 1, 2])).sum(axis=0)
     assert loads.tolist() == [11, 12, 1]
 
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.jit
 
 def pairs_between(problem, device):
     """Pairs of a device and an op that it lacks on a path between two of its ops, by definition."""
-    reach = {(u, v) for u, v in ordered_pairs(problem, problem.contiguity) if u != v}
+    reach = {(u, v) for u, v in ordered_pairs(problem) if u != v}
     while True:
         longer = {(u, w) for u, v in reach for x, w in reach if v == x} - reach
         if not longer:
@@ -67,7 +67,7 @@ def test_counts_are_those_of_the_definition(contiguity):
     for seed in range(100):
         problem = problems.random_problem(seed, contiguity=contiguity, n=9)
         device, walk = walked(problem, seed)
-        loads = period_loads(problem, po.Placement(device))
+        loads = period_loads(problem, device)
         assert (walk.load.sum(axis=0) == loads.sum(axis=0)).all()
         assert (walk.used == np.bincount(device, problem.resident, problem.num_devices)).all()
         found = pairs_between(problem, device.tolist()) if contiguity == "convex" else set()
@@ -91,7 +91,7 @@ def test_edges_back_are_those_of_the_definition():
         except InfeasibleProblemError:
             continue
         device, walk = walked(problem, seed)
-        loads = period_loads(problem, po.Placement(device))
+        loads = period_loads(problem, device)
         assert (walk.load.sum(axis=0) == loads.sum(axis=0)).all()
         at = walk.place[walk.device]
         back = at[model.order_from] > at[model.order_to]
