@@ -38,7 +38,7 @@ def ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
     with_forward = set(problem.colocation[grouped & ~problem.backward].tolist())
     pairs = []
     for t, u in enumerate(problem.producer.tolist()):
-        for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist():
+        for v in problem.readers_of(t):
             if not backward[u] and not backward[v]:
                 pairs.append((u, v))
             elif (

@@ -121,8 +121,7 @@ def judged_period(problem: SplitProblem, split: Split) -> int:
     stage_of = {op: at for at, stage in enumerate(split.stages) for op in stage.ops}
     moved, uplink = [0] * len(split.stages), [0] * problem.groups
     for t in range(base.num_tensors):
-        readers = base.consumer[base.consumer_ptr[t] : base.consumer_ptr[t + 1]].tolist()
-        stages = {stage_of[op] for op in (int(base.producer[t]), *readers)}
+        stages = {stage_of[op] for op in (int(base.producer[t]), *base.readers_of(t))}
         groups = {problem.group_of[split.stages[at].devices[0]] for at in stages}
         for at in stages if len(stages) > 1 else ():
             moved[at] += int(base.io_ticks[t, split.stages[at].devices[0]])

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.model.union_find import number_sets, root
 from placeopt.solvers.exact.ideal_program import MAX_CELLS
 
 if TYPE_CHECKING:
@@ -112,24 +113,14 @@ def parts_between(a: Nodes, first: int, last: int) -> tuple[Ints, Floats, Ints]:
     of each part.
     """
     size, types = last - first, a.ticks.shape[1]
-    part = np.arange(size)  # a node before it of the same part, itself for the first one
+    first_of = np.arange(size)
     for e in range(len(a.order_from)):
         u, v = a.order_from[e] - first, a.order_to[e] - first
         if u >= 0 and v < size:
-            while part[u] != u:
-                part[u] = part[part[u]]
-                u = part[u]
-            while part[v] != v:
-                part[v] = part[part[v]]
-                v = part[v]
-            part[max(u, v)] = min(u, v)
-    count = 0
-    for v in range(size):
-        if part[v] == v:
-            part[v] = count
-            count += 1
-        else:
-            part[v] = part[part[v]]
+            u, v = root(first_of, u), root(first_of, v)
+            first_of[max(u, v)] = min(u, v)
+    part = np.empty(size, np.int64)
+    count = number_sets(first_of, part)
     ticks, held = np.zeros((count, types)), np.zeros(count, np.int64)
     for v in range(size):
         held[part[v]] += a.resident[first + v]

@@ -239,11 +239,7 @@ class FlowBound:
             **self._left_out(),
         )
         a = self.arrays
-        self._fast = np.where(
-            (a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)),
-            a.pool_time,
-            a.slot_time,
-        )
+        self._fast = fastest(np.stack([a.slot_time, a.pool_time], axis=1))
         self._hidden = sum(max(b.time, 0) for b in nodes.between)
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + self._hidden)
 
@@ -346,9 +342,7 @@ class FlowBound:
         v = np.arange(n)
         balance = coo_matrix(
             (
-                np.concatenate(
-                    [np.ones(n), -np.ones(n), np.ones(len(e)), -np.ones(len(e)), np.ones(n)]
-                ),
+                np.repeat([1.0, -1.0, 1.0, -1.0, 1.0], [n, n, len(e), len(e), n]),
                 (
                     np.concatenate([v, v, ends[:, 1], ends[:, 0], np.full(n, n)]),
                     np.concatenate([v, n + v, 2 * n + e, 2 * n + e, v]),
@@ -356,7 +350,7 @@ class FlowBound:
             ),
             shape=(n + 1, width),
         ).tocsr()
-        right = np.concatenate([np.zeros(n), [1.0]])
+        right = np.append(np.zeros(n), 1.0)
         cost = np.zeros(width)
         cost[-1] = -1.0
         cuts = np.array(self._cuts), np.zeros(len(self._cuts))
@@ -652,9 +646,8 @@ class Charges:
         self._ticks: dict[tuple[int, frozenset[int]], int] = {}
         self._of: list[set[frozenset[int]]] = [set() for _ in range(problem.num_ops)]
         self._into: list[set[tuple[int, frozenset[int]]]] = [set() for _ in range(problem.num_ops)]
-        ptr, consumer = problem.consumer_ptr.tolist(), problem.consumer.tolist()
         for t, u in enumerate(problem.producer.tolist()):
-            self._add(u, frozenset(consumer[ptr[t] : ptr[t + 1]]), int(io[t]))
+            self._add(u, frozenset(problem.readers_of(t)), int(io[t]))
 
     def loss(self, v: int) -> int:
         """Ticks that go unpaid where v is left out and its neighbours are apart."""
