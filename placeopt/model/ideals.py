@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.threads import call_interruptibly
 
 if TYPE_CHECKING:
@@ -223,3 +223,37 @@ def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
         for q in range(amount.shape[0]):
             total[q, ideal] = total[q, lattice.child_ideal[e]] + amount[q, lattice.child_node[e]]
     return total
+
+
+@inlined
+def contains(bits, row, node):  # type: ignore[no-untyped-def]
+    """Whether a row of bits, such as those of an ideal, holds a node."""
+    return bits[row, node >> 6] >> np.uint64(node & 63) & np.uint64(1) != 0
+
+
+@inlined
+def cross(made, t, size, inside, holds):  # type: ignore[no-untyped-def]
+    """Put a node that made tensor t, or reads it, into a set; return whether the tensor crossed the
+    border of the set before, and whether it does now.
+
+    `size` is the number of its readers, `inside` how many of these the set has, `holds` whether it
+    has its producer.
+    """
+    if made:
+        before, after = inside[t] > 0, inside[t] < size
+        holds[t] = True
+    else:
+        before = inside[t] < size if holds[t] else inside[t] > 0
+        after = inside[t] + 1 < size if holds[t] else True
+        inside[t] += 1
+    return before, after
+
+
+@inlined
+def put_back(touching, node, inside, holds):  # type: ignore[no-untyped-def]
+    """Take a node out of the set again; see `cross`."""
+    for e in range(touching.touch_ptr[node], touching.touch_ptr[node + 1]):
+        if touching.touch_role[e] == 1:
+            holds[touching.touch_tensor[e]] = False
+        else:
+            inside[touching.touch_tensor[e]] -= 1

@@ -44,7 +44,7 @@ import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
-from placeopt.model.ideals import ideal_sums
+from placeopt.model.ideals import contains, cross, ideal_sums, put_back
 from placeopt.period.evaluate import period_loads
 
 if TYPE_CHECKING:
@@ -407,16 +407,15 @@ class Tables(NamedTuple):
 
 
 @inner_kernel
-def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: Ints, foreign: Flags) -> None:
+def _outside(
+    a: DpArrays, bits: NDArray[np.uint64], ideal: int, outside: Ints, foreign: Flags
+) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
-    one = np.uint64(1)
     for t in range(len(a.tensors.producer)):
-        p = a.tensors.producer[t]
-        foreign[t] = not (bits[p >> 6] >> np.uint64(p & 63)) & one
+        foreign[t] = not contains(bits, ideal, a.tensors.producer[t])
         outside[t] = 0
         for e in range(a.tensors.consumer_ptr[t], a.tensors.consumer_ptr[t + 1]):
-            c = a.tensors.consumer[e]
-            if not (bits[c >> 6] >> np.uint64(c & 63)) & one:
+            if not contains(bits, ideal, a.tensors.consumer[e]):
                 outside[t] += 1
 
 
@@ -436,16 +435,6 @@ def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
 
 
 @inlined
-def _put_back(tensors, j, inside, holds):  # type: ignore[no-untyped-def]
-    """Take node j out of S again."""
-    for e in range(tensors.touch_ptr[j], tensors.touch_ptr[j + 1]):
-        if tensors.touch_role[e] == 1:
-            holds[tensors.touch_tensor[e]] = False
-        else:
-            inside[tensors.touch_tensor[e]] -= 1
-
-
-@inlined
 def _take(a, j, tensors, load, fixed):  # type: ignore[no-untyped-def]
     """Put node j into S: add to its load, and to what larger S keep of it, the tensors that now
     cross its edge.
@@ -456,15 +445,9 @@ def _take(a, j, tensors, load, fixed):  # type: ignore[no-untyped-def]
         t = a.tensors.touch_tensor[e]
         base = a.tensors.of_pass[t] * num_types
         size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
-        if a.tensors.touch_role[e] == 1:
-            before, after = inside[t] > 0, inside[t] < size
-            stays = outside[t] > 0
-            holds[t] = True
-        else:
-            before = inside[t] < size if holds[t] else inside[t] > 0
-            after = inside[t] + 1 < size if holds[t] else True
-            stays = foreign[t] and inside[t] == 0
-            inside[t] += 1
+        made = a.tensors.touch_role[e] == 1
+        stays = outside[t] > 0 if made else foreign[t] and inside[t] == 0
+        before, after = cross(made, t, size, inside, holds)
         if before != after:
             for g in range(num_types):
                 load[base + g] += a.weight[t, g] if after else -a.weight[t, g]
@@ -532,13 +515,13 @@ def fill_rows(
         tables.alive[ideal] = ideal == 0
         if ideal == 0 or not tables.viable[ideal].any():
             continue
-        _outside(a, lattice.bits[ideal], outside, foreign)
+        _outside(a, lattice.bits, ideal, outside, foreign)
         depth = 0
         at[0], edge[0] = ideal, lattice.child_ptr[ideal]
         while depth >= 0:
             if edge[depth] == lattice.child_ptr[at[depth] + 1]:
                 if depth > 0:
-                    _put_back(a.tensors, taken[depth], inside, holds)
+                    put_back(a.tensors, taken[depth], inside, holds)
                 depth -= 1
                 continue
             j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]

@@ -232,7 +232,7 @@ class FlowBound:
             size=size,
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
-            touch_producer=touch_role == 1,
+            touch_role=touch_role,
             edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)),
             edge_head=self._ends[:, 1].copy(),
             **self._classes(),

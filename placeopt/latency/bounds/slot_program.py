@@ -19,6 +19,7 @@ import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
+from placeopt.model.ideals import contains, cross, put_back
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class FlowArrays(NamedTuple):
     size: Ints  # (m,) consumers
     touch_ptr: Ints  # (N + 1,) tensors that touch a node
     touch_tensor: Ints
-    touch_producer: Flags
+    touch_role: Ints  # 1 producer, 0 consumer
     edge_ptr: Ints  # (N + 1,) edges by their tail
     edge_head: Ints  # (E,)
     group: Ints  # (N,) colocation class
@@ -133,12 +134,6 @@ def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
 
 
 @inlined
-def _contains(lattice: LatticeArrays, ideal: int, node: int) -> bool:
-    """Whether an ideal contains a node."""
-    return lattice.bits[ideal, node >> 6] >> np.uint64(node & 63) & np.uint64(1) != 0
-
-
-@inlined
 def _lower(
     tables: SlotTables, ideal: int, to: int, below: int, state: int, s: int, cost: int, step: int
 ) -> None:
@@ -200,7 +195,7 @@ def _cross(
     for g in range(len(way.within)):
         way.within[g] = 0
     for v in range(len(a.resident)):
-        if _contains(lattice, ideal, v):
+        if contains(lattice.bits, ideal, v):
             way.within[a.group[v]] += 1
     for g in range(len(way.within)):
         if 0 < way.within[g] < a.group_size[g]:
@@ -214,11 +209,7 @@ def _cross(
 def _put_back(a: FlowArrays, way: _Way, node: int) -> None:
     """Take a node out of the slot again."""
     way.chosen[a.group[node]] -= 1
-    for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
-        if a.touch_producer[e]:
-            way.holds[a.touch_tensor[e]] = False
-        else:
-            way.inside[a.touch_tensor[e]] -= 1
+    put_back(a, node, way.inside, way.holds)
     for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
         if a.between_behind[e]:
             way.behind_it[a.between[e]] -= 1
@@ -261,7 +252,7 @@ def _may_take(
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
-        if _contains(lattice, way.at[0], a.edge_head[e]):  # then it is in the slot
+        if contains(lattice.bits, way.at[0], a.edge_head[e]):  # then it is in the slot
             way.visits[d] -= flow.edge[e]
     way.compute[d] = way.compute[depth] + a.slot_time[node] + ticks
     way.used[d] = way.used[depth] + a.resident[node] + size
@@ -282,13 +273,7 @@ def _take(a: FlowArrays, way: _Way, depth: int, node: int) -> None:
     way.moved[d] = way.moved[depth]
     for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
         t = a.touch_tensor[e]
-        if a.touch_producer[e]:
-            before, after = way.inside[t] > 0, way.inside[t] < a.size[t]
-            way.holds[t] = True
-        else:
-            before = way.inside[t] < a.size[t] if way.holds[t] else way.inside[t] > 0
-            after = way.inside[t] + 1 < a.size[t] if way.holds[t] else True
-            way.inside[t] += 1
+        before, after = cross(a.touch_role[e] == 1, t, a.size[t], way.inside, way.holds)
         if before != after:
             way.moved[d] += a.io_time[t] if after else -a.io_time[t]
     for e in range(a.between_ptr[node], a.between_ptr[node + 1]):

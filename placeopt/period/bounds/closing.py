@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
 from placeopt.period.bounds.covering import Master, Rounds, disjoint_others, ratio
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
@@ -556,12 +557,6 @@ class _Generation:
 
 
 @inlined
-def _has(bits, row, v):
-    """Whether a set holds a node."""
-    return (bits[row, v >> 6] >> np.uint64(v & 63)) & np.uint64(1) != 0
-
-
-@inlined
 def _count(choice, levels, d):
     """Count the sets of a level's list by node."""
     nodes = len(levels.ways)
@@ -590,7 +585,7 @@ def _choose_node(choice, levels, d):
     """Return the open node with the fewest ways, -1 if all are decided, -2 if one has none."""
     best, fewest = -1, 0
     for v in range(len(levels.ways)):
-        if _has(levels.held, d, v):
+        if contains(levels.held, d, v):
             continue
         ways = levels.ways[v] if levels.devices[d] > 0 else 0
         if _joins_rest(choice, levels, d, v):
@@ -623,7 +618,7 @@ def _push(choice, levels, d, taken, budget):
         if choice.excess[other] > budget or levels.devices[d + 1] == 0:
             break
         if taken < 0:
-            meets = _has(choice.bits, other, v)
+            meets = contains(choice.bits, other, v)
         else:
             meets = False
             for k in range(choice.bits.shape[1]):
@@ -663,7 +658,7 @@ def search_disjoint(choice, levels, d, work):
             taken = levels.sets[levels.at[d]]
             levels.at[d] += 1
             work -= 1
-            if _has(choice.bits, taken, v) and choice.excess[taken] <= levels.budget[d]:
+            if contains(choice.bits, taken, v) and choice.excess[taken] <= levels.budget[d]:
                 _push(choice, levels, d, taken, levels.budget[d] - choice.excess[taken])
                 moved = True
         work -= levels.end[d] - levels.first[d]
