@@ -107,6 +107,7 @@ class _Walk:
 
     def __init__(self, program: TorchProgram, graph: OpGraph) -> None:
         self.program, self.cost = program, graph
+        self.row = {name: op for op, name in enumerate(graph.op_names)}  # of what has a cost
         self.values: dict[Any, Any] = {}  # by node
         self.tensor_of: dict[int, int] = {}  # by id of the fake tensor
         self.kept: list[Any] = []  # fake tensors, so that their ids stay theirs
@@ -144,7 +145,11 @@ class _Walk:
             tuple(self.traced),
             tuple(self.reads),
             self.names,
-            frozenset(self._folded()),
+            frozenset(
+                op
+                for op, (name, call) in enumerate(zip(self.op_names, self.traced, strict=True))
+                if call is not None and name not in self.row
+            ),
             frozenset(self.tensor_of[id(x)] for x in returned if id(x) in self.tensor_of),
             {
                 node.name: self.tensor_of[id(value)]
@@ -239,19 +244,10 @@ class _Walk:
                 self.triples[tensor][2].append(op)
         return result
 
-    def _folded(self) -> list[int]:
-        known = set(self.cost.op_names)
-        return [
-            op
-            for op, name in enumerate(self.op_names)
-            if self.traced[op] is not None and name not in known
-        ]
-
     def _graph(self) -> OpGraph:
         """Return the graph, with the costs of the ops of the same name."""
-        at = {name: op for op, name in enumerate(self.cost.op_names)}
         rows = [
-            at.get(name, -1) if traced is not None else -1
+            self.row.get(name, -1) if traced is not None else -1
             for name, traced in zip(self.op_names, self.traced, strict=True)
         ]
 
@@ -277,9 +273,7 @@ class _Walk:
 
 def _whole(size: Any) -> int:
     """Return a size; a symbolic one is that of the example."""
-    if isinstance(size, int):
-        return size
-    return int(size.node.hint)
+    return size if isinstance(size, int) else int(size.node.hint)
 
 
 def _key(target: Any, args: Any, kwargs: Any, inputs: Sequence[Any]) -> Any:
