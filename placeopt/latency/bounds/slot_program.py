@@ -114,22 +114,25 @@ class _Way(NamedTuple):
 def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
     """Return a way that has not begun."""
     d = nodes + 2
+    within, chosen = np.zeros((2, classes), np.int64)
+    before, behind_it = np.zeros((2, between), np.int64)
+    ahead, behind, at, edge, compute, moved, used, visits = np.zeros((8, d), np.int64)
     return _Way(
-        within=np.zeros(classes, np.int64),
-        chosen=np.zeros(classes, np.int64),
-        inside=np.zeros(tensors, np.int64),
-        holds=np.zeros(tensors, np.bool_),
-        before=np.zeros(between, np.int64),
-        behind_it=np.zeros(between, np.int64),
-        ahead=np.zeros(d, np.int64),
-        behind=np.zeros(d, np.int64),
-        at=np.zeros(d, np.int64),
-        edge=np.zeros(d, np.int64),
-        taken=np.full(d, nodes, np.int64),
-        compute=np.zeros(d, np.int64),
-        moved=np.zeros(d, np.int64),
-        used=np.zeros(d, np.int64),
-        visits=np.zeros(d, np.int64),
+        within,
+        chosen,
+        np.zeros(tensors, np.int64),
+        np.zeros(tensors, np.bool_),
+        before,
+        behind_it,
+        ahead,
+        behind,
+        at,
+        edge,
+        np.full(d, nodes),
+        compute,
+        moved,
+        used,
+        visits,
     )
 
 
