@@ -115,9 +115,8 @@ def search_latency(
     """
     for method, ticks in latency_bounds(tracker.problem, 0.0):
         tracker.raise_bound(ticks, method)
-    heuristics = () if settings.warm_start else ("starts", "annealing")
-    tactics = [t for t in TACTICS if (t.side != VALUE if prove else t.name not in heuristics)]
-    run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
+    facts, improve = LatencyFacts(settings, tracker.problem), settings.warm_start and not prove
+    run_tactics(TACTICS, settings, facts, tracker, improve=improve)
 
 
 def _flow(state: State) -> Iterator[None]:

@@ -583,7 +583,7 @@ def search_makespan(
     if not tracker.stop():
         facts = MakespanFacts(settings, analysis, tracker)
         tactics = (*PROVERS[:1], IMPROVER, *PROVERS[1:])  # combinatorial bounds begin first
-        run_tactics(tactics, tactics, settings, facts, tracker)
+        run_tactics(tactics, settings, facts, tracker)
 
 
 def prove_makespan(

@@ -172,11 +172,10 @@ def search_period(
     milliseconds.
     """
     raise_bounds(tracker)
-    heuristics = () if settings.warm_start else ("starts", "ideals", "orders", "annealing")
-    tactics = [t for t in TACTICS if (t.side != VALUE if prove else t.name not in heuristics)]
     timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
     facts = PeriodFacts(settings, tracker.problem, timed=timed)
-    run_tactics(tactics, TACTICS, settings, facts, tracker)
+    improve = settings.warm_start and not prove
+    run_tactics(TACTICS, settings, facts, tracker, improve=improve)
 
 
 def first_placements(tracker: Tracker[Placement]) -> None:

@@ -20,7 +20,7 @@ from placeopt.model.threads import num_threads
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import named, option
 from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import State
+from placeopt.solving.tactic import VALUE, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -122,11 +122,12 @@ def building_seconds(size: int, choices: int, *, each: float = 2e-5) -> float:
 
 
 def run_tactics(
-    tactics: Iterable[Tactic],
-    known: Iterable[Tactic],
+    known: tuple[Tactic, ...],
     settings: CpSatSettings,
     facts: Any,
     tracker: Tracker[Placement],
+    *,
+    improve: bool = True,
 ) -> None:
     """Run those of the tactics that the settings name; where the time was over before the starts,
     if they are among them, had a turn, they have it after all.
@@ -134,10 +135,11 @@ def run_tactics(
     Parameters
     ----------
     known : all of the objective.
+    improve : whether to run those that prove nothing, too.
     """
     names = named(settings.tactics, tuple(t.name for t in known), "cp-sat option tactics")
     threads = min(settings.num_workers, num_threads())
-    chosen = [tactic for tactic in tactics if tactic.name in names]
+    chosen = [t for t in known if t.name in names and (improve or t.side != VALUE)]
     Scheduler(chosen, facts, tracker, threads=threads).run()
     starts = [tactic for tactic in chosen if tactic.name == "starts"]
     if starts and not tracker.stop_with_solution() and tracker.value is None:
