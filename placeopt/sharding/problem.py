@@ -107,10 +107,9 @@ class ShardingProblem(ArrayHolder):
                 "one"
             )
         total = int(self.node_ptr[-1])
-        for key, shape in (("cost", (total,)), ("usage", (total,)), ("interval", (n, 2))):
-            object.__setattr__(self, key, int_array(getattr(self, key), shape, f"{where}: {key}"))
         for key in ("cost", "usage"):
-            self._check_range(where, key)
+            self._check_numbers(where, key, total)
+        object.__setattr__(self, "interval", int_array(self.interval, (n, 2), f"{where}: interval"))
         bad = np.flatnonzero(
             (self.interval[:, 0] < 0) | (self.interval[:, 1] < self.interval[:, 0])
         )
@@ -140,13 +139,11 @@ class ShardingProblem(ArrayHolder):
         sizes = np.diff(self.node_ptr)
         pointer = starts_of(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]])
         object.__setattr__(self, "edge_ptr", int_array(pointer, (m + 1,), "edge_ptr"))
-        object.__setattr__(
-            self, "edge_cost", int_array(self.edge_cost, (int(pointer[-1]),), f"{where}: edge_cost")
-        )
-        self._check_range(where, "edge_cost")
+        self._check_numbers(where, "edge_cost", int(pointer[-1]))
 
-    def _check_range(self, where: str, key: str) -> None:
-        array = getattr(self, key)
+    def _check_numbers(self, where: str, key: str, count: int) -> None:
+        array = int_array(getattr(self, key), (count,), f"{where}: {key}")
+        object.__setattr__(self, key, array)
         if array.size and (int(array.min()) < 0 or int(array.max()) >= MAX_NUMBER):
             i = int(np.argmax((array < 0) | (array >= MAX_NUMBER)))
             raise InputError(

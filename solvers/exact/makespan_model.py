@@ -346,8 +346,7 @@ class MakespanModel:
                 if e == d or self.item[v] == self.item[u]:
                     continue
                 ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
-                start = self.transfer_start.get((t, e), self.end[u])
-                start = start if p.channel[d, e] >= 0 else self.end[u]
+                start = self.transfer_start[t, e] if p.channel[d, e] >= 0 else self.end[u]
                 m.add(end >= start + ticks).only_enforce_if([home, there])
 
     def _shared_and_separated(self) -> None:

@@ -233,7 +233,8 @@ class TreeSearch:
             if way is Start.WINDOW:
                 yield from self._windows(turns)
             elif way not in (Start.FITTED, Start.POLISHED):
-                yield from self._free(turns)
+                prices = self._prices * self._jitter()
+                yield from self._phase(self.unlimited, prices, (1.0,), turns)  # free
                 yield from self._squeeze()
             yield from self._strict(turns * len(self.options.scales))
             yield from self._merge(self.board.choice.copy())
@@ -279,11 +280,6 @@ class TreeSearch:
             if found is not None:
                 self.offer_best(found)
             yield
-
-    def _free(self, turns: int) -> Iterator[None]:
-        """Make moves without a capacity at the bound's prices."""
-        prices = self._prices * self._jitter()
-        yield from self._phase(self.unlimited, prices, (1.0,), turns)
 
     def _strict(self, turns: int) -> Iterator[None]:
         """Make moves within the capacity."""
