@@ -63,7 +63,7 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
         if a != b:
             before[b].add(a)
     slots = sorted(u for u in before if len(u) == 2)
-    for first, later in itertools.combinations(slots, 2):
+    for first, later in itertools.pairwise(slots):
         if first[0] == later[0]:
             before[later].add(first)
     stuck = wait_forever(before)

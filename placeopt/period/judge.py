@@ -5,6 +5,8 @@ Plain Python, with edges of its own, so that kernels and judge can be held again
 
 from __future__ import annotations
 
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.judge import placement_violations
@@ -53,9 +55,12 @@ def ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
 
 def wait_forever(before: Mapping[Any, Collection[Any]]) -> set[Any]:
     """Return what is left when all that waits for nothing is taken away, again and again."""
-    left = set(before)
-    while free := {x for x in left if left.isdisjoint(before[x])}:
-        left -= free
+    left, order = set(before), TopologicalSorter(before)
+    with suppress(CycleError):  # what waits for no circle is taken away all the same
+        order.prepare()
+    while free := order.get_ready():
+        order.done(*free)
+        left.difference_update(free)
     return left
 
 
