@@ -206,26 +206,27 @@ def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     """Whether the devices can be ordered so that no order edge goes back."""
     k = a.compute.shape[1]
     edge = np.zeros((k, k), np.bool_)
+    waiting = np.zeros(k, np.int64)  # devices before each one that are not sorted yet
     for e in range(len(a.order_from)):
-        edge[device[a.order_from[e]], device[a.order_to[e]]] = True
-    gone = np.zeros(k, np.bool_)
-    for _ in range(k):
-        found = -1
+        u, v = device[a.order_from[e]], device[a.order_to[e]]
+        if u != v and not edge[u, v]:
+            edge[u, v] = True
+            waiting[v] += 1
+    order = np.empty(k, np.int64)
+    count = done = 0
+    for d in range(k):
+        if waiting[d] == 0:
+            order[count] = d
+            count += 1
+    while done < count:
         for d in range(k):
-            if gone[d]:
-                continue
-            free = True
-            for b in range(k):
-                if b != d and not gone[b] and edge[b, d]:
-                    free = False
-                    break
-            if free:
-                found = d
-                break
-        if found < 0:
-            return False
-        gone[found] = True
-    return True
+            if edge[order[done], d]:
+                waiting[d] -= 1
+                if waiting[d] == 0:
+                    order[count] = d
+                    count += 1
+        done += 1
+    return count == k
 
 
 @inner_kernel
