@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING
 
-from placeopt.model.errors import Refused
 from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
@@ -18,30 +16,30 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-    Search = Callable[[CpSatSettings, PlacementProblem, Tracker[Placement]], None]
+    Search = Callable[..., None]
 
 
-def _makespan() -> tuple[Search, Search]:
-    from placeopt.solvers.exact.makespan_tactics import prove_makespan, search_makespan
+def _makespan() -> Search:
+    from placeopt.solvers.exact.makespan_tactics import search_makespan
 
-    return search_makespan, prove_makespan
+    return search_makespan
 
 
-def _period() -> tuple[Search, Search]:
+def _period() -> Search:
     from placeopt.solvers.exact.period_tactics import search_period
 
-    return search_period, partial(search_period, prove=True)
+    return search_period
 
 
-def _latency() -> tuple[Search, Search]:
+def _latency() -> Search:
     from placeopt.solvers.exact.latency_tactics import search_latency
 
-    return search_latency, partial(search_latency, prove=True)
+    return search_latency
 
 
 SEARCHES = {"makespan": _makespan, "period": _period, "latency": _latency}
-"""By objective: the search, and what runs those of its tactics that prove; both are functions of
-(settings, problem, tracker)."""
+"""By objective: the search, of (settings, problem, tracker); with `prove` it runs those of its
+tactics that prove."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class CpSat(CpSatSettings):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""
         if PluginTracker.whole_of(tracker) is tracker:
-            self._search_of(problem)[0](self, problem, tracker)
+            SEARCHES[problem.objective]()(self, problem, tracker)
         else:  # of a class derived from this one: what ours proves is run as ours
             own = CpSat(**{field.name: getattr(self, field.name) for field in fields(CpSat)})
             run_part(tracker, own, initial=tracker.solution)
@@ -82,13 +80,4 @@ class CpSat(CpSatSettings):
 
     def prove(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Run only the tactics that prove; what they find on the way is offered, too."""
-        self._search_of(problem)[1](self, problem, tracker)
-
-    def _search_of(self, problem: PlacementProblem) -> tuple[Search, Search]:
-        found = SEARCHES.get(problem.objective)
-        if found is None:
-            raise Refused(
-                f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received "
-                f"'{problem.objective}'"
-            )
-        return found()
+        SEARCHES[problem.objective]()(self, problem, tracker, prove=True)

@@ -568,10 +568,14 @@ def _take_heads(
 
 
 def search_makespan(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+    settings: CpSatSettings,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    *,
+    prove: bool = False,
 ) -> None:
-    """Start from the heuristics and the combinatorial bounds; then run the tactics until the budget
-    ends.
+    """Start from the heuristics and the combinatorial bounds; then run the tactics, or only those
+    that prove, until the budget ends.
     """
     if settings.warm_start:
         warm_start(problem, tracker)
@@ -583,11 +587,4 @@ def search_makespan(
     if not tracker.stop():
         facts = MakespanFacts(settings, analysis, tracker)
         tactics = (*PROVERS[:1], IMPROVER, *PROVERS[1:])  # combinatorial bounds begin first
-        run_tactics(tactics, settings, facts, tracker)
-
-
-def prove_makespan(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
-) -> None:
-    """Do so without tactics that only improve, from the heuristics."""
-    search_makespan(replace(settings, windows=False), problem, tracker)
+        run_tactics(tactics, settings, facts, tracker, improve=not prove)
