@@ -399,9 +399,8 @@ class Tables(NamedTuple):
     value: Ints  # (I, S)
     back_ideal: NDArray[np.int32]  # (I, S)
     back_type: NDArray[np.int16]  # (I, S) type of the last stage
-    back_replicas: NDArray[
-        np.int16
-    ]  # (I, S) its devices; 0 leaves one device of the type without a stage
+    # (I, S) its devices; 0 leaves one device of the type without a stage
+    back_replicas: NDArray[np.int16]
     alive: Flags  # (I,)
     viable: Flags  # (I, S)
 

@@ -49,9 +49,8 @@ class FlowArrays(NamedTuple):
     edge_head: Ints  # (E,)
     group: Ints  # (N,) colocation class
     group_size: Ints  # (classes,) nodes
-    leader: NDArray[
-        np.int64
-    ]  # (N,) the node that this one follows into the pool, itself where it follows none
+    # (N,) the node that this one follows into the pool, itself where it follows none
+    leader: Ints
     follower_ptr: Ints  # (N + 1,)
     follower: Ints
     # sides, before and behind, on which a slot may part classes: 0 with one slot, 1 with two, else
@@ -82,9 +81,8 @@ class SlotTables(NamedTuple):
     value: Ints
     # (I, K, S + 1) where the value comes from: (ideal K + state) 2 + SLOT or POOL
     back: Ints
-    crossing: NDArray[
-        np.int64
-    ]  # (I, 2) first and last class with nodes inside and outside, -1 without one
+    # (I, 2) first and last class with nodes inside and outside, -1 without one
+    crossing: Ints
     num_crossing: Ints  # (I,)
     live: NDArray[np.int16]  # (I, K) states that can be reached
     num_live: Ints  # (I,)

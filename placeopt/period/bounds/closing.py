@@ -90,9 +90,8 @@ class Levels(NamedTuple):
     end: Ints  # (F,)
     node: Ints  # (F,) that is decided, -1: not chosen yet
     at: Ints  # (F,) next set in the list, -1: the node joins the rest first
-    taken: NDArray[
-        np.int64
-    ]  # (F,) the set that led to the next level, -1: the node joined the rest
+    # (F,) the set that led to the next level, -1: the node joined the rest
+    taken: Ints
     budget: Ints  # (F,)
     room: Ints  # (F,) ticks left for the rest
     devices: Ints  # (F,) left

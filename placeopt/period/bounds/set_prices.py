@@ -93,9 +93,8 @@ class FrontierGraph(NamedTuple):
     order: Ints  # (N,) node that each layer decides
     layer: Ints  # (N + 2,) first state of every layer, and S
     target: Ints  # (2, S - 1) state reached without and with the node
-    ticks: NDArray[
-        np.int64
-    ]  # (2, S - 1) length of the arcs: transfers that begin to be paid, and the node's compute
+    # (2, S - 1) length of the arcs: transfers that begin to be paid, and the node's compute
+    ticks: Ints
     arc_ptr: Ints  # (S + 1,) arcs into a state
     arc: Ints  # (2 S - 2,) 2 source + (1 with the node, else 0)
 
