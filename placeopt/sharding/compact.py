@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import place_in
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inlined
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
 from placeopt.sharding.problem import starts_of
@@ -337,15 +337,21 @@ def usage_of(compact: Compact, choice: Ints) -> Ints:
     return over_time(compact.first, compact.last, amounts, len(compact.capacity))
 
 
-@inner_kernel
+@inlined
+def size_of(c, v):
+    """Return the number of strategies of a node."""
+    return c.node_ptr[v + 1] - c.node_ptr[v]
+
+
+@inlined
 def row_of(c, v, w, e, x):
     """Return where the table of an edge from v to w has the row of x, the distance between its
     entries, and their number.
     """
-    columns = c.node_ptr[w + 1] - c.node_ptr[w]
+    columns = size_of(c, w)
     if v < w:
         return c.edge_ptr[e] + x * columns, 1, columns
-    return c.edge_ptr[e] + x, c.node_ptr[v + 1] - c.node_ptr[v], columns
+    return c.edge_ptr[e] + x, size_of(c, v), columns
 
 
 def unchanged(compact: Compact) -> Condensed:
@@ -444,7 +450,7 @@ def _fill(draft, new_node, fixed, order, target):
     for old in order:
         u, v = draft.edge[old, 0], draft.edge[old, 1]
         start = draft.edge_ptr[old]
-        width = draft.node_ptr[v + 1] - draft.node_ptr[v]
+        width = size_of(draft, v)
         a, b = new_node[u], new_node[v]
         if a < 0 and b < 0:
             offset += draft.table[start + fixed[u] * width + fixed[v]]

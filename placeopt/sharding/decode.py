@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel
+from placeopt.sharding.compact import size_of
 
 NO_LIMIT = 2**62
 
@@ -90,10 +91,10 @@ def take_all(least, added, first, last, amounts):
         take(least, added, first[v], last[v], amounts[v])
 
 
-@inner_kernel
+@inlined
 def add_fixed(f, choice, v, e, w, belief):
     """Add to `belief` of v the costs of its edge to w, which has its choice."""
-    size = f.node_ptr[v + 1] - f.node_ptr[v]
+    size = size_of(f, v)
     at = f.edge_ptr[e] + choice[w] * size
     table = f.table if w < v else f.turned
     for x in range(size):
@@ -130,7 +131,7 @@ def decode(f, c, width):
     for k in range(n):
         v = f.core + k if f.core + k < n else n - 1 - k
         start = f.node_ptr[v]
-        size = f.node_ptr[v + 1] - start
+        size = size_of(f, v)
         for x in range(size):
             b[x] = f.base[start + x]
         for i in range(f.core_ptr[v], f.adj_ptr[v + 1]):

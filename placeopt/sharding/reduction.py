@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.sharding.compact import Condensed, as_draft, condense, row_of, unchanged
+from placeopt.sharding.compact import Condensed, as_draft, condense, row_of, size_of, unchanged
 from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ def consistent(c, alive, most):
         head = (head + 1) % n
         count -= 1
         waiting[v] = False
-        size = c.node_ptr[v + 1] - c.node_ptr[v]
+        size = size_of(c, v)
         for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
             w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
-            columns = c.node_ptr[w + 1] - c.node_ptr[w]
+            columns = size_of(c, w)
             step_x, step_z = (columns, 1) if v < w else (1, size)
             left, changed = 0, False
             for z in range(columns):
@@ -269,7 +269,7 @@ def replaced(c, alive, most, work):
         width = 0
         for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
             w = c.adj_node[i]
-            width += c.node_ptr[w + 1] - c.node_ptr[w]
+            width += size_of(c, w)
         needed = (stop - start) ** 2 * width
         if needed > work // 100 or needed > left:
             continue
@@ -352,7 +352,7 @@ def _leaders(c, most, growth):
         u, v = c.edge[e, 0], c.edge[e, 1]
         if u < c.core:
             continue
-        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        rows, columns = size_of(c, u), size_of(c, v)
         one = True  # one strategy of the smaller set for each of the larger
         down = rows >= columns
         for i in range(max(rows, columns)):
@@ -366,9 +366,7 @@ def _leaders(c, most, growth):
         if one:
             a, b = (u, v) if down else (v, u)  # a decides b
             wide, narrow = max(rows, columns), min(rows, columns)
-            if wide <= growth * narrow and (
-                leader[b] < 0 or wide < c.node_ptr[leader[b] + 1] - c.node_ptr[leader[b]]
-            ):
+            if wide <= growth * narrow and (leader[b] < 0 or wide < size_of(c, leader[b])):
                 leader[b], link[b] = a, e
     return leader, link
 
@@ -384,8 +382,8 @@ def _fill_maps(c, order, following, most):
         if leader[v] < 0:
             continue
         u, e = leader[v], link[v]
-        size = c.node_ptr[v + 1] - c.node_ptr[v]
-        columns = c.node_ptr[c.edge[e, 1] + 1] - c.node_ptr[c.edge[e, 1]]
+        size = size_of(c, v)
+        columns = size_of(c, c.edge[e, 1])
         for y in range(map_ptr[v + 1] - at):
             x = maps[map_ptr[u] + y]
             for z in range(size):
@@ -403,23 +401,23 @@ def _move_tables(c, edge, edge_ptr, follower, following, most, cost, table):
     for e in range(len(edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         a, b = root[u], root[v]
-        columns = c.node_ptr[v + 1] - c.node_ptr[v]
-        wide = c.node_ptr[edge[e, 1] + 1] - c.node_ptr[edge[e, 1]]
+        columns = size_of(c, v)
+        wide = size_of(c, edge[e, 1])
         old, at = c.edge_ptr[e], edge_ptr[e]
         if follower[e] >= 0:
             w = follower[e]
-            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+            for x in range(size_of(c, a)):
                 for z in range(wide):
                     table[at + x * wide + z] = most
                 pair = maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]
                 table[at + x * wide + maps[map_ptr[w] + x]] = c.table[old + pair]
         elif a == b:
-            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+            for x in range(size_of(c, a)):
                 cost[c.node_ptr[a] + x] += c.table[
                     old + maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]
                 ]
         else:
-            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+            for x in range(size_of(c, a)):
                 for y in range(wide):
                     pair = maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + y]
                     table[at + x * wide + y] = c.table[old + pair]

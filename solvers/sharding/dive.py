@@ -23,7 +23,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, row_of, unchanged
+from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, row_of, size_of, unchanged
 from placeopt.sharding.decode import decode, least_room, room_of, take
 from placeopt.sharding.reduction import composed
 
@@ -81,9 +81,9 @@ def beliefs(f):
         u, v = f.edge[e, 0], f.edge[e, 1]
         if u < f.core:
             continue
-        for x in range(f.node_ptr[u + 1] - f.node_ptr[u]):
+        for x in range(size_of(f, u)):
             belief[f.node_ptr[u] + x] += f.to_low[f.low_ptr[e] + x]
-        for y in range(f.node_ptr[v + 1] - f.node_ptr[v]):
+        for y in range(size_of(f, v)):
             belief[f.node_ptr[v] + y] += f.to_high[f.high_ptr[e] + y]
     return belief
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
+from placeopt.sharding.compact import size_of
 from placeopt.sharding.decode import (
     NO_LIMIT,
     add_fixed,
@@ -172,14 +173,6 @@ def _grow(f, board, root, most, skip, state):
 
 
 @inner_kernel
-def _room(c, board, v):
-    """Return the room of a node; that of one without usage is not looked up."""
-    if board.most_usage[v] > 0:
-        return least_room(board.least, board.added, c.first[v], c.last[v])
-    return NO_LIMIT
-
-
-@inner_kernel
 def _fill_beliefs(f, c, board, cores, count, price):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
@@ -201,7 +194,9 @@ def _fill_beliefs(f, c, board, cores, count, price):
         v = board.order[i]
         start = f.node_ptr[v]
         b = board.belief[start : f.node_ptr[v + 1]]
-        room = _room(c, board, v)
+        room = NO_LIMIT
+        if board.most_usage[v] > 0:
+            room = least_room(board.least, board.added, c.first[v], c.last[v])
         free = board.most_usage[v] <= room
         if not free:
             _leave_out(b, c.usage, start, room)
@@ -249,7 +244,7 @@ def _value(f, board, count, price):
         at = f.node_ptr[v] + board.choice[v]
         cost += f.cost[at]
         priced += price[v] * f.usage[at]
-        width = f.node_ptr[v + 1] - f.node_ptr[v]
+        width = size_of(f, v)
         for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
             w, e = f.adj_node[k], f.adj_edge[k]
             if board.place[w] > i:
@@ -282,7 +277,9 @@ def _decide(f, c, board, count):
         b = board.belief[start : f.node_ptr[v + 1]]
         if i > 0:
             add_fixed(f, board.choice, v, board.link[i], board.order[board.parent[i]], b)
-        room = _room(c, board, v)
+        room = NO_LIMIT
+        if board.most_usage[v] > 0:
+            room = least_room(board.least, board.added, c.first[v], c.last[v])
         best = cheapest(b, c.usage, start, len(b), room)
         board.choice[v] = best
         take(board.least, board.added, c.first[v], c.last[v], c.usage[start + best])

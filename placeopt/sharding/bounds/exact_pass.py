@@ -28,7 +28,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
-from placeopt.sharding.compact import MAX_TOTAL
+from placeopt.sharding.compact import MAX_TOTAL, size_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,7 +155,7 @@ def _pass(c, w, price):
             belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
-        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        rows, columns = size_of(c, u), size_of(c, v)
         row_least = np.full(rows, 2**62, np.int64)
         column_least = np.full(columns, 2**62, np.int64)
         for x in range(rows):
@@ -202,7 +202,7 @@ def _pairs(c, w, slack, limit, pairs):
     """Write which pairs survive."""
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
-        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        rows, columns = size_of(c, u), size_of(c, v)
         value = np.empty((rows, columns), np.int64)
         row_least = np.full(rows, 2**62, np.int64)
         column_least = np.full(columns, 2**62, np.int64)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
+from placeopt.sharding.compact import size_of
 from placeopt.sharding.problem import starts_of
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def carry_over(c, messages, node, strategy, f):
             if i == c.adj_ptr[low + 1] or c.adj_node[i] != high:
                 continue
             old, to_low = c.adj_edge[i], node[v] == low
-            for x in range(f.node_ptr[v + 1] - f.node_ptr[v]):
+            for x in range(size_of(f, v)):
                 z = strategy[f.node_ptr[v] + x]
                 if to_low:
                     value = messages.to_low[messages.low_ptr[old] + z]
@@ -135,7 +136,7 @@ def _gather(f, v, b):
     the core.
     """
     start = f.node_ptr[v]
-    size = f.node_ptr[v + 1] - start
+    size = size_of(f, v)
     for x in range(size):
         b[x] = f.base[start + x]
     before = 0
@@ -188,7 +189,7 @@ def lift_trees(f, price):
     for v in range(f.core):
         i = f.core_ptr[v]
         e, w = f.adj_edge[i], f.adj_node[i]
-        rows, columns = f.node_ptr[v + 1] - f.node_ptr[v], f.node_ptr[w + 1] - f.node_ptr[w]
+        rows, columns = size_of(f, v), size_of(f, w)
         f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]] = 0.0
         target = f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]]
         bound += _send(
@@ -219,7 +220,7 @@ def sweep_up(f, width):
         share = 1.0 / max(before, after, 1)
         for i in range(f.core_ptr[v] + before, f.adj_ptr[v + 1]):
             e, w = f.adj_edge[i], f.adj_node[i]
-            columns = f.node_ptr[w + 1] - f.node_ptr[w]
+            columns = size_of(f, w)
             bound += _send(
                 f.low_ptr[e],
                 f.to_low,
@@ -244,7 +245,7 @@ def sweep_down(f, width):
         share = 1.0 / max(before, f.adj_ptr[v + 1] - f.core_ptr[v] - before, 1)
         for i in range(f.core_ptr[v], f.core_ptr[v] + before):
             e, u = f.adj_edge[i], f.adj_node[i]
-            columns = f.node_ptr[u + 1] - f.node_ptr[u]
+            columns = size_of(f, u)
             _send(
                 f.high_ptr[e],
                 f.to_high,
@@ -290,7 +291,7 @@ def chain_choices(f, width):
             x = int(best)
             if k < after:
                 e, w = f.adj_edge[start + before + k], f.adj_node[start + before + k]
-                columns = f.node_ptr[w + 1] - f.node_ptr[w]
+                columns = size_of(f, w)
                 at, low = f.edge_ptr[e] + label[e], f.low_ptr[e]
                 least = np.inf
                 for z in range(size):
@@ -307,7 +308,7 @@ def chain_choices(f, width):
 @inner_kernel
 def following(f, v, e, y):
     """Return the strategy of a node of a tree, the cheapest, where its parent has y."""
-    size = f.node_ptr[v + 1] - f.node_ptr[v]
+    size = size_of(f, v)
     best, least = 0, np.inf
     for x in range(size):
         value = f.base[f.node_ptr[v] + x] + f.turned[f.edge_ptr[e] + y * size + x]
@@ -324,7 +325,7 @@ def _followed(f, weight):
     for v in range(f.core - 1, -1, -1):
         i, start = f.core_ptr[v], f.node_ptr[v]
         e, w = f.adj_edge[i], f.adj_node[i]
-        for y in range(f.node_ptr[w + 1] - f.node_ptr[w]):
+        for y in range(size_of(f, w)):
             share = weight[f.node_ptr[w] + y]
             if share > 0.0:
                 weight[start + following(f, v, e, y)] += share
@@ -342,7 +343,7 @@ def settle(f, width):
     """
     for v in range(f.core):
         at, start = f.low_ptr[f.adj_edge[f.core_ptr[v]]], f.node_ptr[v]
-        for x in range(f.node_ptr[v + 1] - start):
+        for x in range(size_of(f, v)):
             f.to_low[at + x] -= f.base[start + x]
     b = np.empty(width)
     for v in range(f.core, len(f.node_ptr) - 1):
@@ -361,8 +362,8 @@ def clamp_to(f, cost, table, most):
     for i in range(len(cost)):
         f.cost[i] = min(float(cost[i]), most)
     for e in range(len(f.edge)):
-        rows = f.node_ptr[f.edge[e, 0] + 1] - f.node_ptr[f.edge[e, 0]]
-        columns = f.node_ptr[f.edge[e, 1] + 1] - f.node_ptr[f.edge[e, 1]]
+        rows = size_of(f, f.edge[e, 0])
+        columns = size_of(f, f.edge[e, 1])
         at = f.edge_ptr[e]
         for x in range(rows):
             for y in range(columns):

@@ -27,7 +27,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.bounds.message_passing import following
-from placeopt.sharding.compact import row_of
+from placeopt.sharding.compact import row_of, size_of
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -130,7 +130,7 @@ def weigh(f, c, stars, change):
         if change[r] == 0.0:
             continue
         v, s, t = stars.node[r], stars.strategy[r], stars.time[r]
-        x, size = s - c.node_ptr[v], c.node_ptr[v + 1] - c.node_ptr[v]
+        x, size = s - c.node_ptr[v], size_of(c, v)
         f.cost[s] -= change[r] * stars.room[r]
         for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
             w, e = c.adj_node[i], c.adj_edge[i]
