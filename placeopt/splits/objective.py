@@ -48,14 +48,20 @@ def split_loads(problem: SplitProblem, split: Split) -> Loads:
     work = sums_by(stage, base.compute[np.arange(base.num_ops), first[stage]], count)
     sync = sums_by(stage, problem.sync, count)
     moved = (crossings(problem, stage, count) * base.io_ticks[:, first]).sum(axis=0)
-    exchanged = -(-2 * (replicas - 1) * sync // replicas)
-    if problem.overlap:
-        load = np.maximum(-(-work // replicas), -(-moved // replicas) + exchanged)
-    else:
-        load = -(-(work + moved) // replicas) + exchanged
+    load = stage_load(work, moved, sync, replicas, overlap=problem.overlap)
     group = np.array([problem.group_of[int(device)] for device in first], np.int64)
     border = crossings(problem, group[stage], problem.groups)
     return Loads(load, (border * problem.uplink[:, None]).sum(axis=0))
+
+
+def stage_load(work: Ints, moved: Ints, sync: Ints, replicas: Ints | int, *, overlap: bool) -> Ints:
+    """Return the ticks of stages on so many devices each, by those of their ops, of their transfers
+    and of sending their weights once.
+    """
+    exchanged = -(-2 * (replicas - 1) * sync // replicas)
+    if overlap:
+        return np.maximum(-(-work // replicas), -(-moved // replicas) + exchanged)
+    return -(-(work + moved) // replicas) + exchanged
 
 
 def crossings(problem: SplitProblem, part: Ints, count: int) -> Flags:

@@ -137,14 +137,14 @@ class IdealProgram:
             stride=stride,
             max_replicas=np.minimum(max_replicas, counts),
         )
-        ideals = lattice.num_ideals
+        shape = lattice.num_ideals, len(digit)
         self.tables = Tables(
-            value=np.empty((ideals, len(digit)), np.int64),
-            back_ideal=np.zeros((ideals, len(digit)), np.int32),
-            back_type=np.zeros((ideals, len(digit)), np.int16),
-            back_replicas=np.zeros((ideals, len(digit)), np.int16),
-            alive=np.zeros(ideals, np.bool_),
-            viable=np.zeros((ideals, len(digit)), np.bool_),
+            value=np.empty(shape, np.int64),
+            back_ideal=np.zeros(shape, np.int32),
+            back_type=np.zeros(shape, np.int16),
+            back_replicas=np.zeros(shape, np.int16),
+            alive=np.zeros(shape[0], np.bool_),
+            viable=np.zeros(shape, np.bool_),
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = ideal_sums(lattice.arrays, self._amount)

@@ -48,7 +48,7 @@ from placeopt.solvers.exact.linear_dp import chain_positions, order_by, orders_n
 from placeopt.solvers.exact.period_tactics import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.splits.objective import BOUNDS, NEVER, split_period, usable_ticks
+from placeopt.splits.objective import BOUNDS, NEVER, split_period, stage_load, usable_ticks
 from placeopt.splits.problem import Split, SplitStage
 
 if TYPE_CHECKING:
@@ -343,12 +343,7 @@ def _stage_loads(
     stage = np.full((most + 1, *work.shape), NO_VALUE, np.int64)
     fits = work < NO_VALUE
     for r in range(1, most + 1):
-        exchanged = -(-2 * (r - 1) * sync // r)
-        if overlap:
-            ticks = np.maximum(-(-work // r), -(-moved // r) + exchanged)
-        else:
-            ticks = -(-(work + moved) // r) + exchanged
-        stage[r][fits] = ticks[fits]
+        stage[r][fits] = stage_load(work, moved, sync, r, overlap=overlap)[fits]
     return stage
 
 
