@@ -10,7 +10,6 @@ without hashing and without a list of the pairs.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,17 +25,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
 
 
-class LatticeArrays(NamedTuple):
-    """What kernels read of a lattice; see `Lattice`."""
-
-    bits: NDArray[np.uint64]  # (I, words)
-    child_ptr: Ints  # (I + 1,)
-    child_node: NDArray[np.int32]
-    child_ideal: NDArray[np.int32]
-
-
-@dataclass(frozen=True, eq=False)
-class Lattice:
+class Lattice(NamedTuple):
     """I ideals over N nodes, sorted by size; ideal 0 is empty, ideal I-1 is everything.
 
     Attributes
@@ -54,11 +43,6 @@ class Lattice:
     def num_ideals(self) -> int:
         """Number of ideals, I."""
         return len(self.bits)
-
-    @property
-    def arrays(self) -> LatticeArrays:
-        """The arrays as kernels take them."""
-        return LatticeArrays(self.bits, self.child_ptr, self.child_node, self.child_ideal)
 
     def members(self, ideal: int, num_nodes: int) -> Flags:
         """Which nodes belong to `ideal`, shape (num_nodes,)."""
@@ -214,7 +198,7 @@ def linear_lattice(num_nodes: int) -> Lattice:
 
 
 @entry
-def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
+def ideal_sums(lattice: Lattice, amount: Ints) -> Ints:
     """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
     count = len(lattice.child_ptr) - 1
     total = np.zeros((amount.shape[0], count), np.int64)

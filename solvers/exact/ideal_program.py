@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.ideals import Lattice, LatticeArrays
+    from placeopt.model.ideals import Lattice
     from placeopt.period.contracted import ContractedProblem, TensorArrays
 
 MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
@@ -147,7 +147,7 @@ class IdealProgram:
             viable=np.zeros(shape, np.bool_),
         )
         self._amount, self._rates = _work_rates(model)
-        self._sums = ideal_sums(lattice.arrays, self._amount)
+        self._sums = ideal_sums(lattice, self._amount)
         exchanged = 2 * int(self.arrays.sync.sum())
         self.most = min(_HUGE, model.largest_load + exchanged)
 
@@ -187,7 +187,7 @@ class IdealProgram:
         while row < lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, lattice.num_ideals)
-            fill_rows(self.arrays, lattice.arrays, tables, limits, row, last)
+            fill_rows(self.arrays, lattice, tables, limits, row, last)
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * seconds / max(spent, 1e-9))))
@@ -486,7 +486,7 @@ def _offer(a, tables, limits, ideals, kind, loads):  # type: ignore[no-untyped-d
 
 @entry
 def fill_rows(
-    a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
+    a: DpArrays, lattice: Lattice, tables: Tables, limits: Limits, first: int, last: int
 ) -> None:
     """Fill the rows `first`..`last`-1 of the tables with values up to the limits.
 

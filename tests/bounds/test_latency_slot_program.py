@@ -186,7 +186,7 @@ def test_the_tables_are_those_of_the_recursion(part):
             continue
         node, edge = drawn_flow(rng, bound)
         written = Written(bound, node, edge)
-        lattice, tables, steps = bound.lattice.arrays, bound._tables, bound._steps
+        lattice, tables, steps = bound.lattice, bound._tables, bound._steps
         low = ideal_sums(lattice, (np.maximum(bound._fast, 0) * node)[None])[0]
         for i, ideal in enumerate(written.ideals):
             assert low[i] == sum(max(bound._fast[v], 0) * node[v] for v in ideal)

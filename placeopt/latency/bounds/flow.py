@@ -448,7 +448,7 @@ class FlowBound:
         """Fill the tables of the program under the flow of weight `total`, as far as they cost at
         most the best value known by then.
         """
-        lattice = self.lattice.arrays
+        lattice = self.lattice
         low = ideal_sums(lattice, (np.maximum(self._fast, 0) * node_flow)[None])[0]
         row, chunk = 0, 16
         while row < self.lattice.num_ideals:

@@ -24,7 +24,7 @@ from placeopt.model.ideals import contains, cross, put_back
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.ideals import LatticeArrays
+    from placeopt.model.ideals import Lattice
 
 UNKNOWN, ONE, SEVERAL = range(3)
 """How many slots hold the classes that cross the border of an ideal."""
@@ -144,7 +144,7 @@ def _lower(
 
 
 @inlined
-def _without(lattice: LatticeArrays, ideal: int, node: int) -> int:
+def _without(lattice: Lattice, ideal: int, node: int) -> int:
     """Return the ideal without a maximal node, -1 where the node is not maximal."""
     for c in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
         if lattice.child_node[c] == node:
@@ -154,7 +154,7 @@ def _without(lattice: LatticeArrays, ideal: int, node: int) -> int:
 
 @inlined
 def _pool_steps(
-    a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int
+    a: FlowArrays, lattice: Lattice, flow: Flow, tables: SlotTables, ideal: int, room: int
 ) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
@@ -189,9 +189,7 @@ def _extend_by_pool(
 
 
 @inlined
-def _cross(
-    a: FlowArrays, lattice: LatticeArrays, tables: SlotTables, way: _Way, ideal: int
-) -> None:
+def _cross(a: FlowArrays, lattice: Lattice, tables: SlotTables, way: _Way, ideal: int) -> None:
     """Note which classes have nodes on both sides of the border of an ideal."""
     for g in range(len(way.within)):
         way.within[g] = 0
@@ -235,7 +233,7 @@ def _drawn_in(a: FlowArrays, way: _Way, node: int) -> tuple[int, int]:
 @inlined
 def _may_take(
     a: FlowArrays,
-    lattice: LatticeArrays,
+    lattice: Lattice,
     flow: Flow,
     way: _Way,
     depth: int,
@@ -383,7 +381,7 @@ def _extend_by_slot(
 @inlined
 def _slot_steps(
     a: FlowArrays,
-    lattice: LatticeArrays,
+    lattice: Lattice,
     flow: Flow,
     tables: SlotTables,
     way: _Way,
@@ -414,7 +412,7 @@ def _slot_steps(
 @uncounted_kernel
 def _fill(
     a: FlowArrays,
-    lattice: LatticeArrays,
+    lattice: Lattice,
     flow: Flow,
     tables: SlotTables,
     way: _Way,
@@ -444,7 +442,7 @@ def _fill(
 
 @entry
 def fill_rows(
-    a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, first: int, last: int
+    a: FlowArrays, lattice: Lattice, flow: Flow, tables: SlotTables, first: int, last: int
 ) -> None:
     """Fill the rows `first`..`last`-1 of the tables as far as they can lead to a cost below the
     limit.
