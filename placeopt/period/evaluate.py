@@ -160,7 +160,7 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]
     empty = frozen(np.zeros(0, np.int64))
     if contiguity == "none" or problem.num_edges == 0:
         return empty, empty
-    source, target = problem.producer[problem.edge_tensor], problem.consumer
+    source, target = problem.edge_source, problem.consumer
     backward = problem.backward
     forward = ~backward[source] & ~backward[target]
     pairs = np.stack([source[forward], target[forward]], axis=1)

@@ -663,12 +663,14 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
     keys, group, sizes = np.unique(key, return_inverse=True, return_counts=True)
     at = np.arange(len(keys))
     other = np.searchsorted(keys, keys ^ 1).clip(max=len(keys) - 1)
-    producers, consumers = group[problem.producer], group[problem.consumer]
-    touching = touching_tensors(len(keys), producers, problem.consumer_ptr, consumers)
+    consumers = group[problem.consumer]
+    touching = touching_tensors(
+        len(keys), group[problem.producer], problem.consumer_ptr, consumers
+    )
     return Groups(
         np.append(0, np.cumsum(sizes)),
         np.argsort(key, kind="stable"),
         np.where(keys[other] == keys ^ 1, other, at),
-        *neighbours(len(keys), producers[problem.edge_tensor], consumers),
+        *neighbours(len(keys), group[problem.edge_source], consumers),
         *touching[:2],
     )

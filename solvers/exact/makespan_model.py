@@ -221,7 +221,7 @@ class MakespanModel:
         lanes: dict[int, list[Any]] = {}
         for t in range(p.num_tensors):
             i = int(self.item[p.producer[t]])
-            elsewhere = [v for v in self.problem.readers_of(t) if self.item[v] != i]
+            elsewhere = [v for v in p.readers_of(t) if self.item[v] != i]
             for e in range(p.num_devices):
                 readers = [v for v in elsewhere if e in self._where(v)]
                 sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
@@ -233,7 +233,8 @@ class MakespanModel:
     def _transfer(
         self, t: int, e: int, readers: list[int], sources: list[int], lanes: dict[int, list[Any]]
     ) -> None:
-        m, p, u = self.model, self.problem, int(self.problem.producer[t])
+        m, p = self.model, self.problem
+        u = int(p.producer[t])
         start = m.new_int_var(0, self.horizon, f"send_{t}_{e}")
         self.transfer_start[t, e] = start
         m.add(start >= self.end[u])
@@ -310,9 +311,7 @@ class MakespanModel:
                 m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
             )
             self._keep_at_home(t, d, home, end)
-        visitors = [
-            v for v in self.problem.readers_of(t) if d in self._where(v) and self.item[v] != i
-        ]
+        visitors = [v for v in p.readers_of(t) if d in self._where(v) and self.item[v] != i]
         for source, literal in self.on[i].items():
             if source == d or not visitors:
                 continue
@@ -337,7 +336,7 @@ class MakespanModel:
         """
         m, p, u = self.model, self.problem, int(self.problem.producer[t])
         m.add(end >= self.end[u]).only_enforce_if(home)
-        readers = self.problem.readers_of(t)
+        readers = p.readers_of(t)
         for v in readers:
             if d in self._where(v):
                 m.add(end >= self.end[v]).only_enforce_if([home, self._where(v)[d]])

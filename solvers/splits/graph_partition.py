@@ -155,9 +155,8 @@ class MinCut(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the parts of every imbalance and seed, list-scheduled."""
         problem, partitioner = context.problem, load_partitioner()
-        tensor = problem.edge_tensor
-        ticks = np.rint(context.mean_transfer).astype(np.int64)[tensor]
-        graph = undirected(problem.num_ops, problem.producer[tensor], problem.consumer, ticks)
+        ticks = np.rint(context.mean_transfer).astype(np.int64)[problem.edge_tensor]
+        graph = undirected(problem.num_ops, problem.edge_source, problem.consumer, ticks)
         seed = int(tracker.rng().integers(1, 2**30))
         work = np.rint(context.mean_compute).astype(np.int64)
         for part in parts_of(partitioner, problem.num_devices, graph, work, seed, self.starts):
