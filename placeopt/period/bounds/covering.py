@@ -364,14 +364,16 @@ class CoverBound:
             price[v] = 1
             try:
                 found = [
-                    (g, pricer.dearest(price, self.usable(limit, g), limit, 1))
+                    (g, members)
                     for g, pricer in self.pricers.items()
+                    if (members := pricer.dearest(price, self.usable(limit, g), limit, 1))
+                    is not None
                 ]
             except UndecidedError:
                 continue
-            if all(members is None for _, members in found):
+            if not found:
                 return True
-            self.sets += [(g, members) for g, members in found if members is not None]
+            self.sets += found
         return False
 
     @cached_property
