@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.sharding.evaluate import usage_profile
 from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
@@ -101,11 +100,6 @@ def _row(
         "jax": partition_spec(layout, rank),
         "bytes": size,
     }
-
-
-def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
-    """Return the most bytes that a device holds at any time."""
-    return usage_profile(model.problem, solution).peak
 
 
 def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, int]:

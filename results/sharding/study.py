@@ -29,9 +29,9 @@ from placeopt.experiments.studies import data_folder, markdown_table, read_csv, 
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph
 from placeopt.programs.torch_program import torch_program
-from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.evaluate import total_cost, usage_profile
 from placeopt.sharding.from_model import sharding_model
-from placeopt.sharding.layout_table import megatron_layout, peak_usage
+from placeopt.sharding.layout_table import megatron_layout
 from placeopt.sharding.problem import ShardingSolution  # noqa: TC001
 
 HERE = Path(__file__).parent
@@ -188,10 +188,10 @@ def model_row(name: str, seconds: float) -> dict[str, Any]:
         "bound": result.lower_bound / 1e6,
         "gap": result.gap,
         "status": result.status,
-        "gib": peak_usage(model, solution) / 2**30,
+        "gib": usage_profile(model.problem, solution).peak / 2**30,
         "limit_gib": model.problem.usage_limit / 2**30,
         "megatron_milliseconds": total_cost(model.problem, reference) / 1e6,
-        "megatron_gib": peak_usage(model, reference) / 2**30,
+        "megatron_gib": usage_profile(model.problem, reference).peak / 2**30,
         "seconds": round(result.runtime, 2),
     }
 

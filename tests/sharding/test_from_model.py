@@ -19,12 +19,11 @@ from placeopt.instances.generators.builder import GraphBuilder
 from placeopt.model.cluster import Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
-from placeopt.sharding.evaluate import evaluate, total_cost
+from placeopt.sharding.evaluate import evaluate, total_cost, usage_profile
 from placeopt.sharding.from_model import sharding_model
 from placeopt.sharding.layout_table import (
     layout_rows,
     megatron_layout,
-    peak_usage,
     torch_parameter_layouts,
 )
 from placeopt.sharding.layouts import (
@@ -178,7 +177,7 @@ def test_megatron_is_beaten_or_met(source, training):
     result = po.solve(model.problem, evaluations=4000)
     assert result.value <= evaluate(model.problem, reference)
     assert result.gap <= 0.05
-    assert peak_usage(model, result.solution) <= model.problem.usage_limit
+    assert usage_profile(model.problem, result.solution).peak <= model.problem.usage_limit
 
 
 def test_less_memory_costs_no_less():
@@ -188,7 +187,7 @@ def test_less_memory_costs_no_less():
         model = sharding_model(graph, make_cluster(CLUSTER), (2, 4), memory=memory)
         result = po.solve(model.problem, evaluations=2000)
         assert result.status == "optimal"
-        assert peak_usage(model, result.solution) <= memory
+        assert usage_profile(model.problem, result.solution).peak <= memory
         values.append(result.value)
     assert values == sorted(values)
     assert values[0] < values[-1]

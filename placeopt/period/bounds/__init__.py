@@ -57,7 +57,7 @@ def period_bounds(
     """
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
-    from placeopt.period.bounds.device_types import area_bounds, largest_op, pigeonhole
+    from placeopt.period.bounds.device_types import area_bounds, pigeonhole
     from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 
@@ -72,7 +72,7 @@ def period_bounds(
     model = contract(problem, contiguity="none")
     bounds: dict[str, Callable[[float], int]] = {
         "load": lambda left: Analysis(problem, seconds=max(0.0, left)).run("load"),
-        "op": lambda _: largest_op(model),
+        "op": lambda _: int(model.smallest_times.max()),
         "pigeonhole": lambda _: pigeonhole(model, best),
         "area": lambda left: _best(area_bounds(model), 0.2 * left),
         "congestion": lambda left: _best(congestion_bounds(model), 0.2 * left),

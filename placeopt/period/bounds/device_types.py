@@ -67,11 +67,6 @@ STEPS = 32
 """Between two looks at the bound, which cost a few of them."""
 
 
-def largest_op(model: ContractedProblem) -> int:
-    """Return the bound `op`."""
-    return int(model.smallest_times.max())
-
-
 def pigeonhole(model: ContractedProblem, lower: int) -> int:
     """Return the bound `pigeonhole`, at least `lower`."""
     upper = int(model.smallest_times.sum()) + 1
