@@ -19,7 +19,7 @@ form a slot, slots run by rising priority (without priorities there is one slot 
 In kernels, units are v for op v in the pool, if there is one, and behind them d * q + s for slot s
 of accelerator d. A move changes only the units of its ops and of the tensors that they produce or
 read; what units wait for is then followed along the tensors that leave one. The search lives
-beside the evaluation it calls: numba's cache does not notice changes in another file.
+beside the evaluation that it calls.
 
 The search may break constraints, at a price per share that is broken, which rises while it does
 and falls while it does not (Gendreau, Hertz and Laporte).

@@ -664,9 +664,7 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
     at = np.arange(len(keys))
     other = np.searchsorted(keys, keys ^ 1).clip(max=len(keys) - 1)
     consumers = group[problem.consumer]
-    touching = touching_tensors(
-        len(keys), group[problem.producer], problem.consumer_ptr, consumers
-    )
+    touching = touching_tensors(len(keys), group[problem.producer], problem.consumer_ptr, consumers)
     return Groups(
         np.append(0, np.cumsum(sizes)),
         np.argsort(key, kind="stable"),

@@ -30,7 +30,7 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.threads import start_thread
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.placement_cp_sat import configured, ended_by_others, evaluations_of
+from placeopt.solvers.exact.placement_cp_sat import configured, evaluations_of, run_watched
 from placeopt.solvers.search.cp_sat_start import offer
 
 if TYPE_CHECKING:
@@ -120,28 +120,22 @@ def solve_on_grid(
         _branch_from_below(solver)
     target = tracker.lower_bound // scale
 
-    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
+    met = False
 
-        met = False
+    def found(solution: Any) -> bool:
+        """Re-evaluate a solution; whether it meets the target."""
+        nonlocal met
+        offer(analysis.problem, tracker, decode(model, solution.value))
+        met = not exact and round(solution.objective_value) <= target
+        return met
 
-        def on_solution_callback(self) -> None:
-            offer(analysis.problem, tracker, decode(model, self.value))
-            self.met = not exact and round(self.objective_value) <= target
-            if tracker.stop() or self.met:
-                self.stop_search()
-
-    def on_bound(value: float) -> None:
+    def raise_bound(value: float) -> None:
         # The callback reports a float; only what it proves for sure is kept until the exact value
         # is known.
         safe = math.floor(value * (1 - 1e-9)) - 1
         tracker.raise_bound(safe * scale, "cp-sat")
-        if tracker.stop():
-            solver.stop_search()
 
-    solver.best_bound_callback = on_bound
-    with ended_by_others(solver, tracker):
-        outcome = solve_interruptibly(solver, model.model, watch := Watch())
+    outcome = run_watched(solver, model.model, tracker, found, raise_bound)
     tracker.count(evaluations_of(solver, tracker))
     if outcome == cp_model.INFEASIBLE:
         record_infeasible(tracker, upper, scale)
@@ -155,7 +149,7 @@ def solve_on_grid(
         tracker.message = (
             "the optimal schedule orders transfers in a way that no priorities express"
         )
-    return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
+    return GridRun(finished=met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
 def _branch_from_below(solver: cp_model.CpSolver) -> None:

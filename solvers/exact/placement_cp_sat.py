@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,6 @@ from placeopt.solving.tactic import VALUE, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
 
     from ortools.sat.python import cp_model
 
@@ -93,11 +93,38 @@ def configured(
     )
 
 
-def ended_by_others(solver: Any, tracker: Tracker[Any]) -> AbstractContextManager[Any]:
-    """Let those with whom the tracker exchanges end a run of CP-SAT, too."""
-    if tracker.exchange is None:
-        return nullcontext()
-    return tracker.exchange.ending(solver.stop_search)
+def run_watched(
+    solver: Any,
+    model: Any,
+    tracker: Tracker[Any],
+    found: Callable[[Any], object],
+    bound: Callable[[float], object],
+) -> Any:
+    """Run CP-SAT on a model until proof, or until the tracker or those with whom it exchanges end
+    it; return the status.
+
+    Parameters
+    ----------
+    found : told every solution; True ends the run. bound : told every bound on the objective.
+    """
+    from ortools.sat.python import cp_model
+
+    class Watch(cp_model.CpSolverSolutionCallback):
+        """Tells solutions."""
+
+        def on_solution_callback(self) -> None:
+            if found(self) or tracker.stop():
+                self.stop_search()
+
+    def on_bound(value: float) -> None:
+        bound(value)
+        if tracker.stop():
+            solver.stop_search()
+
+    solver.best_bound_callback = on_bound
+    exchange = tracker.exchange
+    with nullcontext() if exchange is None else exchange.ending(solver.stop_search):
+        return solve_interruptibly(solver, model, Watch())
 
 
 def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:
@@ -191,30 +218,17 @@ class PlacementModel(ABC):
         """
         from ortools.sat.python import cp_model
 
-        model = self
-
-        class Watch(cp_model.CpSolverSolutionCallback):
-            """Offers every solution and keeps the bound."""
-
-            def on_solution_callback(self) -> None:
-                model.offer(tracker, self.value)
-                model._raise_bound(tracker, self.best_objective_bound)
-                if tracker.stop():
-                    self.stop_search()
+        def found(solution: Any) -> None:
+            self.offer(tracker, solution.value)
+            self._raise_bound(tracker, solution.best_objective_bound)
 
         effort = 1.0 + tracker.evaluations_left / self.evaluations_per_unit
         solver = configured(settings, tracker, effort, linearization_level=2)
         if tracker.solution is not None:
             self.hint(tracker.solution)
 
-        def on_bound(bound: float) -> None:
-            model._raise_bound(tracker, bound)
-            if tracker.stop():
-                solver.stop_search()
-
-        solver.best_bound_callback = on_bound
-        with ended_by_others(solver, tracker):
-            code = solve_interruptibly(solver, self.cp, Watch())
+        raise_bound = partial(self._raise_bound, tracker)
+        code = run_watched(solver, self.cp, tracker, found, raise_bound)
         if code == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")
         if tracker.budget.evaluations is not None:
