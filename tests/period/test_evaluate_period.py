@@ -16,7 +16,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import period_batch, period_loads, period_value
-from placeopt.period.judge import period_violations
+from placeopt.period.judge import period_violations, wait_forever
 
 pytestmark = pytest.mark.interpreted
 
@@ -167,3 +167,9 @@ def test_latency_slots_come_from_priorities():
     ]
     assert (0, 1, 0) not in feasible
     assert len(feasible) == 7
+
+
+def test_what_waits_forever_is_what_a_circle_holds_up():
+    """Directly or not, and nothing else; a long line takes no longer than it has to."""
+    assert wait_forever({0: {1}, 1: {0}, 2: {1}, 3: {4}, 4: ()}) == {0, 1, 2}
+    assert wait_forever({v: {v - 1} if v else () for v in range(20_000)}) == set()
