@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import place_in
-from placeopt.model.compiled import entry, inlined
+from placeopt.model.compiled import entry, inlined, pasted
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
 from placeopt.sharding.problem import starts_of
@@ -337,7 +337,7 @@ def usage_of(compact: Compact, choice: Ints) -> Ints:
     return over_time(compact.first, compact.last, amounts, len(compact.capacity))
 
 
-@inlined
+@pasted
 def size_of(c, v):
     """Return the number of strategies of a node."""
     return c.node_ptr[v + 1] - c.node_ptr[v]
