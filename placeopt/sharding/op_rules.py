@@ -251,9 +251,8 @@ def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
         else:
             left.append(d)
     free = [j for j, size in enumerate(made) if j not in used and size > 1]
-    if (
-        left and free
-    ):  # a product on one side: its first factor; or a part of it, as of a joint projection
+    if left and free:
+        # a product on one side: its first factor; or a part of it, as of a joint projection
         pairs.append((left[0], free[0]))
     return sorted(pairs)
 

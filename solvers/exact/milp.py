@@ -252,9 +252,8 @@ class PeriodProgram:
         cost[self.period] = 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
         left = tracker.seconds_left * (1 - proof_share)
-        if (
-            tracker.budget.evaluations is not None
-        ):  # an evaluation is a node of the tree, which may take a second
+        # an evaluation is a node of the tree, which may take a second
+        if tracker.budget.evaluations is not None:
             options["node_limit"] = tracker.evaluations_left
             left = min(left, float(tracker.evaluations_left))
         if np.isfinite(left):

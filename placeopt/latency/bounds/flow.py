@@ -61,7 +61,16 @@ from placeopt.latency.bounds.slot_program import (
     SlotTables,
     fill_rows,
 )
-from placeopt.model.arrays import NO_VALUE, Floats, Ints, by_key, fastest, sums_by, touching_tensors
+from placeopt.model.arrays import (
+    NO_VALUE,
+    Floats,
+    Ints,
+    by_key,
+    by_number,
+    fastest,
+    sums_by,
+    touching_tensors,
+)
 from placeopt.model.ideals import ideal_lattice, ideal_sums
 from placeopt.model.linear_program import linear_program
 from placeopt.model.projection import unit_of_ops
@@ -187,13 +196,11 @@ class FlowBound:
     def _leaders(self, group: Ints) -> tuple[Ints, Ints]:
         """Return the node with which each one enters the pool, and the ticks of nodes there."""
         nodes, leader = self.nodes, np.arange(len(group))
-        before: list[set[int]] = [set() for _ in leader]
-        for u, v in nodes.edges:
-            before[v].add(u)
+        before = by_number(len(leader), ((v, u) for u, v in nodes.edges))
         pool_time = np.array(nodes.pool_time, np.int64)
         for v, found in enumerate(before):  # in topological order
-            if len(found) == 1 and group[min(found)] == group[v]:
-                leader[v] = leader[min(found)]
+            if len(found) == 1 and group[found[0]] == group[v]:
+                leader[v] = leader[found[0]]
                 if pool_time[v] < 0:
                     pool_time[leader[v]] = -1
         return leader, pool_time

@@ -433,9 +433,8 @@ class _Generation:
         self.master = Master(cover.model, (cover.g,), limit)
         for members in search.known(limit):
             self.master.add(cover.g, members)
-        self.closest = (
-            np.inf
-        )  # by which factor coarse sets keep the steady prices from the program's value
+        # by which factor coarse sets keep the steady prices from the program's value
+        self.closest = np.inf
         self.proved: BestPrices | None = None
         # how near the dearest set others are listed, relative to its price
         self.near = self.rounds.near

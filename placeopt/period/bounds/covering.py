@@ -527,10 +527,8 @@ class _Generation:
                 return True
             improved = bool(answer.sets) and self._learn(price, answer, mixed, prices)
             if not improved:
-                if (
-                    share == 0.0
-                ):  # floating-point arithmetic or coarse buckets have no better prices
-                    return False
+                if share == 0.0:
+                    return False  # arithmetic in floats, or coarse buckets, have no better prices
                 share = self.rounds.less_steady(share)
 
     def _learn(self, price: Ints, answer: Answer, mixed: Prices, prices: Prices) -> bool:

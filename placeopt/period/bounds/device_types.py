@@ -90,9 +90,8 @@ def _refuted(model: ContractedProblem, limit: int) -> bool:
         count = len(devices)
         running = np.append(0, np.cumsum(times))
         q = np.arange(1, (len(times) - 1) // count + 1)
-        last = (
-            q * count
-        )  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
+        # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
+        last = q * count
         if (running[last + 1] - running[last - q] > limit).any():
             return True
     return False

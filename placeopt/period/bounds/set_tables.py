@@ -300,13 +300,10 @@ def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
         if walk.tried[i] > 2:
             i -= 1
             continue
-        without, taken = (
-            _reach(graph, want, rest, walk, i, 0),
-            _reach(graph, want, rest, walk, i, 1),
-        )
-        held = (
-            1 if (taken >= without) == (walk.tried[i] == 1) else 0
-        )  # what promises more comes first
+        without = _reach(graph, want, rest, walk, i, 0)
+        taken = _reach(graph, want, rest, walk, i, 1)
+        # what promises more comes first
+        held = 1 if (taken >= without) == (walk.tried[i] == 1) else 0
         if (taken if held == 1 else without) < least:
             walk.tried[i] = 2
             continue

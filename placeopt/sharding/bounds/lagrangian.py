@@ -152,9 +152,8 @@ class Dual:
             0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp
         ) or wanted == self.clamp:
             return
-        much = (
-            wanted < self.pace.fall * self.clamp < np.inf
-        )  # the first clamp finds messages carried over
+        # the first clamp finds messages carried over
+        much = wanted < self.pace.fall * self.clamp < np.inf
         self.clamp = wanted
         self._clamp()
         if much:  # messages that climbed over what is no longer there are worth less than none
