@@ -464,10 +464,8 @@ def anneal_slots(
         near = groups.near_ptr[x + 1] - groups.near_ptr[x]
         if near > 0 and np.random.random() < _NEAR:  # noqa: NPY002
             y = groups.near[groups.near_ptr[x] + np.random.randint(near)]  # noqa: NPY002
-            d, s = (
-                device[groups.member[groups.member_ptr[y]]],
-                slot[groups.member[groups.member_ptr[y]]],
-            )
+            other = groups.member[groups.member_ptr[y]]
+            d, s = device[other], slot[other]
         if a.pool[d]:
             s = 0
         if d == device[lead] and s == slot[lead]:

@@ -133,10 +133,8 @@ def _squared(
         return None
     sizes = problem.num_choices.tolist()
     pairs = {(u, v): np.full((sizes[u], sizes[v]), 0, object) for u, v in combinations(nodes, 2)}
-    tables, vectors = (
-        {**pairs, **tables},
-        np.zeros((1 + len(fits), proof.vectors.shape[1]), np.int64),
-    )
+    tables = {**pairs, **tables}
+    vectors = np.zeros((1 + len(fits), proof.vectors.shape[1]), np.int64)
     starts = problem.node_ptr[condensed.node]
     own = np.repeat(starts, condensed.compact.num_choices) + condensed.strategy
     vectors[0], vectors[1 + own] = proof.vectors[0], proof.vectors[1:]

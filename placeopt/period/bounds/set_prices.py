@@ -398,12 +398,8 @@ def _states(frontier: Frontier, deadline: float) -> dict[int, FrontierGraph] | N
     """Return the graphs; None if they have too many states, where no set may be shorter than its
     load. Where nothing was forgotten every set is as long as its load, whatever the width.
     """
-    compute, tensors, paths, order = (
-        frontier.compute,
-        frontier.tensors,
-        frontier.paths,
-        frontier.order,
-    )
+    compute, tensors = frontier.compute, frontier.tensors
+    paths, order = frontier.paths, frontier.order
     most = frontier.width or frontier.most_width
     weight = np.array([t.ticks for t in tensors]).reshape(len(tensors), -1)
     touching = _touching(len(order), [t.pins for t in tensors])
@@ -697,11 +693,8 @@ class SetPricer:
 
     def _question(self, price: Ints, usable: Flags, limit: int, least: int) -> Question | None:
         """Choose multipliers; None if they alone rule such a set out."""
-        low, high = (
-            0,
-            min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest)),
-        )
-        best, multiplier = None, 0
+        low, best, multiplier = 0, None, 0
+        high = min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest))
         while high - low > 1:
             middle = (low + high) // 2
             load = int(longest_rest(self.graph, price, usable, middle, self._rest[0]))

@@ -366,10 +366,8 @@ class SetTables:
         """
         dearest = max(least, int(dear * (1 - near)) if near else 0)
         self._want = Wanted(price, np.ascontiguousarray(usable), limit, dearest, 0)
-        states, left = (
-            np.arange(len(self._rest.first)),
-            np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0),
-        )
+        states = np.arange(len(self._rest.first))
+        left = np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0)
         self._rest.load[: len(states)] = 0  # at first any rest may be everything, at no load
         self._rest.price[: len(states)] = np.repeat(left, np.diff(self.graph.layer))
         self._rest.first[:], self._rest.end[:] = states, states + 1
