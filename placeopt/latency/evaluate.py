@@ -384,14 +384,7 @@ def _connected(
 
 @inlined
 def _move(
-    a: LatencyArrays,
-    groups: Groups,
-    y: int,
-    d: int,
-    s: int,
-    device: Ints,
-    slot: Ints,
-    w: Units,
+    a: LatencyArrays, groups: Groups, y: int, d: int, s: int, device: Ints, slot: Ints, w: Units
 ) -> bool:
     """Move the ops of group y, whose tensors are not counted, to slot s of device d; return whether
     all can run there.

@@ -36,14 +36,7 @@ import numpy as np
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.cost_model import op_rates
 from placeopt.model.errors import InputError
-from placeopt.sharding.layouts import (
-    PARTIAL,
-    REPLICATE,
-    change_seconds,
-    divides,
-    mesh_axes,
-    share,
-)
+from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, divides, mesh_axes, share
 from placeopt.sharding.op_rules import Form, Way, ways_of
 from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem, starts_of
 

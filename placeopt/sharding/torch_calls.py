@@ -436,10 +436,7 @@ class TorchRules:
         self.dispatcher: Any = DTensor._op_dispatcher
         self.meshes = {
             key: DeviceMesh(
-                "cpu",
-                torch.arange(math.prod(key)).reshape(key),
-                _init_backend=False,
-                _rank=0,
+                "cpu", torch.arange(math.prod(key)).reshape(key), _init_backend=False, _rank=0
             )
             for key in {(size,) for size in sizes} | {sizes}
         }

@@ -471,11 +471,7 @@ def turns(problem: PlacementProblem) -> Ints:
     return turn
 
 
-def offer_slots(
-    tracker: Tracker[Placement],
-    device: Ints | None,
-    slot: Ints | None = None,
-) -> None:
+def offer_slots(tracker: Tracker[Placement], device: Ints | None, slot: Ints | None = None) -> None:
     """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible; nothing
     once no evaluation is left.
     """

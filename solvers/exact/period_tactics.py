@@ -331,10 +331,7 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
     except InfeasibleProblemError:
         return True
     solver = cp_solver(
-        workers=num_workers,
-        seconds=seconds,
-        linearization_level=2,
-        stop_after_first_solution=True,
+        workers=num_workers, seconds=seconds, linearization_level=2, stop_after_first_solution=True
     )
     return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
 

@@ -58,8 +58,7 @@ class CpSatSettings(SearchSolver):
     )
 
     tactics: str = option(
-        "all",
-        meaning="tactics to use: all, or some names of the objective's joined by commas",
+        "all", meaning="tactics to use: all, or some names of the objective's joined by commas"
     )
 
     work_a_conflict: ClassVar[float] = 0.05

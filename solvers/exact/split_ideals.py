@@ -331,14 +331,7 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
     return work, moved, border, weights
 
 
-def _stage_loads(
-    work: Ints,
-    moved: Ints,
-    sync: Ints,
-    most: int,
-    *,
-    overlap: bool,
-) -> Ints:
+def _stage_loads(work: Ints, moved: Ints, sync: Ints, most: int, *, overlap: bool) -> Ints:
     """load(S, r) for r = 1..most, shape (most + 1, I, I)."""
     stage = np.full((most + 1, *work.shape), NO_VALUE, np.int64)
     fits = work < NO_VALUE

@@ -54,13 +54,7 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from placeopt.latency.bounds.slot_program import (
-    SLOT,
-    Flow,
-    FlowArrays,
-    SlotTables,
-    fill_rows,
-)
+from placeopt.latency.bounds.slot_program import SLOT, Flow, FlowArrays, SlotTables, fill_rows
 from placeopt.model.arrays import (
     NO_VALUE,
     Floats,
@@ -286,9 +280,7 @@ class FlowBound:
         return self.lower
 
     def pieces(
-        self,
-        upper: Callable[[], int | None],
-        offer: Callable[[Ints, Ints], None] | None = None,
+        self, upper: Callable[[], int | None], offer: Callable[[Ints, Ints], None] | None = None
     ) -> Iterator[bool]:
         """Do what `run` does in pieces of about a tenth of a second.
 
@@ -446,11 +438,7 @@ class FlowBound:
         return first, edges[::-1]
 
     def _price(
-        self,
-        node_flow: Ints,
-        edge_flow: Ints,
-        total: int,
-        upper: Callable[[], int | None],
+        self, node_flow: Ints, edge_flow: Ints, total: int, upper: Callable[[], int | None]
     ) -> Iterator[bool]:
         """Fill the tables of the program under the flow of weight `total`, as far as they cost at
         most the best value known by then.
@@ -724,11 +712,7 @@ class Reduction:
     on_path = 100
 
     def __init__(
-        self,
-        problem: PlacementProblem,
-        slot_time: Ints,
-        pool_time: Ints,
-        io: Ints,
+        self, problem: PlacementProblem, slot_time: Ints, pool_time: Ints, io: Ints
     ) -> None:
         self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
         self.graph = _op_graph(problem, range(problem.num_ops))
@@ -883,11 +867,7 @@ class Reduction:
             if v not in kept and first[v] and last[v] and not first[v] & last[v]
         )
         return [
-            Between(
-                *ends,
-                _in_turn(self.slot_time, ops),
-                int(p.resident[ops].sum()),
-            )
+            Between(*ends, _in_turn(self.slot_time, ops), int(p.resident[ops].sum()))
             for ends, ops in found.items()
         ]
 

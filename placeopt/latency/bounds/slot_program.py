@@ -232,13 +232,7 @@ def _drawn_in(a: FlowArrays, way: _Way, node: int) -> tuple[int, int]:
 
 @inlined
 def _may_take(
-    a: FlowArrays,
-    lattice: Lattice,
-    flow: Flow,
-    way: _Way,
-    depth: int,
-    node: int,
-    room: int,
+    a: FlowArrays, lattice: Lattice, flow: Flow, way: _Way, depth: int, node: int, room: int
 ) -> bool:
     """Whether a slot with this node too can lead to a cost below the limit; what it computes and
     takes, who visits it, and which classes it leaves behind.
@@ -318,13 +312,7 @@ def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
 
 @inlined
 def _state_after(
-    a: FlowArrays,
-    tables: SlotTables,
-    way: _Way,
-    below: int,
-    state: int,
-    d: int,
-    two_slots: bool,
+    a: FlowArrays, tables: SlotTables, way: _Way, below: int, state: int, d: int, two_slots: bool
 ) -> int:
     """Return the state of the ideal after the slot, from a state of the ideal below."""
     low, high = tables.crossing[way.at[0], 0], tables.crossing[way.at[0], 1]

@@ -159,10 +159,7 @@ class Closing:
     listing = Listing()
 
     def __init__(
-        self,
-        cover: CoverBound,
-        value: Callable[[], int],
-        offer: Callable[[Ints], None],
+        self, cover: CoverBound, value: Callable[[], int], offer: Callable[[Ints], None]
     ) -> None:
         self._cover, self._value, self._offer = cover, value, offer
         self._model = cover.model
@@ -454,12 +451,7 @@ class _Generation:
                 return self.proved
 
     def _coarse(
-        self,
-        value: float,
-        prices: Floats,
-        price: Ints,
-        mixed: Floats,
-        phase: Phase,
+        self, value: float, prices: Floats, price: Ints, mixed: Floats, phase: Phase
     ) -> bool:
         """Add a dear set and others of other nodes; return whether the phase ends."""
         pricer, pay = self.search.cover.pricer, self.search.cover.pay(price, self.limit)
@@ -482,13 +474,7 @@ class _Generation:
             return True
         return self._adapt(new and float(prices[found].sum()) > 1 + rounds.tolerance, rounds.steady)
 
-    def _exact(
-        self,
-        value: float,
-        prices: Floats,
-        price: Ints,
-        mixed: Floats,
-    ) -> bool:
+    def _exact(self, value: float, prices: Floats, price: Ints, mixed: Floats) -> bool:
         """Add many dear sets; return whether the prices are the best."""
         pay, rounds = self.search.cover.pay(price, self.limit), self.rounds
         if self.proved is not None:

@@ -629,13 +629,7 @@ class SetPricer:
         self._rest = np.zeros((len(self.labelling.scales), int(self.graph.layer[-1])), np.int64)
 
     def dearest(
-        self,
-        price: Ints,
-        usable: Flags,
-        limit: int,
-        least: int,
-        *,
-        depth: int | None = None,
+        self, price: Ints, usable: Flags, limit: int, least: int, *, depth: int | None = None
     ) -> Flags | None:
         """Return a set of load at most `limit` and price at least `least`, about the dearest; None
         proves that there is none.

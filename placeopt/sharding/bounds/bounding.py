@@ -300,9 +300,7 @@ class Bounding:
 
 
 def without_forbidden(
-    problem: ShardingProblem,
-    upper: int | None,
-    late: Callable[[], bool],
+    problem: ShardingProblem, upper: int | None, late: Callable[[], bool]
 ) -> Remainder:
     """Return what remains of a problem for choices that cost less than `upper` and use nothing that
     is all but forbidden.

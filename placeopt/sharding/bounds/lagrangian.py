@@ -29,12 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.sharding.bounds.exact_pass import (
-    exact_pass,
-    in_units,
-    prices_of_nodes,
-    witness_of,
-)
+from placeopt.sharding.bounds.exact_pass import exact_pass, in_units, prices_of_nodes, witness_of
 from placeopt.sharding.bounds.message_passing import (
     Messages,
     carry_over,
