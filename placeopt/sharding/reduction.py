@@ -144,18 +144,16 @@ def consistent(c, alive, most):
         head = (head + 1) % n
         count -= 1
         waiting[v] = False
-        size = size_of(c, v)
         for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
-            w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
-            columns = size_of(c, w)
-            step_x, step_z = (columns, 1) if v < w else (1, size)
+            w = c.adj_node[i]
             left, changed = 0, False
-            for z in range(columns):
+            for z in range(size_of(c, w)):
                 if not alive[c.node_ptr[w] + z]:
                     continue
                 supported = False
+                at, step, size = row_of(c, w, v, c.adj_edge[i], z)
                 for x in range(size):
-                    if alive[c.node_ptr[v] + x] and c.table[at + x * step_x + z * step_z] < most:
+                    if alive[c.node_ptr[v] + x] and c.table[at + x * step] < most:
                         supported = True
                         break
                 left += supported
