@@ -379,14 +379,11 @@ def _fill_maps(c, order, following, most):
             maps[at + y] = y
         if leader[v] < 0:
             continue
-        u, e = leader[v], link[v]
-        size = size_of(c, v)
-        columns = size_of(c, c.edge[e, 1])
+        u = leader[v]
         for y in range(map_ptr[v + 1] - at):
-            x = maps[map_ptr[u] + y]
+            row, step, size = row_of(c, u, v, link[v], maps[map_ptr[u] + y])
             for z in range(size):
-                pair = x * columns + z if u < v else z * columns + x
-                if c.table[c.edge_ptr[e] + pair] < most:
+                if c.table[row + z * step] < most:
                     maps[at + y] = z
 
 
