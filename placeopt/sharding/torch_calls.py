@@ -14,6 +14,7 @@ torch says. So what lies between calls is chosen here, and within a call nothing
 to choose. A call with an op that has no rule is only replicated.
 
 The mesh belongs to no process group, and nothing of a process that has one is touched.
+Only what has a torch program at hand imports this module, and torch with it.
 
 `scaled_dot_product_attention` is one op here: which fused kernel it becomes depends on the device,
 and the one of CPUs has no rule. It is divided as torch's rules divide those of GPUs, over batch or
@@ -33,6 +34,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._op_schema import OpSchema
+from torch.fx import GraphModule, map_arg
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -78,8 +89,6 @@ class TorchCalls:
 
 def has_nested_graphs(program: TorchProgram) -> bool:
     """Whether a program calls graphs of its own (control flow), which have no layouts here."""
-    from torch.fx import GraphModule
-
     module = program.graph_module
     return any(
         isinstance(attribute(module, node.target), GraphModule)
@@ -96,8 +105,6 @@ def torch_calls(program: TorchProgram, graph: OpGraph) -> TorchCalls:
     InputError
         If a call cannot be run on fake tensors.
     """
-    from torch._subclasses import FakeTensorMode
-
     with FakeTensorMode(allow_non_fake_inputs=True):
         return _Walk(program, graph).calls()
 
@@ -159,8 +166,6 @@ class _Walk:
         )
 
     def _given(self, value: Any) -> Any:
-        from torch.fx import map_arg
-
         return map_arg(value, lambda node: self.values[node])
 
     def _op(self, name: str, kind: str, made: Sequence[Any], parameters: int = 0) -> int:
@@ -178,8 +183,6 @@ class _Walk:
         return op
 
     def _input(self, node: Any) -> Any:
-        import torch
-
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return value
@@ -191,9 +194,6 @@ class _Walk:
         return made
 
     def _stored(self, node: Any, known: dict[int, Any]) -> Any:
-        import torch
-        from torch._guards import detect_fake_mode
-
         value = attribute(self.program.graph_module, node.target)
         if not isinstance(value, torch.Tensor):
             return value
@@ -212,9 +212,6 @@ class _Walk:
         return made
 
     def _call(self, node: Any) -> Any:
-        import torch
-        from torch.utils._pytree import tree_map
-
         args, kwargs = self._given(node.args), self._given(node.kwargs)
         inputs = tensors_of((args, kwargs))
         key = _key(node.target, args, kwargs, inputs)
@@ -278,8 +275,6 @@ def _whole(size: Any) -> int:
 
 def _key(target: Any, args: Any, kwargs: Any, inputs: Sequence[Any]) -> Any:
     """Return what two calls have in common whose ways are the same."""
-    from torch.utils._pytree import tree_flatten
-
     at = {id(x): i for i, x in enumerate(inputs)}
     leaves, nesting = tree_flatten((args, kwargs))
     words = tuple(
@@ -313,17 +308,12 @@ class Traced(NamedTuple):
 
 def tensors_of(value: Any) -> list[Any]:
     """Return the distinct tensors nested in a value, in order."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     found = {id(x): x for x in tree_leaves(value) if isinstance(x, torch.Tensor)}
     return list(found.values())
 
 
 def traced(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Traced]:
     """Run a call on fake tensors; return its result and what ran."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     ran: list[Inner] = []
 
     class Recorder(TorchDispatchMode):
@@ -428,10 +418,6 @@ class TorchRules:
     """
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
-        import torch
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.tensor import DTensor
-
         self.sizes = sizes
         self.dispatcher: Any = DTensor._op_dispatcher
         self.meshes = {
@@ -554,11 +540,6 @@ class TorchRules:
     def _propagated(
         self, step: Inner, given: tuple[Any, ...], sizes: tuple[int, ...]
     ) -> list[Any] | None:
-        import torch
-        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-        from torch.distributed.tensor._op_schema import OpSchema
-        from torch.utils._pytree import tree_leaves, tree_map
-
         results = tree_leaves(step.result)
         if not given:
             return [(placement(REPLICATE),) * len(sizes)] * len(tensors_of(step.result))
@@ -591,8 +572,6 @@ class TorchRules:
 
     def _taken(self, step: Inner, read: list[Any], given: tuple[Any, ...]) -> bool:
         """Whether torch's rule holds and its handler does not communicate."""
-        import torch
-
         named = {id(x) for x in tensors_of(step.kwargs)}
         by_name = [row for x, row in zip(read, given, strict=True) if id(x) in named]
         if not _replicated(by_name):  # torch redistributes no keyword
@@ -605,8 +584,6 @@ class TorchRules:
 
 def placement(place: int) -> Any:
     """Return a placement as torch has it."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
     if place >= 0:
         return Shard(place)
     return Replicate() if place == REPLICATE else Partial(PARTIAL_KINDS[place])
@@ -618,8 +595,6 @@ def code(place: Any) -> int | None:
     Summands that torch still has to mask (rows of an embedding) are summands: the file that runs
     masks them at once.
     """
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
     if type(place) is Replicate:
         return REPLICATE
     if type(place) is Shard:
