@@ -280,8 +280,7 @@ def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: Ints) -> Non
     """Fill value[b] with the period of row b, INFEASIBLE where a constraint is broken."""
     n, k = a.compute.shape
     load = np.zeros((2, k), np.int64)
-    seen = np.empty(k, np.int64)
-    used = np.empty(k, np.int64)
+    seen, used = np.empty((2, k), np.int64)
     left = np.zeros((n, k), np.bool_)
     for b in range(devices.shape[0]):
         if not (fits(a, devices[b], used) and _contiguous(a, devices[b], left)):

@@ -387,8 +387,7 @@ def _peel(pointer, neighbour):
     number of the former.
     """
     n = len(pointer) - 1
-    degree = np.empty(n, np.int64)
-    order = np.empty(n, np.int64)
+    degree, order = np.empty((2, n), np.int64)
     peeled = np.zeros(n, np.bool_)
     count = done = 0
     for v in range(n):
@@ -494,7 +493,7 @@ def _times(
     first, last = draft.first[node], np.where(most > 0, draft.last[node], draft.first[node])
     binding = over_time(first, last, most, count) > capacity
     live = last > first
-    starts, ends = np.zeros(count + 1, np.bool_), np.zeros(count + 1, np.bool_)
+    starts, ends = np.zeros((2, count + 1), np.bool_)
     starts[first[live]] = True
     ends[last[live]] = True
     keep = _undominated(binding, starts, ends, capacity)

@@ -345,7 +345,7 @@ def _leaders(c, most, growth):
     Among nodes with as many strategies the first leads, so that nobody leads their own leader.
     """
     n = len(c.node_ptr) - 1
-    leader, link = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    leader, link = np.full((2, n), -1, np.int64)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         if u < c.core:

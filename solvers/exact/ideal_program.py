@@ -496,17 +496,14 @@ def fill_rows(
     n, num_types = a.banned.shape
     width, m = a.compute.shape[1], len(a.tensors.producer)
     second = width - num_types  # where the loads of the second pass begin, 0 if there is none
-    inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
-    outside = np.zeros(m, np.int64)  # consumers outside I
-    holds = np.zeros(m, np.bool_)  # producer inside S
-    foreign = np.zeros(m, np.bool_)  # producer outside I
-    load = np.zeros((n + 1, width), np.int64)  # of S, at each depth
-    fixed = np.zeros((n + 1, width), np.int64)  # the part of the load that larger S keep
+    # consumers inside S = I - I', and outside I; whether the producer is
+    inside, outside = np.zeros((2, m), np.int64)
+    holds, foreign = np.zeros((2, m), np.bool_)
+    # at each depth: of S, and the part of it that larger S keep
+    load, fixed = np.zeros((2, n + 1, width), np.int64)
     banned = np.zeros((n + 1, num_types), np.int64)
-    used = np.zeros(n + 1, np.int64)
-    sync = np.zeros(n + 1, np.int64)
-    at = np.zeros(n + 1, np.int64)  # ideal
-    edge = np.zeros(n + 1, np.int64)  # next child to try
+    # likewise: bytes, sync, ideal, and next child to try
+    used, sync, at, edge = np.zeros((4, n + 1), np.int64)
     taken = np.full(n + 1, n, np.int64)  # node removed last
     for ideal in range(first, last):
         row = tables.value[ideal]

@@ -362,8 +362,7 @@ class LatencyCpModel(PlacementModel):
     def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         p = self.problem
-        device = np.zeros(p.num_ops, np.int64)
-        slot = np.zeros(p.num_ops, np.int64)
+        device, slot = np.zeros((2, p.num_ops), np.int64)
         for v, d, s, x in self._choices():
             if value(x):
                 device[v], slot[v] = d, max(s, 0)

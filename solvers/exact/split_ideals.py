@@ -291,10 +291,8 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
     (A, B), A within B.
     """
     count, n = members.shape
-    work = np.full((count, count), NO_VALUE, np.int64)
-    moved = np.zeros((count, count), np.int64)
-    border = np.full((count, count), NO_VALUE, np.int64)
-    weights = np.zeros((count, count), np.int64)
+    work, border = np.full((2, count, count), NO_VALUE, np.int64)
+    moved, weights = np.zeros((2, count, count), np.int64)
     held = np.zeros(n, np.bool_)
     for first in range(count):
         for last in range(first, count):

@@ -135,8 +135,7 @@ def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
     """Return the longest paths before and after every op, each op at its fastest."""
     time = problem.min_compute
     ptr, successor, _ = problem.successors
-    head = np.zeros(problem.num_ops, np.int64)
-    tail = np.zeros(problem.num_ops, np.int64)
+    head, tail = np.zeros((2, problem.num_ops), np.int64)
     order = problem.topological_order.tolist()
     for u in order:
         np.maximum.at(head, successor[ptr[u] : ptr[u + 1]], head[u] + time[u])

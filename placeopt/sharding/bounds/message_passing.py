@@ -277,8 +277,7 @@ def chain_choices(f, width):
     """
     n = len(f.node_ptr) - 1
     weight = np.zeros(len(f.cost))
-    low_label = np.full(len(f.edge), -1, np.int64)
-    label = np.full(len(f.edge), -1, np.int64)
+    low_label, label = np.full((2, len(f.edge)), -1, np.int64)
     b = np.empty(width)
     for v in range(n - 1, f.core - 1, -1):
         size, before = _gather(f, v, b)
