@@ -7,6 +7,8 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
+
 from placeopt.sharding.contest_format import from_contest
 
 FORBIDDEN = 10**18
@@ -175,3 +177,20 @@ def oracle(data):
             cost += table[choice[u] * len(nodes["costs"][v]) + choice[v]]
         found[choice] = cost
     return found
+
+
+def to_contest(problem):
+    """Return a problem in the contest's format, as parsed JSON."""
+    costs, usages = (
+        [part.tolist() for part in np.split(values, problem.node_ptr[1:-1])]
+        for values in (problem.cost, problem.usage)
+    )
+    tables = [problem.edge_table(e).ravel().tolist() for e in range(problem.num_edges)]
+    body = {
+        "name": problem.name,
+        "nodes": {"intervals": problem.interval.tolist(), "costs": costs, "usages": usages},
+        "edges": {"nodes": problem.edge.tolist(), "costs": tables},
+    }
+    if problem.limited:
+        body["usage_limit"] = problem.usage_limit
+    return {"problem": body}

@@ -122,23 +122,6 @@ def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
         raise body.wrong("usage_limit", expected, stated)
 
 
-def to_contest(problem: ShardingProblem) -> dict[str, Any]:
-    """Return a problem in the contest's format."""
-    costs, usages = (
-        [part.tolist() for part in np.split(values, problem.node_ptr[1:-1])]
-        for values in (problem.cost, problem.usage)
-    )
-    tables = [problem.edge_table(e).ravel().tolist() for e in range(problem.num_edges)]
-    body: dict[str, Any] = {
-        "name": problem.name,
-        "nodes": {"intervals": problem.interval.tolist(), "costs": costs, "usages": usages},
-        "edges": {"nodes": problem.edge.tolist(), "costs": tables},
-    }
-    if problem.limited:
-        body["usage_limit"] = problem.usage_limit
-    return {"problem": body}
-
-
 def _text(path: str | Path, where: str, max_bytes: int) -> str:
     """Return the text of a file, decompressed where it is gzip; never more than `max_bytes` of
     it.

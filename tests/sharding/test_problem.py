@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sharding_problems import draw, oracle
+from sharding_problems import draw, oracle, to_contest
 
 import placeopt as po
 from placeopt.io.serialize import from_dict, save, to_dict
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import objective_of
 from placeopt.sharding.compact import condense, draft_of
-from placeopt.sharding.contest_format import from_contest, to_contest
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import evaluate, total_cost, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from sharding_problems import draw_huge, oracle
+from sharding_problems import draw_huge, oracle, to_contest
 
 import placeopt as po
 from placeopt.cli import main
@@ -14,7 +14,7 @@ from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.sharding.compact import draft_of, usage_unit
-from placeopt.sharding.contest_format import from_contest, to_contest
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import evaluate
 from placeopt.sharding.judge import sharding_violations
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
