@@ -42,10 +42,10 @@ import numpy as np
 from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.arrays import int_array
 from placeopt.model.compiled import entry, inlined, inner_kernel
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement_objective import check_static
-from placeopt.period.evaluate import fits
+from placeopt.period.evaluate import fits, placement_rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -130,12 +130,7 @@ def latency_batch(
     devices : device of every op, shape (num_placements, num_ops).
     slots : slot of every op on its accelerator (0 by default), same shape.
     """
-    given = np.asarray(devices)
-    rows = np.array(int_array(given, given.shape, "devices"))
-    if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
-        raise InputError(
-            f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
-        )
+    rows = placement_rows(problem, devices).astype(np.int64)
     chosen = np.zeros_like(rows)
     if slots is not None:
         chosen[:] = int_array(slots, rows.shape, "slots")

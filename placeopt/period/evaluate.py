@@ -74,6 +74,16 @@ class PeriodArrays(NamedTuple):
     gpipe: bool
 
 
+def placement_rows(problem: PlacementProblem, devices: ArrayLike) -> NDArray[np.int32]:
+    """Return the devices of many placements, shape (num_placements, num_ops)."""
+    rows = device_rows(devices)
+    if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
+        raise InputError(
+            f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
+        )
+    return rows
+
+
 def period_batch(problem: PlacementProblem, devices: ArrayLike) -> Ints:
     """Return the period of every row of `devices`, INFEASIBLE where a constraint is broken.
 
@@ -81,11 +91,7 @@ def period_batch(problem: PlacementProblem, devices: ArrayLike) -> Ints:
     ----------
     devices : device index of every op, shape (num_placements, num_ops).
     """
-    rows = device_rows(devices)
-    if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
-        raise InputError(
-            f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
-        )
+    rows = placement_rows(problem, devices)
     value = np.empty(len(rows), np.int64)
     period_rows(period_arrays(problem), rows, value)
     return value
