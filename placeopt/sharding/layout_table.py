@@ -70,36 +70,28 @@ def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[s
     """
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
-    rows: list[dict[str, Any]] = []
+
+    def row(node: int, kind: str, strategy: str, layout: Layout, rank: int) -> dict[str, Any]:
+        return {
+            "op": model.problem.node_names[node],
+            "type": kind,
+            "strategy": strategy,
+            "torch": torch_placements(layout),
+            "jax": partition_spec(layout, rank),
+            "bytes": usage[node],
+        }
+
+    rows = []
     for op in graph.topological_order.tolist():
         strategy = model.strategies[op][chosen[op]]
         layout = strategy.outputs[0] if strategy.outputs else ()
         rank = len(graph.shapes[model.makes[op][0]]) if model.makes[op] else 0
-        rows.append(
-            _row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op])
-        )
+        rows.append(row(op, graph.op_types[op], strategy.name, layout, rank))
     for number, weight in enumerate(model.weights):
         node = graph.num_ops + number
         layout = model.layouts[number][chosen[node]]
-        rows.append(
-            _row(
-                model.problem.node_names[node], "weight", "", layout, len(weight.shape), usage[node]
-            )
-        )
+        rows.append(row(node, "weight", "", layout, len(weight.shape)))
     return rows
-
-
-def _row(
-    name: str, kind: str, strategy: str, layout: Layout, rank: int, size: int
-) -> dict[str, Any]:
-    return {
-        "op": name,
-        "type": kind,
-        "strategy": strategy,
-        "torch": torch_placements(layout),
-        "jax": partition_spec(layout, rank),
-        "bytes": size,
-    }
 
 
 def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, int]:
