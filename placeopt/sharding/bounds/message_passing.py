@@ -68,13 +68,15 @@ def factors_of(compact: Compact) -> Factors:
     low_ptr, high_ptr = starts_of(sizes[low]), starts_of(sizes[high])
     cost = compact.cost.astype(np.float64)
     children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
+    table, turned = np.empty((2, len(compact.table)))
     factors = Factors(
         compact.node_ptr,
         cost,
         compact.usage.astype(np.float64),
         compact.edge,
         compact.edge_ptr,
-        *np.empty((2, len(compact.table))),
+        table,
+        turned,
         compact.adj_ptr,
         compact.adj_edge,
         compact.adj_node,
