@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
-from placeopt.sharding.compact import MAX_TOTAL, size_of
+from placeopt.sharding.compact import MAX_TOTAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,24 +143,6 @@ def exact_pass(compact: Compact, witness: Witness) -> Pass:
     return Pass(-(-scaled >> witness.cost_bits), scaled, slack)
 
 
-@inner_kernel
-def _rest(c, w, e):
-    """Return what the pairs of an edge cost beyond its messages, the least of that in every row and
-    in every column, and the least of all.
-    """
-    value = np.empty((size_of(c, c.edge[e, 0]), size_of(c, c.edge[e, 1])), np.int64)
-    rows = np.full(value.shape[0], 2**62, np.int64)
-    columns = np.full(value.shape[1], 2**62, np.int64)
-    for x in range(len(rows)):
-        for y in range(len(columns)):
-            d = c.table[c.edge_ptr[e] + x * len(columns) + y]
-            d -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
-            value[x, y] = d
-            rows[x] = min(rows[x], d)
-            columns[y] = min(columns[y], d)
-    return value, rows, columns, rows.min()
-
-
 @entry
 def _pass(c, w, price):
     """Return the sum of the minima in two words of 32 bits, and the slacks."""
@@ -172,17 +154,25 @@ def _pass(c, w, price):
         for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
             belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
-        _, rows, columns, least = _rest(c, w, e)
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        row_least = np.full(rows, 2**62, np.int64)
+        column_least = np.full(columns, 2**62, np.int64)
+        for x in range(rows):
+            belief[c.node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
+            for y in range(columns):
+                value = c.table[c.edge_ptr[e] + x * columns + y]
+                value -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
+                row_least[x] = min(row_least[x], value)
+                column_least[y] = min(column_least[y], value)
+        least = row_least.min()
         words[0] += least >> 32
         words[1] += least & low
-        at = c.node_ptr[c.edge[e, 0]]
-        for x in range(len(rows)):
-            belief[at + x] += w.to_low[w.low_ptr[e] + x]
-            slack[at + x] += rows[x] - least
-        at = c.node_ptr[c.edge[e, 1]]
-        for y in range(len(columns)):
-            belief[at + y] += w.to_high[w.high_ptr[e] + y]
-            slack[at + y] += columns[y] - least
+        for x in range(rows):
+            slack[c.node_ptr[u] + x] += row_least[x] - least
+        for y in range(columns):
+            belief[c.node_ptr[v] + y] += w.to_high[w.high_ptr[e] + y]
+            slack[c.node_ptr[v] + y] += column_least[y] - least
     for v in range(len(c.node_ptr) - 1):
         least = belief[c.node_ptr[v] : c.node_ptr[v + 1]].min()
         words[0] += least >> 32
@@ -211,11 +201,21 @@ def survivors(compact: Compact, witness: Witness, found: Pass, upper: int) -> tu
 def _pairs(c, w, slack, limit, pairs):
     """Write which pairs survive."""
     for e in range(len(c.edge)):
-        u, v = c.node_ptr[c.edge[e, 0]], c.node_ptr[c.edge[e, 1]]
-        value, rows, columns, least = _rest(c, w, e)
-        for x in range(len(rows)):
-            own = slack[u + x] - (rows[x] - least)
-            for y in range(len(columns)):
-                other = slack[v + y] - (columns[y] - least)
-                at = c.edge_ptr[e] + x * len(columns) + y
-                pairs[at] = value[x, y] - least + own + other <= limit
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        value = np.empty((rows, columns), np.int64)
+        row_least = np.full(rows, 2**62, np.int64)
+        column_least = np.full(columns, 2**62, np.int64)
+        for x in range(rows):
+            for y in range(columns):
+                d = c.table[c.edge_ptr[e] + x * columns + y]
+                d -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
+                value[x, y] = d
+                row_least[x] = min(row_least[x], d)
+                column_least[y] = min(column_least[y], d)
+        least = row_least.min()
+        for x in range(rows):
+            own = slack[c.node_ptr[u] + x] - (row_least[x] - least)
+            for y in range(columns):
+                other = slack[c.node_ptr[v] + y] - (column_least[y] - least)
+                pairs[c.edge_ptr[e] + x * columns + y] = value[x, y] - least + own + other <= limit

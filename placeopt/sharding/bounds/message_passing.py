@@ -68,8 +68,10 @@ def factors_of(compact: Compact) -> Factors:
     low_ptr, high_ptr = starts_of(sizes[low]), starts_of(sizes[high])
     cost = compact.cost.astype(np.float64)
     children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
-    table, turned = np.empty((2, len(compact.table)))
-    factors = Factors(
+    table = compact.table.astype(np.float64)
+    turned = np.empty_like(table)
+    _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)
+    return Factors(
         compact.node_ptr,
         cost,
         compact.usage.astype(np.float64),
@@ -88,8 +90,16 @@ def factors_of(compact: Compact) -> Factors:
         compact.adj_ptr[:-1] + children,
         cost.copy(),
     )
-    clamp_to(factors, compact.cost, compact.table, np.inf)
-    return factors
+
+
+@entry
+def _turn(edge_ptr, rows, columns, table, turned):
+    """Write every table transposed."""
+    for e in range(len(rows)):
+        at = edge_ptr[e]
+        for x in range(rows[e]):
+            for y in range(columns[e]):
+                turned[at + y * rows[e] + x] = table[at + x * columns[e] + y]
 
 
 class Messages(NamedTuple):
