@@ -186,20 +186,18 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
 def _no_units(a: LatencyArrays) -> Units:
     n, k = a.compute.shape
     units, m = a.pooled + k * a.slots, len(a.producer)
-    runs, duration, inputs, first, waiting, ready, queue = np.empty((7, units), np.int64)
-    following, before = np.empty((2, m), np.int64)
     return Units(
         np.empty(n, np.int64),
         np.empty(k, np.int64),
-        runs,
-        duration,
-        inputs,
-        first,
-        following,
-        before,
-        waiting,
-        ready,
-        queue,
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(m, np.int64),
+        np.empty(m, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
         np.zeros(units, np.int64),
         np.zeros(1, np.int64),
     )
