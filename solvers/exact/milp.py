@@ -254,7 +254,7 @@ class PeriodProgram:
         left = tracker.seconds_left * (1 - proof_share)
         # an evaluation is a node of the tree, which may take a second
         if tracker.budget.evaluations is not None:
-            options["node_limit"] = tracker.evaluations_left
+            options["node_limit"] = min(tracker.evaluations_left, 2**31 - 1)
             left = min(left, float(tracker.evaluations_left))
         if np.isfinite(left):
             options["time_limit"] = max(0.01, left)

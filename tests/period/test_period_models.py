@@ -32,7 +32,7 @@ pytestmark = pytest.mark.jit
 @problems.every_meaning
 def test_models_are_optimal(contiguity, pipeline, training):
     """On random problems cp-sat and milp prove the best value of all placements, or that there is
-    none.
+    none, with more evaluations than 64 bits count, too.
     """
     for seed in range(4):
         problem = problems.random_problem(
@@ -41,7 +41,7 @@ def test_models_are_optimal(contiguity, pipeline, training):
         expected = problems.best_period(problem)
         for solver in (make_solver("cp-sat", num_workers=1), make_solver("milp")):
             for result in (
-                solver.solve(problem, Budget(evaluations=10**6), seed=seed),
+                solver.solve(problem, Budget(evaluations=10**20), seed=seed),
                 make_solver(solver.name, warm_start=False).solve(problem, Budget(30.0), seed=seed),
             ):
                 assert result.objective == expected
