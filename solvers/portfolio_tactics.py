@@ -14,6 +14,7 @@ from placeopt.solvers.policy.tuned_list import passes
 from placeopt.solvers.search.cp_sat_start import analyse, offer
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.stages import SWEEPS
+from placeopt.solving.compilation import ready
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
@@ -50,6 +51,14 @@ def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
     Scheduler(tactics, facts, stages.tracker, threads=cores).run()
 
 
+def _anneal_part(state: State, part: Tracker[Placement]) -> bool:
+    """Anneal a part of the graph: a move costs as much less as the part has fewer ops."""
+    run_part(
+        part, make_solver("annealing", start="random", walks=1, threads=1), initial=part.solution
+    )
+    return False
+
+
 class PortfolioFacts(MakespanFacts):
     """What the tactics of one solve share.
 
@@ -59,6 +68,7 @@ class PortfolioFacts(MakespanFacts):
     """
 
     lns_seconds: ClassVar[float] = 5e-4
+    searches = (Runs("annealing", VALUE, _anneal_part, when=lambda _: ready(("walks",))),)
 
     def __init__(self, stages: Stages, walks: int) -> None:
         self.stages, self.walks = stages, walks

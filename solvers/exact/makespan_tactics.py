@@ -71,10 +71,12 @@ class MakespanFacts:
     ----------
     timed : whether seconds alone limit the search: some tactics cannot count their work.
     helpful_segments_known : whether the segments that could help at once are all solved.
-    parts_seconds : to find the parts in series, at most.
+    parts_seconds : to find the parts in series, at most. searches : of such a part, beside what
+    proves.
     """
 
     parts_seconds: ClassVar[float] = 1.0
+    searches: ClassVar[tuple[Tactic, ...]] = ()
 
     def __init__(
         self, settings: CpSatSettings, analysis: Analysis, tracker: Tracker[Placement]
@@ -244,7 +246,7 @@ def _series(state: State) -> Iterator[None]:
         else:
             inner = analyse(problem, state.tracker, 1.0)
             inner.run_all(COMBINATORIAL, optional=True)
-            unlike[looks] = Part(state, inner, place)
+            unlike[looks] = Part(state, inner, place, "series", facts.searches)
         parts.append(unlike[looks])
         yield
     _join(state, parts)
@@ -306,9 +308,16 @@ class Part:
     """
 
     def __init__(
-        self, state: State, analysis: Analysis, place: Place, without: str = "series"
+        self,
+        state: State,
+        analysis: Analysis,
+        place: Place,
+        without: str,
+        searches: Sequence[Tactic] = (),
     ) -> None:
-        """Start from the quick bounds of `analysis`, by all tactics but the one it is a part of."""
+        """Start from the quick bounds of `analysis`, by searches and by all that proves but the
+        tactic it is a part of.
+        """
         facts: MakespanFacts = state.facts
         self.places, self.analysis = [place], analysis
         whole, problem = state.tracker, analysis.problem
@@ -320,7 +329,7 @@ class Part:
             warm_start(problem, self.tracker)
         settings = replace(facts.settings, warm_start=False, windows=False)
         own = MakespanFacts(settings, self.analysis, self.tracker)
-        tactics = [tactic for tactic in PROVERS if tactic.name != without]
+        tactics = [*searches, *(tactic for tactic in PROVERS if tactic.name != without)]
         self._lane = Lane(tactics, own, self.tracker, threads=lambda: state.threads)
         self._turns = self._lane.work()
         self._given: Placement | None = None
@@ -344,7 +353,7 @@ class Part:
         useless = (able.any(axis=0) < known.any(axis=0)).any()
         if useless or 2 * able.sum() <= known.sum() or inner.best()[0] > state.lower_bound:
             every = np.arange(fewer.num_ops, dtype=np.int64)
-            return cls(state, inner, Place(every, every >= 0), without="islands")
+            return cls(state, inner, Place(every, every >= 0), "islands")
         return None
 
     @property

@@ -168,8 +168,11 @@ def in_series(problem, whole, parts):
     least, heads = series_heads(problem, whole, parts)
     alone = [Placement(np.full(len(x.ops), i % problem.num_devices)) for i, x in enumerate(parts)]
     together = placement_in_series(problem, parts, alone)
+    kind = {d: i for i, alike in enumerate(problem.identical_devices) for d in alike}
     for place, placement in zip(parts, alone, strict=True):
-        if not np.array_equal(together.device[place.members], placement.device[place.own]):
+        there, own = together.device[place.members].tolist(), placement.device[place.own].tolist()
+        renamed = set(zip(own, there, strict=True))  # one to one, within classes of identical ones
+        if any(kind[a] != kind[b] for a, b in renamed) or len(renamed) > len(set(there)):
             return 2**62
     return max(sum(least), int(heads.through().max()))
 

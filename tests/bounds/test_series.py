@@ -16,8 +16,14 @@ from random_problems import random_problem
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.series import Place, heads_in_series, part_problem, series_parts
-from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.bounds.series import (
+    Place,
+    heads_in_series,
+    part_problem,
+    placement_in_series,
+    series_parts,
+)
+from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact import makespan_tactics
@@ -315,6 +321,28 @@ def test_a_part_ends_with_the_whole(data):
     thread.join(60.0)
     assert not thread.is_alive()
     assert 0 < whole.lower_bound <= 1_658_648_027_136
+
+
+@pytest.mark.parametrize("cluster", ["uniform:3", "2xA100+2xV100"])
+def test_joined_parts_take_as_long_as_they_do_alone(cluster):
+    """Parts that have the gates between them on different but identical devices are renamed, and
+    take their sum.
+    """
+    problem = po.load("gen:fork-join?stages=4&branches=5&ccr=2&seed=2", cluster)
+    parts = series_parts(Analysis(problem).relaxation, float("inf"))
+    rng = np.random.default_rng(0)
+    found, total = [], 0
+    for place in parts:
+        part = part_problem(problem, place)
+        alone = po.solve(part, solver="heft").solution
+        to = np.arange(part.num_devices)
+        for alike in part.identical_devices:
+            to[list(alike)] = rng.permutation(list(alike))
+        found.append(po.Placement(to[alone.device], alone.priority))
+        total += best_queue(part, found[-1])[0]
+    joined = placement_in_series(problem, parts, found)
+    assert best_queue(problem, joined)[0] == total
+    assert len({tuple(to.device[~place.own]) for to, place in zip(found, parts, strict=True)}) > 2
 
 
 def test_nothing_to_cut():

@@ -157,13 +157,26 @@ def placement_in_series(
     parts: Sequence[Place],
     placements: Sequence[Placement],
 ) -> Placement:
-    """Return the placement that runs each part as its own placement does, one part after the
-    other; gates go where their own part has them.
+    """Return the placement that runs each part as its own placement does, one part after the other.
+
+    The devices of a part may be others of a class of identical ones: it begins with its gate where
+    the part before has it. Where the two have it in different classes it goes where its own part,
+    that of the gate alone, has it.
     """
     position = np.argsort(problem.topological_order)
     device, sequence = np.empty(problem.num_ops, np.int64), []
+    kind, settled = np.empty(problem.num_devices, np.int64), np.zeros(problem.num_ops, np.bool_)
+    for number, members in enumerate(problem.identical_devices):
+        kind[list(members)] = number
     for (ops, own), placement in zip(parts, placements, strict=True):
         device[ops[own]] = placement.device[own]
+    for (ops, own), placement in zip(parts, placements, strict=True):
+        there, known = placement.device, settled[ops]
+        for a, b in zip(there[known & ~own], device[ops[known & ~own]], strict=True):
+            if kind[a] == kind[b]:
+                there = np.select([there == a, there == b], [b, a], there)
+        new = ~known & (own | (kind[there] == kind[device[ops]]))
+        device[ops[new]], settled[ops[new]] = there[new], True
         rank = position[ops] if placement.priority is None else placement.priority
         order = np.argsort(rank, kind="stable")
         sequence.append(ops[order][own[order]])
