@@ -51,11 +51,10 @@ def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
     Scheduler(tactics, facts, stages.tracker, threads=cores).run()
 
 
-def _anneal_part(state: State, part: Tracker[Placement]) -> bool:
-    """Anneal a part of the graph: a move costs as much less as the part has fewer ops."""
-    run_part(
-        part, make_solver("annealing", start="random", walks=1, threads=1), initial=part.solution
-    )
+def _anneal(part: Tracker[Placement], walks: int, threads: int) -> bool:
+    """Anneal from the incumbent, of the whole or of a part of the graph."""
+    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
+    run_part(part, solver, initial=part.solution)
     return False
 
 
@@ -68,7 +67,9 @@ class PortfolioFacts(MakespanFacts):
     """
 
     lns_seconds: ClassVar[float] = 5e-4
-    searches = (Runs("annealing", VALUE, _anneal_part, when=lambda _: ready(("walks",))),)
+    searches = (
+        Runs("annealing", VALUE, lambda _, part: _anneal(part, 1, 1), lambda _: ready(("walks",))),
+    )
 
     def __init__(self, stages: Stages, walks: int) -> None:
         self.stages, self.walks = stages, walks
@@ -81,15 +82,6 @@ class PortfolioFacts(MakespanFacts):
         """Seconds that large neighbourhood search needs for its first step, about."""
         problem = self.analysis.problem
         return self.lns_seconds * problem.num_ops * problem.num_devices
-
-
-def _anneal(state: State, part: Tracker[Placement]) -> bool:
-    """Anneal from the incumbent."""
-    threads = state.threads
-    walks = min(state.facts.walks, threads)
-    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
-    run_part(part, solver, initial=part.solution)
-    return False
 
 
 def _balance(facts: PortfolioFacts, tracker: Tracker[Placement]) -> None:
@@ -144,7 +136,11 @@ def _passes(state: State) -> Iterator[None]:
 SEARCHES: tuple[Tactic, ...] = (
     Steps("passes", VALUE, _passes, when=lambda facts: any(map(facts.stages.able, SWEEPS))),
     Runs(
-        "annealing", VALUE, _anneal, when=lambda facts: facts.stages.takes("annealing"), slow=True
+        "annealing",
+        VALUE,
+        lambda state, part: _anneal(part, min(state.facts.walks, state.threads), state.threads),
+        when=lambda facts: facts.stages.takes("annealing"),
+        slow=True,
     ),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from placeopt.instances.generators import check_count
 from placeopt.model.arrays import MAX_SUM
@@ -22,6 +22,7 @@ from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Unpack
 
 Shape = tuple[int, ...]
 
@@ -47,6 +48,16 @@ class Tensor(NamedTuple):
 def height_and_width(size: Size) -> tuple[int, int]:
     """Return both numbers of a size."""
     return (size, size) if isinstance(size, int) else size
+
+
+class OpFields(TypedDict, total=False):
+    """What an op may be given; see `GraphBuilder.ops`."""
+
+    name: str
+    flops: int
+    parameters: int
+    buffers: int
+    moved: int | None
 
 
 OP_FIELDS = ("op_types", "layer", "flops", "bytes_moved", "resident", "parameters", "meta")
@@ -135,7 +146,9 @@ class GraphBuilder:
         self._ops.append((kind, self._path, flops, moved, resident, parameters, self.meta))
         return outputs
 
-    def op(self, kind: str, inputs: Sequence[Tensor], shape: Shape, **fields: Any) -> Tensor:
+    def op(
+        self, kind: str, inputs: Sequence[Tensor], shape: Shape, **fields: Unpack[OpFields]
+    ) -> Tensor:
         """Add one op with one output and return it; see `ops`."""
         return self.ops(kind, inputs, (shape,), **fields)[0]
 

@@ -385,11 +385,29 @@ class PlacementProblem(SharedTensors):
     # --------------------------------------------------------------------------------
 
     @classmethod
-    def from_arrays(cls, *, name: str = "problem", **arrays: Any) -> PlacementProblem:
+    def from_arrays(
+        cls,
+        *,
+        compute: ArrayLike,
+        producer: ArrayLike,
+        consumer_ptr: ArrayLike,
+        consumer: ArrayLike,
+        transfer: ArrayLike,
+        name: str = "problem",
+        **fields: Any,
+    ) -> PlacementProblem:
         """Build a problem from the arrays of the class; the rest default to no memory limit, no
         colocation.
         """
-        return cls(name=name, **arrays)
+        return cls(
+            name=name,
+            compute=np.asarray(compute),
+            producer=np.asarray(producer),
+            consumer_ptr=np.asarray(consumer_ptr),
+            consumer=np.asarray(consumer),
+            transfer=np.asarray(transfer),
+            **fields,
+        )
 
     @classmethod
     def from_edges(

@@ -71,11 +71,18 @@ class Option:
         )
 
 
-def option(default: Any, *, meaning: str, **limits: Any) -> Any:
-    """Return a dataclass field with its constraints, by the names in `Option`; None as default
-    allows None.
-    """
-    declared = Option(meaning, optional=default is None, **limits)
+def option(
+    default: Any,
+    *,
+    meaning: str,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+) -> Any:
+    """Return a dataclass field with its constraints; None as default allows None."""
+    declared = Option(meaning, low, high, above, below, choices, default is None)
     return dataclasses.field(default=default, metadata={_KEY: declared})
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
 
@@ -384,8 +384,43 @@ class Tracker(Generic[SolutionT]):
                 raise SolverError(f"on_progress raised {words}") from error
 
 
+class Side(Protocol):
+    """What the exchange asks of a tracker."""
+
+    gained: tuple[float, ...]
+    exchange: Exchange | None
+
+    @property
+    def value(self) -> Any:
+        """Value of its incumbent, None without one."""
+
+    @property
+    def solution(self) -> Any:
+        """Its incumbent."""
+
+    @property
+    def lower_bound(self) -> Any:
+        """What is proved there."""
+
+    @property
+    def bound_method(self) -> str:
+        """How that is proved."""
+
+    def offer(self, value: Any, solution: Any) -> Any:
+        """Take a solution if it is better."""
+
+    def raise_bound(self, value: Any, method: str) -> Any:
+        """Take a bound if it is better."""
+
+    def stop(self) -> bool:
+        """Whether it has to end now."""
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C does."""
+
+
 class Exchange:
-    """The best incumbent and the best bound of all sides: trackers, or the faces of some."""
+    """The best incumbent and the best bound of all sides."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -395,7 +430,7 @@ class Exchange:
         self._method = "none"
         self._stops: list[Callable[[], object]] = []
 
-    def meet(self, tracker: Any) -> None:
+    def meet(self, tracker: Side) -> None:
         """Leave what is better in the tracker, and give it what is better here."""
         with self._lock:
             if tracker.value is not None and (self._value is None or tracker.value < self._value):
@@ -435,11 +470,11 @@ class Follower(Exchange):
     end.
     """
 
-    def __init__(self, whole: Any) -> None:
+    def __init__(self, whole: Side) -> None:
         super().__init__()
         self.whole = whole
 
-    def meet(self, tracker: Any) -> None:
+    def meet(self, tracker: Side) -> None:
         """End with the whole search."""
         if self.whole.stop():
             tracker.interrupt()

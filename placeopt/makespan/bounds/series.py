@@ -166,8 +166,8 @@ def placement_in_series(
     position = np.argsort(problem.topological_order)
     device, sequence = np.empty(problem.num_ops, np.int64), []
     kind, settled = np.empty(problem.num_devices, np.int64), np.zeros(problem.num_ops, np.bool_)
-    for number, members in enumerate(problem.identical_devices):
-        kind[list(members)] = number
+    for members in problem.identical_devices:
+        kind[list(members)] = members[0]
     for (ops, own), placement in zip(parts, placements, strict=True):
         device[ops[own]] = placement.device[own]
     for (ops, own), placement in zip(parts, placements, strict=True):
