@@ -160,7 +160,8 @@ def windows(state: State) -> Iterator[str | None]:
     while state.solution is None:
         yield WAITING
     allowed = facts.analysis.relaxation.allowed
-    yield from WindowSearch(Lns(), state.problem, state.tracker, allowed).steps()
+    search = WindowSearch(Lns(), state.problem, state.tracker, allowed)
+    yield from search.steps(lambda: math.inf if state.by_evaluations else state.piece)
 
 
 def _combinatorial(state: State) -> Iterator[None]:
