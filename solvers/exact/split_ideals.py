@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.ideals import Lattice
+    from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.ideal_program import Stage
     from placeopt.solving.tracker import Tracker
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 MAX_IDEALS = 2_000_000
 """Ideals up to which all are searched, without groups."""
+
+NO_CHAIN = "no chain of stages fits the devices' memory and compatibility"
 
 _STEPS = 2**28
 """Of filling the tables for groups, where every pair of ideals has a row of its own: a second."""
@@ -393,15 +396,27 @@ def _trace(
     return tuple(reversed(found))
 
 
+def _of_usable(problem: SplitProblem) -> PlacementProblem:
+    """Return the placement problem in which nothing runs on devices that groups leave out."""
+    base = problem.placement
+    unused = np.setdiff1d(np.arange(base.num_devices), problem.usable_devices)
+    compute = base.compute.copy()
+    compute[:, unused] = INCOMPATIBLE
+    return base.replace(compute=compute)
+
+
+def _half_of(tracker: Tracker[Split]) -> Callable[[], bool]:
+    """Return what ends a search after half of the time that is left."""
+    half = tracker.elapsed + tracker.seconds_left / 2
+    return lambda: tracker.stop() or tracker.elapsed >= half
+
+
 def _chain_of(problem: SplitProblem, tracker: Tracker[Split]) -> Split | None:
     """Return the best split over single devices that the search of the period finds in half of the
     time, without regard to groups and overlap.
     """
     base = problem.placement
-    unused = np.setdiff1d(np.arange(base.num_devices), problem.usable_devices)
-    compute = base.compute.copy()
-    compute[:, unused] = INCOMPATIBLE
-    own: Tracker[Any] = tracker.beside(base.replace(compute=compute), tracker.share(0.5))
+    own: Tracker[Any] = tracker.beside(_of_usable(problem), tracker.share(0.5))
     search_period(CpSat(tactics="starts,orders,annealing"), own.problem, own)
     tracker.count(min(own.evaluations, tracker.evaluations_left))
     if own.solution is None:
@@ -485,25 +500,19 @@ class SplitIdeals(SearchSolver):
         improve(coarse_enough(model), stop=None)
         if tracker.stop():
             return
-        most = MAX_IDEALS if problem.groups == 1 else most_in_pairs(problem, model)
-        lattice, _ = lattice_in_time(
-            model.num_nodes,
-            model.order_from,
-            model.order_to,
-            limit=self.max_ideals or most,
-            left=tracker.left,
-        )
+        lattice = self._lattice(problem, tracker, model)
         if lattice is not None:
-            half = tracker.elapsed + tracker.seconds_left / 2
-            found = improve(model, lattice, stop=lambda: tracker.stop() or tracker.elapsed >= half)
+            found = improve(model, lattice, stop=_half_of(tracker))
             if not found.complete:
                 tracker.raise_bound(found.lower_bound, self.name)
             elif tracker.value is None:
-                tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
+                tracker.infeasible(NO_CHAIN)
             else:
                 tracker.raise_bound(tracker.value, self.name)
             if tracker.stop() and found.complete:
                 return
+        elif problem.groups > 1:
+            self._without_groups(problem, tracker)
         tracker.message = (
             "not all pipelines of ideals were searched: too many ideals, or too little time"
         )
@@ -511,6 +520,42 @@ class SplitIdeals(SearchSolver):
             self._along_orders(problem, tracker, model.coarse(math.isqrt(MAX_CELLS)), improve)
         if tracker.stop_reason == "proved":
             tracker.message = ""
+
+    def _lattice(
+        self, problem: SplitProblem, tracker: Tracker[Split], model: ContractedProblem
+    ) -> Lattice | None:
+        """Return all ideals, None where there are too many or half of the time is not enough."""
+        most = MAX_IDEALS if problem.groups == 1 else most_in_pairs(problem, model)
+        return lattice_in_time(
+            model.num_nodes,
+            model.order_from,
+            model.order_to,
+            limit=self.max_ideals or most,
+            left=tracker.left,
+        )[0]
+
+    def _without_groups(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
+        """Prove what holds of all splits over the same devices, whatever groups they lie in, and
+        offer the best one if its stages lie in groups each.
+        """
+        free = replace(problem, placement=_of_usable(problem), groups=1)
+        model = split_model(free)
+        lattice = self._lattice(free, tracker, model)
+        if lattice is None:
+            return
+        found = best_split(free, model, lattice, tracker.value, _half_of(tracker))
+        tracker.count()
+        split, value = found.split, tracker.value
+        if split is not None:
+            value = split_period(free, split)
+            if all(len({problem.group_of[d] for d in x.devices}) == 1 for x in split.stages):
+                tracker.offer(split_period(problem, split), split)
+        if not found.complete:
+            tracker.raise_bound(found.lower_bound, self.name)
+        elif value is None:
+            tracker.infeasible(NO_CHAIN)
+        else:
+            tracker.raise_bound(value, self.name)
 
     def _along_orders(
         self,

@@ -15,6 +15,7 @@ import placeopt as po
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
+from placeopt.solvers.exact import split_ideals
 from placeopt.solvers.exact.split_ideals import _stage_loads
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
@@ -50,6 +51,25 @@ def test_every_option_is_drawn():
         lambda p: (p.placement.io_class < 0).any(),
     ):
         assert sum(bool(has(problem)) for problem in drawn) >= 5
+
+
+def test_splits_without_groups_prove_something_of_groups(monkeypatch):
+    """Where tables of pairs are too small, what holds whatever groups are is no more than the best
+    split, and often the same; none is called infeasible that is not.
+    """
+    monkeypatch.setattr(split_ideals, "most_in_pairs", lambda problem, model: 2)
+    proved = 0
+    for problem in filter(None, map(draw, SEEDS[:100])):
+        if problem.groups > 1:
+            best = best_split(problem)
+            result = po.solve(problem, solver="split-ideals", evaluations=4)
+            if best is None:
+                assert result.value is None
+                continue
+            assert result.status != "infeasible"
+            assert result.lower_bound <= best[0]
+            proved += (result.lower_bound, result.bound_method) == (best[0], "split-ideals")
+    assert proved >= 4
 
 
 def test_an_op_without_time_may_carry_weights():
