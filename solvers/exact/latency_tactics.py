@@ -1,4 +1,5 @@
-"""The tactics of the latency: starts, annealing, flows over ideals, and the CP-SAT model.
+"""The tactics of the latency: starts, filled devices, annealing, flows over ideals, and the CP-SAT
+model.
 
 `flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
 its program finds placements that are good as well; `cp-sat` runs where both leave a gap, once a
@@ -50,6 +51,7 @@ from placeopt.model.problem import INCOMPATIBLE
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract, device_types
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
+from placeopt.solvers.exact.filling import fillings
 from placeopt.solvers.exact.ideal_program import (
     IdealProgram,
     best_chain,
@@ -119,6 +121,18 @@ def search_latency(
     run_tactics(TACTICS, settings, facts, tracker, improve=improve)
 
 
+def _filling(state: State) -> Iterator[None]:
+    """Offer the first chain that fits, while there is no placement."""
+    turn, chain = _chain(state.problem)
+    homes = () if chain is None or state.value is not None else fillings(chain, state.rng)
+    for device in homes:
+        if state.value is not None:
+            return
+        state.tracker.count(int(device is None))
+        offer_slots(state.tracker, device, turn * (state.problem.slots - 1))
+        yield
+
+
 def _flow(state: State) -> Iterator[None]:
     """Prove by flows, and offer the placements found."""
     facts: LatencyFacts = state.facts
@@ -149,6 +163,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
 
 TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, lambda state: starts(state.tracker)),
+    Steps("filling", VALUE, _filling),
     Steps("annealing", VALUE, lambda state: anneal(state.tracker, state.rng)),
     Steps("flow", BOUND, _flow),
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
@@ -431,11 +446,8 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
     problem = tracker.problem
     for d in np.unique(pooled(problem)).tolist():
         offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
-    turn = turns(problem)
-    period = problem.replace(objective="period", contiguity="chain", backward=turn > 0)
-    try:
-        chain = contract(period)
-    except InfeasibleProblemError:
+    turn, chain = _chain(problem)
+    if chain is None:
         return
 
     def one_by_one() -> Iterator[tuple[Ints | None, Ints]]:
@@ -449,6 +461,18 @@ def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[N
     while not tracker.stop() and (way := next(ways, None)) is not None:
         offer_slots(tracker, *way)
     yield
+
+
+def _chain(problem: PlacementProblem) -> tuple[Ints, ContractedProblem | None]:
+    """Return the turns of the ops, and the problem contracted for chains, None if there are
+    none.
+    """
+    turn = turns(problem)
+    try:
+        period = problem.replace(objective="period", contiguity="chain", backward=turn > 0)
+        return turn, contract(period)
+    except InfeasibleProblemError:
+        return turn, None
 
 
 def turns(problem: PlacementProblem) -> Ints:

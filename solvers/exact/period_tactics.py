@@ -1,4 +1,4 @@
-"""The tactics of the period: pipelines, annealing, what prices prove, and the CP-SAT model.
+"""The tactics of the period: pipelines, filled devices, annealing, prices, and the CP-SAT model.
 
 Prices refute short periods, over the frontier of the graph, with all sets that a device may hold
 (`prices`) or those that contiguity allows (`convex`). Where identical devices pay for transfers,
@@ -33,8 +33,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -47,6 +48,7 @@ from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_loads
+from placeopt.solvers.exact.filling import fillings
 from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import (
     chain_positions,
@@ -203,6 +205,22 @@ def _starts(state: State) -> Iterator[None]:
         yield from search_orders(state.tracker, state.facts.chain)
 
 
+def _filling(state: State) -> Iterator[None]:
+    """Offer the first placement that fits, while there is none: a chain, or, by turns, any."""
+    problem, ways = state.problem, []
+    kinds = ("chain", "none") if problem.contiguity == "none" else ("chain",)
+    for contiguity in kinds if state.value is None else ():
+        with suppress(InfeasibleProblemError):
+            ways.append(fillings(contract(problem, contiguity=contiguity), state.rng))
+    for home in chain.from_iterable(zip_longest(*ways)):
+        if state.value is not None:
+            return
+        state.tracker.count()
+        if home is not None:
+            offer_devices(state.tracker, home)
+        yield
+
+
 def _orders(state: State) -> Iterator[None]:
     """Offer the best pipelines along orders near the incumbent."""
     if state.facts.chain is not None:
@@ -290,6 +308,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
 
 TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, _starts),
+    Steps("filling", VALUE, _filling),
     Runs("ideals", VALUE, _ideals, when=lambda facts: facts.uses_ideals),
     Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
     Steps(

@@ -417,7 +417,7 @@ def _chain_of(problem: SplitProblem, tracker: Tracker[Split]) -> Split | None:
     """
     base = problem.placement
     own: Tracker[Any] = tracker.beside(_of_usable(problem), tracker.share(0.5))
-    search_period(CpSat(tactics="starts,orders,annealing"), own.problem, own)
+    search_period(CpSat(tactics="starts,filling,orders,annealing"), own.problem, own)
     tracker.count(min(own.evaluations, tracker.evaluations_left))
     if own.solution is None:
         return None
