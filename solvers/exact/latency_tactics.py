@@ -123,9 +123,10 @@ def search_latency(
 
 def _filling(state: State) -> Iterator[None]:
     """Offer the first chain that fits, while there is no placement."""
+    if state.value is not None:
+        return
     turn, chain = _chain(state.problem)
-    homes = () if chain is None or state.value is not None else fillings(chain, state.rng)
-    for device in homes:
+    for device in () if chain is None else fillings(chain, state.rng):
         if state.value is not None:
             return
         state.tracker.count(int(device is None))
