@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from placeopt.model.files import parse_json, read_text, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from placeopt.model.arrays import Floats
     from placeopt.model.cluster import Cluster
@@ -206,6 +206,8 @@ def read_costs(path: str | Path, graph: OpGraph, kind: str | None = None) -> OpC
     InputError
         One line: what is wrong with the file, and where.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"costs: expected a file or OpCosts, received {type(path).__name__}")
     text, where = read_text(path, max_bytes=2**30, what="costs"), f"costs '{path}'"
     if f'"{FORMAT}"' in text[:4096]:
         return _parse(Body(parse_json(text, where), where))

@@ -56,6 +56,8 @@ def load_graph(
     options : passed to the reader (for ONNX: dims, fuse, fold; for modules: inputs, kwargs).
     """
     parse_group(group)  # refused before anything is read
+    if not isinstance(training, bool | np.bool_ | None):
+        raise InputError(f"training: expected True or False, received {training!r:.40}")
     graph, cluster = _graph(source, format, training, options)
     return group_ops(graph, group), cluster
 

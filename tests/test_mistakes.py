@@ -7,7 +7,9 @@ import shlex
 
 import pytest
 
+import placeopt as po
 from placeopt.cli import main
+from placeopt.model.errors import InputError
 
 DATA_DEPENDENT = """
 import torch
@@ -202,7 +204,6 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with what the commands name."""
-    import placeopt as po
     from placeopt.io.placement_file import write_placement
 
     path = tmp_path_factory.mktemp("mistakes")
@@ -266,3 +267,25 @@ def test_there_are_forty_mistakes():
     """The list does not shrink, and no mistake is tried twice."""
     commands = [command for _, command, *_ in MISTAKES]
     assert len(set(commands)) == len(commands) >= 40
+
+
+CALLS = {
+    "verify-seconds": (lambda p: po.verify(p, [0] * p.num_ops, seconds=None), "received None"),
+    "bound-seconds": (lambda p: po.bound(p, seconds="5"), "received '5'"),
+    "solver": (lambda p: po.solve(p, 3), "received int"),
+    "on-progress": (lambda p: po.solve(p, "heft", on_progress=True), "received True"),
+    "ragged": (lambda _: po.PlacementProblem.from_edges([[1, 2], [3]], []), "compute: expected an"),
+    "edges": (lambda _: po.PlacementProblem.from_edges([[1, 2]], None), "received NoneType"),
+    "tick": (lambda p: p.replace(tick_seconds="1"), "tick_seconds: expected a positive number"),
+    "memory": (lambda _: po.load(FOUR, "4xA100", memory_limit=float("inf")), "received inf"),
+    "costs": (lambda _: po.load(FOUR, "4xA100", costs={}), "received dict"),
+    "training": (lambda _: po.load(FOUR, "4xA100", training="no"), "received 'no'"),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS.values(), ids=CALLS)
+def test_a_wrong_type_in_a_script_is_told(call, words):
+    """What a script gives of another type is an InputError of one line, not Python's or numpy's."""
+    with pytest.raises(InputError, match=words) as error:
+        call(po.load(FOUR, cluster="uniform:2"))
+    assert "\n" not in str(error.value)

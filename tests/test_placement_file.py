@@ -9,7 +9,7 @@ import pytest
 
 import placeopt as po
 from placeopt.io import serialize
-from placeopt.io.placement_file import read_placement, read_queue, write_placement
+from placeopt.io.placement_file import placement_of, read_placement, read_queue, write_placement
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -132,6 +132,21 @@ def test_wrong_files_give_one_line(case, tmp_path):
     assert part in message
     assert str(path) in message
     assert "\n" not in message
+
+
+def test_objects_of_a_script_stand_for_placements():
+    """Columns as of a CSV file (a data frame), names of devices in order, and a Result are taken by
+    `verify` and `evaluate`.
+    """
+    given, ops, names = problem(), ["2", "conv/1", 'a, "b"'], ["gpu0", "gpu1", "gpu1"]
+    columns = {"op": ops, "device": names, "priority": range(3)}
+    assert placement_of(columns, given) == Placement([1, 0, 1], [1, 0, 2])
+    assert placement_of(names, given) == Placement([0, 1, 1])
+    assert placement_of(np.array(names), given) == Placement([0, 1, 1])
+    found = po.solve(given, "heft", evaluations=1)
+    assert po.evaluate(given, found, found.queue).makespan == found.objective
+    with pytest.raises(InputError, match="columns of one length"):
+        placement_of({"op": ops, "device": names[1:]}, given)
 
 
 def test_missing_files_and_folders(tmp_path):

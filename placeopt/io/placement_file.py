@@ -16,6 +16,7 @@ import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
+from placeopt.model.arrays import as_array
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
@@ -78,22 +79,30 @@ def placement_of(value: Any, problem: PlacementProblem) -> Placement:
 
     Parameters
     ----------
-    value : a Placement, the device of every op in order (a list, an array or a tensor), or a
-        mapping (a dict, a pandas Series): of ops to devices, each by name or index, or of the keys
-        of a placement file.
+    value : a Placement, a Result with one, the device of every op in order (a list, an array or a
+        tensor), or a mapping (a dict, a pandas Series): of ops to devices, each by name or index,
+        of the keys of a placement file, or of the columns of its CSV (a pandas DataFrame).
 
     Raises
     ------
     InputError
         If it is none of these, names what is not there, or leaves an op out.
     """
+    if isinstance(value, Result):
+        value = value.solution
     if isinstance(value, Placement):
         return value
     if hasattr(value, "keys"):  # a Series is an array, too, but its order is not that of the ops
+        keys = list(value.keys())
+        if keys in CSV_HEADERS and all(np.iterable(value[key]) for key in keys):
+            return _from_columns([list(value[key]) for key in keys], problem)
         data = dict(value) if {"device", "format"} & set(value) else {"device": dict(value)}
         return _from_json(data, problem, "placement")
     if isinstance(value, list | tuple) or hasattr(value, "__array__"):
-        placement = Placement(np.asarray(value))
+        devices = as_array(value, "device")
+        if devices.dtype.kind in "OU":  # names
+            return _from_json({"device": list(value)}, problem, "placement")
+        placement = Placement(devices)
         check_devices(problem, placement, "placement")
         return placement
     raise InputError(
@@ -270,6 +279,18 @@ def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
         if len(header) == 3:
             table.rank(cells[0], cells[2], f"line {line}")
     return table.placement(with_ranks=len(header) == 3)
+
+
+def _from_columns(columns: list[list[Any]], problem: PlacementProblem) -> Placement:
+    """Take a placement out of the columns of its CSV."""
+    if len({len(column) for column in columns}) > 1:
+        raise InputError("placement: expected columns of one length")
+    table = _Table(problem, "placement")
+    for row, (op, device, *rank) in enumerate(zip(*columns, strict=True)):
+        table.add(op, device, f"row {row}")
+        if rank:
+            table.rank(op, rank[0], f"row {row}")
+    return table.placement(with_ranks=len(columns) == 3)
 
 
 class _Table:

@@ -12,11 +12,12 @@ from placeopt.io.placement_file import placement_of
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.judge import placement_violations
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import Ints, device_rows, distinct, frozen, int_array, sums_by
+from placeopt.model.arrays import Ints, as_array, device_rows, distinct, frozen, int_array, sums_by
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.model.threads import parallel_slices
 
@@ -140,7 +141,7 @@ def evaluate(
 
     Parameters
     ----------
-    placement : a Placement, the device of every op, or a mapping of ops to devices (see
+    placement : a Placement, a Result, the device of every op, or a mapping of ops to devices (see
         `placeopt.io.placement_file.placement_of`).
     queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else
         "fifo".
@@ -151,10 +152,10 @@ def evaluate(
     InfeasiblePlacementError
         If a constraint is broken, or a planned order can never be executed.
     """
-    if hasattr(placement, "keys"):
+    if isinstance(placement, Result) or hasattr(placement, "keys"):
         placement = placement_of(placement, problem)
     elif not isinstance(placement, Placement):
-        placement = Placement(np.asarray(placement))
+        placement = Placement(as_array(placement, "device"))
     mode = _mode(queue, placement.priority is not None)
     arrays = problem_arrays(problem)
     problems = placement_violations(problem, placement, memory=check, colocation=check)

@@ -13,13 +13,13 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
 from itertools import chain, pairwise
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.errors import InputError, twice_in
+from placeopt.model.errors import InputError, brief, twice_in
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -115,6 +115,22 @@ def _refrozen(value: Any) -> Any:
     return value
 
 
+def as_array(values: ArrayLike, what: str) -> NDArray[Any]:
+    """Return `values` as an array.
+
+    Raises
+    ------
+    InputError
+        If they are none: rows of unlike lengths, a tensor that numpy does not take.
+    """
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{what}: expected an array of whole numbers ({brief(str(error))})"
+        ) from error
+
+
 def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     """Convert `values` to a read-only int64 array of `shape`.
 
@@ -123,7 +139,7 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     InputError
         If the shape differs, or a value is not finite or not a whole number.
     """
-    array = np.asarray(values)
+    array = as_array(values, what)
     if array.size == 0 and 0 in shape:
         array = array.reshape(shape)
     _check_shape(array, shape, what)
@@ -143,7 +159,7 @@ def device_rows(devices: ArrayLike) -> NDArray[np.int32]:
 
     A number that int32 cannot hold stays what it is, no device: -1.
     """
-    table = np.asarray(devices)
+    table = as_array(devices, "devices")
     if table.dtype.kind not in "iu":
         table = int_array(table, table.shape, "devices")
     rows = np.ascontiguousarray(table, np.int32)
@@ -263,8 +279,8 @@ def _check_shape(array: NDArray[Any], shape: tuple[int, ...], what: str) -> None
 
 def check_positive(what: str, value: float) -> float:
     """Return a number, which has to be positive."""
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(f"{what}: expected a positive number, received {value}")
+    if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
+        raise InputError(f"{what}: expected a positive number, received {value!r:.40}")
     return float(value)
 
 

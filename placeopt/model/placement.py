@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, int_array, ints, place_in, settle
+from placeopt.model.arrays import ArrayHolder, Ints, as_array, int_array, ints, place_in, settle
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Placement(ArrayHolder):
     priority: Ints | None = None  # (num_ops,) rank
 
     def __post_init__(self) -> None:
-        device = np.asarray(self.device)
+        device = as_array(self.device, "device")
         if device.ndim != 1:
             raise InputError(
                 f"device: expected one index per op, received {device.ndim} dimensions"

@@ -20,6 +20,7 @@ from placeopt.model.arrays import (
     Flags,
     Ints,
     arrays_digest,
+    as_array,
     check_count,
     check_positive,
     columns_of,
@@ -115,7 +116,7 @@ class PlacementProblem(SharedTensors):
     problem_kind: ClassVar[str] = "placement"
 
     def __post_init__(self) -> None:
-        compute = np.asarray(self.compute)
+        compute = as_array(self.compute, "compute")
         if compute.ndim != 2:
             raise InputError(
                 f"compute: expected a table (ops x devices), received {compute.ndim} dimension(s)"
@@ -124,7 +125,7 @@ class PlacementProblem(SharedTensors):
             if count == 0:
                 raise InputError(f"compute: expected at least one {what}, received none")
         m = len(np.asarray(self.producer))
-        transfer = np.asarray(self.transfer)
+        transfer = as_array(self.transfer, "transfer")
         if transfer.ndim == 1:
             transfer = transfer.reshape(m, 1)
         object.__setattr__(self, "transfer", transfer)
@@ -401,11 +402,11 @@ class PlacementProblem(SharedTensors):
         """
         return cls(
             name=name,
-            compute=np.asarray(compute),
-            producer=np.asarray(producer),
-            consumer_ptr=np.asarray(consumer_ptr),
-            consumer=np.asarray(consumer),
-            transfer=np.asarray(transfer),
+            compute=as_array(compute, "compute"),
+            producer=as_array(producer, "producer"),
+            consumer_ptr=as_array(consumer_ptr, "consumer_ptr"),
+            consumer=as_array(consumer, "consumer"),
+            transfer=as_array(transfer, "transfer"),
             **fields,
         )
 
@@ -426,13 +427,19 @@ class PlacementProblem(SharedTensors):
         compute : ticks, shape (num_ops, num_devices), -1 where incompatible.
         edges : triples (producer, consumer, ticks).
         """
-        triples = [tuple(edge) for edge in edges]
+        try:
+            triples = [tuple(edge) for edge in edges]
+        except TypeError:
+            raise InputError(
+                "edges: expected triples (producer, consumer, ticks), received "
+                f"{type(edges).__name__}"
+            ) from None
         for position, edge in enumerate(triples):
             if len(edge) != 3:
                 raise InputError(
                     f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
                 )
-        table = np.array(triples).reshape(-1, 3)
+        table = as_array(triples, "edges").reshape(-1, 3)
         return cls.from_arrays(
             name=name,
             compute=compute,

@@ -84,6 +84,19 @@ class Budget:
         return self.seconds is not None or self.evaluations is not None
 
 
+def time_limit(seconds: Any) -> float:
+    """Return seconds that a call takes at most, which have to be a number.
+
+    Raises
+    ------
+    InputError
+        If they are none.
+    """
+    if not isinstance(seconds, Real) or seconds != seconds:  # NaN is none
+        raise InputError(f"seconds: expected a number, received {seconds!r:.40}")
+    return float(seconds)
+
+
 @dataclass(frozen=True)
 class TracePoint:
     """One improvement of the incumbent or the bound."""

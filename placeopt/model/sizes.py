@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from placeopt.model.errors import InputError
 
@@ -58,6 +61,11 @@ def parse_bytes(text: str, option: str, *, bare: bool = False) -> list[int]:
     return found
 
 
+def _whole(size: Any) -> int:
+    """Return a number of bytes, 0 for what is none."""
+    return int(size) if isinstance(size, int | float | np.number) and 0 <= size < 2**62 else 0
+
+
 def device_limits(limit: MemoryLimit, num_devices: int) -> tuple[int, ...]:
     """Return the bytes of every device.
 
@@ -69,7 +77,7 @@ def device_limits(limit: MemoryLimit, num_devices: int) -> tuple[int, ...]:
     parts = limit if isinstance(limit, Iterable) and not isinstance(limit, str) else [limit]
     sizes: list[int] = []
     for part in parts:
-        sizes += parse_bytes(part, "--memory-limit") if isinstance(part, str) else [int(part)]
+        sizes += parse_bytes(part, "--memory-limit") if isinstance(part, str) else [_whole(part)]
     if min(sizes, default=0) < 1:
         raise InputError(f"memory_limit: expected bytes >= 1 per device, received {limit}")
     if len(sizes) == 1:

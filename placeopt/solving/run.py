@@ -77,6 +77,13 @@ def run(
     """
     if isinstance(solver, type):
         raise InputError(f"expected a solver, received the class {solver.__qualname__}; call it")
+    if not any(callable(getattr(solver, way, None)) for way in ("search", "solve")):
+        raise InputError(
+            "expected the name of a solver, or an object with a method solve, received "
+            f"{type(solver).__name__}"
+        )
+    if on_progress is not None and not callable(on_progress):
+        raise InputError(f"on_progress: expected a function, received {on_progress!r:.40}")
     ours = is_ours(solver)
     if ours:
         solver = settled(solver)
