@@ -48,7 +48,7 @@ def load_graph(
     Parameters
     ----------
     source : a file, `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with
-    `inputs`), a networkx DiGraph or an OpGraph.
+    `inputs`), a torch.export.ExportedProgram, a networkx DiGraph or an OpGraph.
     format : reader to use instead of the one detected by content.
     training : derive the backward graph.
     group : "layer", "block" or a number of groups: ops that share a device (see
@@ -79,7 +79,12 @@ def _graph(
 
         _check_options(str(source), options)
         graph = generate(str(source))
-    elif _is_networkx(source):
+    elif _is_a(source, "torch.export", "ExportedProgram"):
+        from placeopt.instances.readers import from_exported, options_of
+
+        _check_options("torch", options, options_of(from_exported))
+        graph = from_exported(source, **options)
+    elif _is_a(source, "networkx", "Graph"):
         from placeopt.instances.readers import from_networkx, options_of
 
         _check_options("networkx", options, options_of(from_networkx))
@@ -87,7 +92,8 @@ def _graph(
     elif not isinstance(source, str | Path):
         raise InputError(
             "a source is a file, 'onnx:NAME', 'gen:NAME?...', 'torch:FILE.py:NAME', a torch "
-            f"module, a networkx DiGraph or an OpGraph; received {type(source).__name__}"
+            "module or ExportedProgram, a networkx DiGraph or an OpGraph; received "
+            f"{type(source).__name__}"
         )
     else:
         from placeopt.instances.readers import read_bundled
@@ -110,10 +116,10 @@ def _check_options(what: str, options: dict[str, Any], known: Collection[str] = 
             raise InputError(f"{what}: option '{key}' is not known; {hint}")
 
 
-def _is_networkx(source: Any) -> bool:
-    """Whether an object is a networkx graph; networkx is not imported for that."""
-    networkx = sys.modules.get("networkx")
-    return networkx is not None and isinstance(source, networkx.Graph)
+def _is_a(source: Any, module: str, name: str) -> bool:
+    """Whether an object is of a class of some package, which is not imported for that."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(source, getattr(found, name))
 
 
 def load(
@@ -267,8 +273,7 @@ def is_torch_source(source: Any) -> bool:
 
 def is_module(source: Any) -> bool:
     """Whether an object is a torch module; torch is not imported for that."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.nn.Module)
+    return _is_a(source, "torch.nn", "Module")
 
 
 def torch_model(

@@ -256,6 +256,7 @@ __getattr__ = on_first_use(
         "from_networkx": "networkx_graph",
         "to_networkx": "networkx_graph",
         "from_torch": "torch_export",
+        "from_exported": "torch_export",
     },
 )
 

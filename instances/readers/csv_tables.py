@@ -8,18 +8,20 @@ by the option `edges` (default: the same name with `.edges.csv`, if it exists); 
 alone, whose ops are the names it mentions.
 
 Cells are separated by commas, semicolons or tabs, as the first header is. Comments (`#`) may stand
-before it.
+before it. A first column without a name, the index of a data frame, is left out.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.attributes import (
     AttributeDraft,
     Names,
+    OpColumns,
     edge_attributes,
     edge_columns,
     op_attributes,
@@ -27,7 +29,7 @@ from placeopt.instances.readers.attributes import (
     used_columns,
 )
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_rows, csv_text, read_text
+from placeopt.model.files import csv_rows, csv_text, one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,12 +69,25 @@ def read(path: Path, *, edges: str = "", max_bytes: int, **names: Any) -> OpGrap
     other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
     if links is None and (edges or other.exists()):
         links = _edge_table(other, max_bytes)
+    if links is None and ops is not None and len(ops[1]) > 2:
+        _tell_unread(stem, op_columns(tuple(ops[1][0][1:]), Names(**names)))
     draft = AttributeDraft(stem, Names(**names), tick_seconds=1e-9)
     if ops is not None:
         _add_ops(draft, ops)
     if links is not None:
         _add_edges(draft, links, known=ops is not None)
     return draft.build()
+
+
+def _tell_unread(name: str, columns: OpColumns) -> None:
+    """Warn of columns that may hold the edges of a table without an edge table."""
+    if columns.unread:
+        warnings.warn(
+            f"{name}: there are no edges, and the column '{one_line(columns.unread[0])}' is not "
+            "read; write edges as a table source,target behind an empty line, or in "
+            f"{one_line(name)}.edges.csv",
+            stacklevel=2,
+        )
 
 
 def _ops_and_edges(tables: list[Table]) -> tuple[Table | None, Table | None]:
@@ -133,6 +148,7 @@ def header_of(text: str) -> tuple[list[str], str]:
     line = line[: _LINE_END.search(line).start()]  # type: ignore[union-attr]
     for separator in ",;\t":
         cells = _cells(line, separator)
+        cells = cells[_index_columns(cells) :]
         if is_op_header(cells) or is_edge_header(cells):
             return cells, separator
     return _cells(line, ","), ","
@@ -171,7 +187,14 @@ def _tables(text: str) -> list[Table]:
             _add_row(tables[-1], line, row)
         elif tables[-1][1]:
             tables.append(([], []))
-    return [table for table in tables if table[1]]
+    return [
+        (lines, [row[_index_columns(rows[0]) :] for row in rows]) for lines, rows in tables if rows
+    ]
+
+
+def _index_columns(header: Sequence[str]) -> int:
+    """Return how many columns, one at most, are the index of a data frame: they have no name."""
+    return int(len(header) > 1 and not header[0])
 
 
 def _add_row(table: Table, line: int, row: list[str]) -> None:

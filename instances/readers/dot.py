@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +59,8 @@ def read(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
     """Read the first digraph of a file; `names` are options as in `Names`."""
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
+    if parser.now.kind != "end":
+        warnings.warn(f"{path.stem}: what stands behind the first graph is not read", stacklevel=2)
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
     seconds = parser.attributes.get("tick_seconds", 1e-9)
     draft = AttributeDraft(title, Names(**names), tick_seconds=seconds)

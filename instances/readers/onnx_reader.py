@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -118,8 +119,10 @@ def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
     if isinstance(dims, str):
         pairs = [part.partition("=") for part in dims.split(",") if part.strip()]
         table: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
-    else:
+    elif isinstance(dims, Mapping):
         table = dict(dims)
+    else:
+        raise InputError(f"dims: expected a mapping or 'batch=1,seq=128', received {dims!r:.40}")
     result = {}
     for name, value in table.items():
         try:

@@ -128,6 +128,13 @@ def test_dot(tmp_path):
     assert edges(graph) == {("0", "1"): 5, ("1", "two words"): 5, ("1", "in1"): 2, ("1", "in2"): 2}
 
 
+def test_a_second_dot_graph_is_told_of(tmp_path):
+    """A file may hold several graphs; the first is read, with a warning."""
+    with pytest.warns(UserWarning, match="what stands behind the first graph is not read"):
+        graph = read(tmp_path, "digraph a { x -> y } digraph b { u -> v }")
+    assert graph.op_names == ("x", "y")
+
+
 def test_dot_attributes_by_option(tmp_path):
     """Options name the attributes that hold times and sizes."""
     graph = read(
@@ -221,6 +228,17 @@ def test_csv_separators_and_comments(separator, head, tmp_path):
     assert graph.tensor_bytes.tolist() == [7]
     with pytest.raises(InputError, match=f"line {2 + head.count(chr(10))}: time"):
         read(tmp_path, f"{head}op{separator}time\na{separator}x\n", "graph.csv")
+
+
+def test_tables_of_data_frames(tmp_path):
+    """The index that pandas writes is left out; a column that is not read is told of where a table
+    of ops has no edges.
+    """
+    text = ",op,time\n0,a,3\n1,b,4\n\n,source,target,bytes\n0,a,b,7\n"
+    graph = read(tmp_path, text, "frame.csv")
+    assert (graph.measured.tolist(), graph.tensor_bytes.tolist()) == ([[3], [4]], [7])
+    with pytest.warns(UserWarning, match="there are no edges, and the column 'deps' is not read"):
+        read(tmp_path, "op,time,deps\na,3,\nb,4,a\n", "deps.csv")
 
 
 def test_csv_of_names_alone_is_recognised(tmp_path):

@@ -453,6 +453,8 @@ def test_dimensions_that_do_not_exist(tmp_path):
     for wrong in ("batch=0", "batch=x", "batch", {"batch": 1.5}, {"batch": True}):
         with pytest.raises(InputError, match=r"dimension batch: expected a whole number >= 1"):
             parse_dims(wrong)
+    with pytest.raises(InputError, match="dims: expected a mapping"):
+        read_graph(path, dims=["batch"])
     graph = read_graph(path, dims={"batch": 2, "x:1": 3})
     assert graph.shapes == ((2, 3, 4),)
 

@@ -13,6 +13,8 @@ import pytest
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.readers import from_torch, read_graph
 from placeopt.instances.readers.torch_ops import base_name, lost_write, module_path
+from placeopt.instances.sources import load_graph
+from placeopt.io.serialize import to_dict
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
 
@@ -203,7 +205,9 @@ def test_bags_of_embeddings():
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_archives_give_the_same_graph(net, tmp_path):
-    """A .pt2 file is read, without torch, to the graph that the live module gives."""
+    """A .pt2 file is read, without torch, to the graph that the live module gives, and so is a
+    program that was exported.
+    """
     torch = pytest.importorskip("torch")
     module, inputs = net
     torch.export.save(torch.export.export(module, inputs), tmp_path / "net.pt2")
@@ -213,6 +217,8 @@ def test_archives_give_the_same_graph(net, tmp_path):
         stored.layer,
         stored.shapes,
     )
+    given, _ = load_graph(torch.export.export(module, inputs), name=live.name)
+    assert to_dict(given) == to_dict(live)
     for key in (
         "producer",
         "consumer",
