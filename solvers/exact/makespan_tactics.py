@@ -48,7 +48,7 @@ from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.coarsening import Coarse
@@ -71,11 +71,9 @@ class MakespanFacts:
     ----------
     timed : whether seconds alone limit the search: some tactics cannot count their work.
     helpful_segments_known : whether the segments that could help at once are all solved.
-    parts_seconds : to find the parts in series, at most. searches : of such a part, beside what
-    proves.
+    searches : of a part in series, beside what proves.
     """
 
-    parts_seconds: ClassVar[float] = 1.0
     searches: ClassVar[tuple[Tactic, ...]] = ()
 
     def __init__(
@@ -117,7 +115,7 @@ class MakespanFacts:
     @cached_property
     def parts(self) -> list[Place]:
         """Parts of the graph that come wholly one after the other."""
-        return series_parts(self.analysis.relaxation, time.perf_counter() + self.parts_seconds)
+        return series_parts(self.analysis.relaxation)
 
     @property
     def contended(self) -> bool:
@@ -250,18 +248,35 @@ def _series(state: State) -> Iterator[None]:
             unlike[looks] = Part(state, inner, place, "series", facts.searches)
         parts.append(unlike[looks])
         yield
-    _join(state, parts)
+    _join(state, parts)  # what is known at once: of many parts the searches take long to begin
+    for part in unlike.values():
+        yield
+        part.begin(state)
+    yield from _close(state, parts, unlike.values())
+
+
+def _close(state: State, parts: Sequence[Part], unlike: Collection[Part]) -> Iterator[None]:
+    """Give turns to the parts that are not closed, and join what they have found where the turns
+    since the last time have taken as long as that: of many parts each turn changes little.
+    """
+    joining, waiting, news = _join(state, parts), 0.0, False
     yield  # the gap may be closed now
-    while left := [part for part in unlike.values() if part.gap > 0]:
+    while left := [part for part in unlike if part.gap > 0]:
         most = sum(part.most for part in parts) - state.lower_bound
         if most <= 0:
-            return
+            break
         share = 1.0 if state.value is None else min(1.0, most / (state.value - state.lower_bound))
         state.breadth = max(1.0, share * sum(part.breadth for part in left))
         part = max(left, key=lambda part: len(part.places) * part.gap / part.seconds)
-        if part.go_on(state):
-            _join(state, parts)
+        before = part.seconds
+        news |= part.go_on(state)
+        waiting += part.seconds - before
+        state.raise_bound(sum(part.tracker.lower_bound for part in parts), "series")
+        if news and waiting >= joining:
+            joining, waiting, news = _join(state, parts), 0.0, False
         yield
+    if news:
+        _join(state, parts)
 
 
 def _islands(state: State) -> Iterator[str | None]:
@@ -326,8 +341,6 @@ class Part:
         budget = Budget(seconds if math.isfinite(seconds) else None)
         self.tracker = whole.beside(problem, budget)
         self.tracker.raise_bound(*self.analysis.best())
-        with self.tracker.within(whole):
-            warm_start(problem, self.tracker)
         settings = replace(facts.settings, warm_start=False, windows=False)
         own = MakespanFacts(settings, self.analysis, self.tracker)
         tactics = [*searches, *(tactic for tactic in PROVERS if tactic.name != without)]
@@ -354,8 +367,17 @@ class Part:
         useless = (able.any(axis=0) < known.any(axis=0)).any()
         if useless or 2 * able.sum() <= known.sum() or inner.best()[0] > state.lower_bound:
             every = np.arange(fewer.num_ops, dtype=np.int64)
-            return cls(state, inner, Place(every, every >= 0), "islands")
+            part = cls(state, inner, Place(every, every >= 0), "islands")
+            part.begin(state)
+            return part
         return None
+
+    def begin(self, state: State) -> None:
+        """Give it a schedule to begin with."""
+        begin = state.tracker.elapsed
+        with self.tracker.within(state.tracker):
+            warm_start(self.tracker.problem, self.tracker)
+        self.seconds += state.tracker.elapsed - begin
 
     @property
     def most(self) -> int:
@@ -389,10 +411,11 @@ class Part:
         return (own.value, own.lower_bound) != before
 
 
-def _join(state: State, parts: Sequence[Part]) -> None:
+def _join(state: State, parts: Sequence[Part]) -> float:
     """Raise the bound, heads and tails of the whole by those of its parts, and offer their
-    schedules, one after the other.
+    schedules, one after the other; return the seconds that this has taken.
     """
+    begin = time.perf_counter()
     analysis: Analysis = state.facts.analysis
     places, inner = state.facts.parts, [part.analysis for part in parts]
     least = [part.tracker.lower_bound for part in parts]
@@ -402,6 +425,7 @@ def _join(state: State, parts: Sequence[Part]) -> None:
     if len(found) == len(places):
         joined = placement_in_series(analysis.problem, places, found)
         offer(analysis.problem, state.tracker, joined)
+    return time.perf_counter() - begin
 
 
 def _grids(

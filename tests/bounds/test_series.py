@@ -79,7 +79,7 @@ def test_parts_are_those_of_the_definition():
             if turn % 2
             else random_problem(rng, max_devices=3)
         )
-        parts = series_parts(Analysis(problem).relaxation, np.inf)
+        parts = series_parts(Analysis(problem).relaxation)
         if not parts:
             continue
         several += 1
@@ -103,7 +103,7 @@ def test_below_brute_force_and_heads_keep_the_optimum():
     while seen < 24:
         problem = in_series(rng, [3, 3] if seen % 2 else [2, 1, 2], 2)
         analysis = Analysis(problem, seconds=3600.0)
-        parts = series_parts(analysis.relaxation, np.inf, fewest_ops=2)
+        parts = series_parts(analysis.relaxation, fewest_ops=2)
         if not parts:
             continue
         seen, optimum = seen + 1, brute_force(problem)
@@ -137,7 +137,7 @@ def test_a_device_that_a_part_could_use_stays_closed():
         colocation=np.array([0, -1, -1, 0, -1, -1]),
     )
     analysis = Analysis(problem)
-    parts = series_parts(analysis.relaxation, np.inf)
+    parts = series_parts(analysis.relaxation)
     inner = [Analysis(part_problem(problem, place)) for place in parts]
     heads = heads_in_series(analysis, parts, inner, [2, 2])
     assert (heads.head[0] < 0).any()
@@ -157,7 +157,7 @@ def test_devices_that_differ_in_a_part_alone_get_the_least_of_its_heads():
         np.full((8, 3), 5), [(u, v, 0) for u, v, *_ in edges]
     ).replace(transfer=np.array([ticks for _, _, *ticks in edges]), link_class=link_class)
     analysis = Analysis(problem)
-    parts = series_parts(analysis.relaxation, np.inf)
+    parts = series_parts(analysis.relaxation)
     inner = [Analysis(part_problem(problem, place)) for place in parts]
     assert [len(part.relaxation.class_size) for part in (analysis, *inner)] == [1, 2, 1]
     heads = heads_in_series(analysis, parts, inner, [10, 10])
@@ -174,7 +174,7 @@ def test_a_block_with_its_two_halves(data):
     turns with the halves; no bound on the whole comes near (1598445363200).
     """
     problem = doppler(data, "llama_block_8gpu", 8)
-    parts = series_parts(Analysis(problem).relaxation, np.inf)
+    parts = series_parts(Analysis(problem).relaxation)
     assert [len(place.members) for place in parts] == [252, 50]
     result = po.solve(problem, "cp-sat", seconds=90, num_workers=1)
     assert result.bound_method == "series"
@@ -196,7 +196,7 @@ def test_parts_are_gone_on_with():
     rng = np.random.default_rng(11)
     problem = in_series(rng, [6, 7, 6], 3)
     lane, tracker = series_lane(problem, 300.0)
-    parts = series_parts(Analysis(problem).relaxation, np.inf)
+    parts = series_parts(Analysis(problem).relaxation)
     optima = []
     for place in parts:
         result = po.solve(part_problem(problem, place), "cp-sat", seconds=60, num_workers=1)
@@ -259,7 +259,7 @@ def test_series_end_where_their_values_are_no_more_than_the_bound():
     are open yet, they are left.
     """
     small = in_series(np.random.default_rng(4), [60, 60], 4)
-    apart = series_parts(Analysis(small).relaxation, np.inf)
+    apart = series_parts(Analysis(small).relaxation)
     first = np.isin(np.arange(small.num_ops), apart[0].members)
     between = first[small.producer[small.edge_tensor]] & ~first[small.consumer]
     transfer = small.transfer.copy()
@@ -275,8 +275,46 @@ def test_series_end_where_their_values_are_no_more_than_the_bound():
     many, free = turns(1)
     few, bounded = turns(enough)
     assert many == 12
-    assert few <= 4
+    assert few <= 6  # the bounds and the first schedules of two parts, and what joins them
     assert free.lower_bound < enough < bounded.value
+
+
+def test_many_parts():
+    """Thousands of parts are found, with the tensors inside of each; their bounds are joined before
+    the first of them has a schedule.
+    """
+    size, count, rng = 5, 2000, np.random.default_rng(1)
+    part, at = np.divmod(np.arange(size * count), size)
+    edges = [
+        (u, v, int(rng.integers(1, 9)))
+        for u in range(size * count)
+        for v in range(u + 1, min(size * count, u + size))
+        if (at[u], at[v]) in {(4, 0)} or (part[u] == part[v] and (at[u] == 0 or at[v] == 4))
+    ]
+    problem = PlacementProblem.from_edges(
+        np.repeat(rng.integers(1, 9, (len(part), 1)), 3, 1), edges
+    )
+    parts = series_parts(Analysis(problem).relaxation)
+    assert [len(place.members) for place in parts] == [1, 3, 1] * count
+    for place in parts[1:60:3]:
+        inside = {(u, v, c) for u, v, c in edges if {u, v} <= set(place.ops.tolist())}
+        found = part_problem(problem, place)
+        ends = place.ops[found.edge_source].tolist(), place.ops[found.consumer].tolist()
+        assert set(zip(*ends, found.transfer[found.edge_tensor, 0].tolist(), strict=True)) == inside
+
+
+def test_bounds_of_parts_come_before_their_schedules(monkeypatch):
+    """What the quick bounds of all parts sum up to is known before any part is searched."""
+    bounds = []
+    lane, tracker = series_lane(stack(6), 300.0)
+    start = makespan_tactics.warm_start
+    monkeypatch.setattr(
+        makespan_tactics,
+        "warm_start",
+        lambda *x: (bounds.append(tracker.lower_bound), start(*x))[1],
+    )
+    lane.run()
+    assert min(bounds) > 0
 
 
 def test_series_end_with_the_gap(monkeypatch):
@@ -329,7 +367,7 @@ def test_joined_parts_take_as_long_as_they_do_alone(cluster):
     take their sum.
     """
     problem = po.load("gen:fork-join?stages=4&branches=5&ccr=2&seed=2", cluster)
-    parts = series_parts(Analysis(problem).relaxation, float("inf"))
+    parts = series_parts(Analysis(problem).relaxation)
     rng = np.random.default_rng(0)
     found, total = [], 0
     for place in parts:
@@ -352,4 +390,4 @@ def test_nothing_to_cut():
     )
     analysis = Analysis(problem)
     assert max(analysis.run(name) for name in COMBINATORIAL) == 5
-    assert series_parts(analysis.relaxation, np.inf) == []
+    assert series_parts(analysis.relaxation) == []

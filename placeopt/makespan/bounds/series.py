@@ -12,10 +12,15 @@ contention and lives of tensors are left out, which shortens.) Hence the sum ove
 bound on the makespan; an op of a part starts no earlier than the sum over the parts before plus its
 head in its own part, and likewise for tails.
 
-Where the parts are: number the ops by how many ops come before each. If op number i, from 0, and
-all later ones have at least i ops before them, the first i are one side of a cut: an op with no
-other of the later ones before it has at least i of the first i before it, which are all of them,
-and every later op comes after such an op or is one.
+Where the parts are: what comes wholly before all others begins every topological order. Cut one
+before its place i. If every op without readers before the cut feeds every op without producers
+behind it, all before come before all behind, since each leads to one of the former, or is one, and
+each behind follows one of the latter. And so it must be: a path from one of the former goes behind
+the cut at once, and one of the latter is entered from before the cut. Op u at place p has no reader
+before the cut where p < i <= f, the place of its first reader; op v at q no producer behind it
+where l < i <= q, with its last producer at l; the edge (u, v) joins two such where l < i <= f. So
+three counts of intervals, in the time of a look at every edge, tell all cuts: there are as many
+edges of that kind as pairs.
 
 What it adds: a part is a smaller problem, which an exact search closes where the whole is too large
 for it; other bounds lose a little at every cut, where all devices wait for the last op of a part.
@@ -28,8 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.makespan.bounds.segment_graph import SegmentGraph, too_large
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import distinct, place_in
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -59,22 +63,38 @@ class Place(NamedTuple):
         return self.ops[self.own]
 
 
-def series_parts(relaxation: Relaxation, end: float, fewest_ops: int = 3) -> list[Place]:
+def series_parts(relaxation: Relaxation, fewest_ops: int = 3) -> list[Place]:
     """Return the parts in their order; nothing if fewer than two have something to find.
 
     Parameters
     ----------
-    end : when to stop looking, in seconds of `time.perf_counter`.
     fewest_ops : ops of a part that can need more than its longest path.
     """
-    if too_large(relaxation):
+    if relaxation.problem.num_devices < 2:
         return []
-    above = SegmentGraph(relaxation, end).above
-    before = np.array([mask.bit_count() for mask in above], np.int64)
-    order = np.argsort(before, kind="stable")
-    places = np.arange(1, len(order))
-    parts = np.split(order, places[before[order[1:]] >= places])
+    order = relaxation.problem.topological_order
+    parts = np.split(order, _cuts(relaxation, place_in(order)))
     return _with_gates(parts) if sum(len(part) >= fewest_ops for part in parts) > 1 else []
+
+
+def _cuts(relaxation: Relaxation, place: Ints) -> Ints:
+    """Return the places of a topological order before which it is cut."""
+    n = relaxation.num_ops
+    u, v = np.divmod(distinct(place[relaxation.source] * n + place[relaxation.target]), n)
+    first, last, places = np.full(n, n), np.full(n, -1), np.arange(n)
+    np.minimum.at(first, u, v)
+    np.maximum.at(last, v, u)
+    pairs = _covering(places, first) * _covering(last, places)
+    return np.flatnonzero(_covering(last[v], first[u], n) == pairs) + 1
+
+
+def _covering(begin: Ints, end: Ints, count: int | None = None) -> Ints:
+    """Return in how many intervals begin < i <= end each i in 1..count-1 is."""
+    size = len(begin) if count is None else count
+    some = begin < end
+    changes = np.bincount(begin[some] + 1, minlength=size + 2)
+    changes -= np.bincount(end[some] + 1, minlength=size + 2)
+    return np.cumsum(changes)[1:size]
 
 
 def _with_gates(parts: Sequence[Ints]) -> list[Place]:
@@ -94,15 +114,20 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
     and lives of tensors; gates take no time.
     """
     ops, own = place
-    number = place_in(ops, problem.num_ops)
-    inside = (number[problem.consumer] >= 0) & (number[problem.edge_source] >= 0)
-    tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
+    outputs = problem.outputs
+    tensors = np.sort(_rows(outputs.pointer, outputs.tensor, ops))
+    readers = _rows(problem.consumer_ptr, problem.consumer, tensors)
+    row = np.repeat(np.arange(len(tensors)), np.diff(problem.consumer_ptr)[tensors])
+    number = np.minimum(np.searchsorted(ops, readers), len(ops) - 1)
+    inside = ops[number] == readers
+    kept, counts = np.unique(row[inside], return_counts=True)
+    tensors = tensors[kept]
     return PlacementProblem(
         name=f"part of {problem.name}",
         compute=np.where(own[:, None], problem.compute[ops], np.minimum(problem.compute[ops], 0)),
-        producer=number[problem.producer[tensors]],
+        producer=np.searchsorted(ops, problem.producer[tensors]),
         consumer_ptr=np.append(0, np.cumsum(counts)),
-        consumer=number[problem.consumer[inside]],
+        consumer=number[inside],
         transfer=problem.transfer[tensors],
         link_class=problem.link_class,
         resident=problem.resident[ops],
@@ -110,6 +135,11 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
         colocation=problem.colocation[ops],
         tick_seconds=problem.tick_seconds,
     )
+
+
+def _rows(pointer: Ints, flat: Ints, rows: Ints) -> Ints:
+    """Return what some rows of a CSR table hold, one after the other."""
+    return np.concatenate([flat[:0], *(flat[pointer[i] : pointer[i + 1]] for i in rows.tolist())])
 
 
 def part_looks(problem: PlacementProblem, place: Place) -> bytes:
