@@ -56,6 +56,11 @@ class Gpu:
         """
         return next((rate for size, rate in self.mesh if group <= size), self.link)
 
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether kernels of fused attention run on it: they are for devices that know bf16."""
+        return "bf16" in self.peaks
+
     def peak(self, precision: str) -> tuple[float, str]:
         """Return flop/s and the precision that stands for one the device does not have."""
         names = (precision, *_FALLBACKS[precision], "fp32")

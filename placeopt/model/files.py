@@ -286,12 +286,16 @@ def csv_columns(
     Raises
     ------
     InputError
-        If it is no CSV; the message begins with `where`.
+        If it is no CSV, or two columns have one name; the message begins with `where`.
     """
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         names = [str(name or "").strip().lower() for name in reader.fieldnames or ()]
         reader.fieldnames = names
-        return names, list(reader)
+        rows = list(reader)
     except csv.Error as error:
         raise InputError(f"{where}: cannot be read as CSV: {error}") from error
+    named = list(filter(None, names))
+    if len(set(named)) < len(named):
+        raise InputError(f"{where}: column '{twice_in(named)}' is there twice; rename or drop one")
+    return names, rows

@@ -205,6 +205,7 @@ class LaunchProblem:
             self.batch,
             per_host=min(self.machine.per_host, devices),
             precision=self.precision,
+            flash=self.machine.gpu.fuses_attention,
         )
         tensors = [t for t in self._tensor_degrees() if self._fills_hosts(t, devices)]
         for tensor, context in product(tensors, self._context_degrees()):

@@ -390,7 +390,7 @@ def _kernels(launcher: str, framework: str, precision: str, said: str, gpu: Gpu)
     old = early and framework == "megatron" and precision == "fp16"
     return {
         "sequence_parallel": not (deepspeed or old),
-        "flash": not (old or (early and deepspeed) or gpu.name.startswith("V100")),
+        "flash": gpu.fuses_attention and not (old or (early and deepspeed)),
         "compiled": framework == "jax" or "compile" in said + launcher,
         "triton": "composer" in launcher or "foundry" in launcher,
         "async_tensor": "asynctp" in said,

@@ -293,6 +293,14 @@ def test_a_row_that_is_longer_than_its_table_is_refused(tmp_path):
         read_runs(path)
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    """The first one's cells were lost, in the answer too."""
+    table = tmp_path / "runs.csv"
+    table.write_text("model,gpu,n_gpus, Model\nllama2-7b,H100,8,x\n")
+    with pytest.raises(InputError, match="column 'model' is there twice"):
+        read_runs(table)
+
+
 def test_columns_that_are_not_read_are_named(tmp_path, capsys):
     """A table with pipeline_size= was priced without stages, and no word said so."""
     path = tmp_path / "runs.csv"
@@ -315,6 +323,20 @@ def test_kernels_that_differ_are_priced_apart():
     narrow = replace(asked.shape, expert_hidden=720)
     parts = [replace(asked.model, shape=s).parts(conf).experts for s in (asked.shape, narrow)]
     assert parts[1] < parts[0]
+
+
+@pytest.mark.parametrize("device", ["V100-32", "H100"])
+def test_a_plan_is_priced_as_the_row_that_says_the_same(device):
+    """Plans on V100 took half of the time and of the memory: attention is not fused there."""
+    asked = problem("gpt3-350m", f"8x{device}", 16)
+    for priced in search(asked).fitting[::20]:
+        conf = priced.conf
+        row = {"model": "gpt3-350m", "gpu": device, "n_gpus": "8", "seq_len": "2048"}
+        row |= {"global_batch": "16", "micro_batch": str(conf.micro_batch)}
+        row |= {"tp": str(conf.tensor), "pp": str(conf.pipeline), "vp": str(conf.chunks)}
+        row |= {"recompute": conf.recompute, "sharding": conf.sharding}
+        row |= {"framework": "torchtitan" if conf.framework == "fsdp" else "megatron"}
+        assert asked.price(read_run(row).conf).seconds == pytest.approx(priced.seconds)
 
 
 def test_the_fuller_stage_counts():
