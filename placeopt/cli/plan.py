@@ -412,8 +412,7 @@ def predict_runs(
     runs: Path, out: Path | None, costs: Path | None, *, calibrate: bool, json: bool
 ) -> None:
     """Write a table with predictions or, with `calibrate`, a calibration file."""
-    from placeopt.planning.fit_runs import fit, usable
-    from placeopt.planning.runs_table import not_read, predict_table, read_runs
+    from placeopt.planning.runs_table import not_read, predict_table
 
     if out is None:
         raise InputError(
@@ -422,13 +421,7 @@ def predict_runs(
         )
     constants = calibration_constants(costs)
     if calibrate:
-        found = usable(read_runs(runs))
-        fitted = fit(found, constants, f"fitted to {len(found)} runs of '{runs.name}'")
-        fitted.save(out)
-        if json:
-            common.print_json(fitted.to_json())
-        else:
-            common.say(f"constants fitted to {len(found)} runs: {out}")
+        _calibrate(runs, out, constants, json=json)
         return
     rows = predict_table(runs, out, constants)
     priced, passed = sum(row["predicted_step_s"] != "" for row in rows), not_read(rows)
@@ -446,6 +439,33 @@ def predict_runs(
         common.say(f"{priced} of {len(rows)} rows predicted: {out}")
         if passed:
             common.say(f"columns that are not read: {', '.join(passed)}")
+
+
+def _calibrate(runs: Path, out: Path, start: Calibration, *, json: bool) -> None:
+    """Write a calibration file, and say how well it fits."""
+    import numpy as np
+
+    from placeopt.planning.fit_runs import fit, ratios, usable
+    from placeopt.planning.runs_table import read_runs
+
+    rows = read_runs(runs)
+    found = usable(rows)
+    fitted = fit(found, start, f"fitted to {len(found)} runs of '{runs.name}'")
+    fitted.save(out)
+    apart = np.abs(np.log(ratios(found, fitted)))
+    median, far = float(np.expm1(np.median(apart))), np.flatnonzero(apart > math.log(2))
+    if json:
+        fit_says = {"rows": len(rows), "runs": len(found), "median_error": median, "far": len(far)}
+        common.print_json(fitted.to_json() | fit_says)
+        return
+    common.say(f"constants fitted to {len(found)} of {len(rows)} rows: {out}")
+    common.say(f"half of the measured steps are within {100 * median:.3g} % of the fitted ones")
+    if far.size:
+        first = found[far[0]]
+        common.say(
+            f"{far.size} more than twice or less than half as long hardly counted (first: "
+            f"{first.shape.name} on {first.conf.devices} {first.gpu.name}); is step_s in seconds?"
+        )
 
 
 def compare_offers(

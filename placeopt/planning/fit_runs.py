@@ -99,6 +99,12 @@ def usable(rows: list[dict[str, Any]]) -> list[Run]:
     return found
 
 
+def ratios(runs: list[Run], constants: Calibration) -> Floats:
+    """Return the measured steps of runs over the predicted ones."""
+    predicted = [predict_run(run, constants)[0].total for run in runs]
+    return np.array([run.seconds or 1.0 for run in runs]) / np.array(predicted)
+
+
 class LinearFit:
     """Residuals of runs and their derivatives over constants and offsets.
 

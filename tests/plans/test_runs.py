@@ -976,6 +976,27 @@ def test_constants_are_fitted_to_a_table(tmp_path, capsys):
     assert "fitted to" in json.loads(said.out)["sources"][1]["source"]
 
 
+def test_a_fit_says_how_well_it_fits(tmp_path, capsys):
+    """Steps in milliseconds, and rows that were left out, passed without a word."""
+    rows = [ROW | {"global_batch": str(batch)} for batch in range(16, 38, 2)]
+    for row in rows:
+        row["step_s"] = predicted_row(row, default_calibration())["predicted_step_s"]
+    rows[3]["step_s"] = str(1000 * float(rows[3]["step_s"]))
+    rows.append({**rows[0], "step_s": "fast"})
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(map(",".join, [rows[0], *map(dict.values, rows)])))
+    code, said = command(
+        capsys, "--runs", table, "--calibrate", "--out", tmp_path / "mine.json", "--json"
+    )
+    answer = json.loads(said.out)
+    assert code == 0
+    assert (answer["rows"], answer["runs"], answer["far"]) == (12, 11, 1)
+    assert answer["median_error"] < 0.01
+    _, said = command(capsys, "--runs", table, "--calibrate", "--out", tmp_path / "mine.json")
+    assert "constants fitted to 11 of 12 rows" in said.out
+    assert "GPT-22B on 8 A100" in said.out.replace("\n", " ")
+
+
 def test_gathered_weights_cost_more_over_more_hosts():
     """A ring of gathering passes every host, each layer; stages gather once in a step."""
     asked = problem("llama3-8b", "512xH100", 512, 4096)
