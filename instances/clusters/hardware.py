@@ -50,7 +50,7 @@ class Gpu:
     source: str
     mesh: tuple[tuple[int, float], ...] = ()
 
-    def link_of(self, group: int) -> float:
+    def link_of(self, group: float) -> float:
         """Return bytes per second of an all-reduce of so many neighbours; in a mesh of links, as of
         V100, a small group has few of them.
         """

@@ -31,7 +31,7 @@ class Configuration:
     framework : family of launchers, "" if unknown. adapters : whether low-rank adapters alone are
     trained. main_gradients : bytes of a gradient. compiled : whether a compiler fuses what lies
     between matrices. async_tensor : whether products overlap tensor collectives. triton : whether
-    attention is Triton's.
+    attention is Triton's. short_states : whether the optimizer keeps 16-bit moments alone.
     """
 
     sequence: int
@@ -57,6 +57,7 @@ class Configuration:
     compiled: bool = False
     async_tensor: bool = False
     triton: bool = False
+    short_states: bool = False
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
@@ -94,6 +95,17 @@ class Configuration:
     def shards(self) -> int:
         """Ranks that share optimizer states out."""
         return 1 if self.sharding == "none" else min(self.shard_group or self.ranks, self.ranks)
+
+    def with_copies(self, ranks: int) -> float:
+        """Return how many of so many ranks, and of those that share tensors with them, have copies
+        of an expert's part: where experts are spread, tensor ranks have whole ones.
+        """
+        return max(1.0, ranks * self.tensor / self.expert) if self.expert > 1 else ranks
+
+    @property
+    def expert_shards(self) -> float:
+        """Ranks that share the optimizer states of an expert out."""
+        return 1 if self.sharding == "none" else self.with_copies(self.shards)
 
     def text(self) -> str:
         """Return it in one line."""

@@ -138,7 +138,8 @@ class StepModel:
             sent = longer(rounds * slowest, sent) - rounds * slowest
         bubble = (conf.pipeline - 1) / conf.chunks * (middle + 2 * transfer)
         busy = rounds * (slowest + layers * (tensor + experts))
-        optimizer = c["optimizer"] * 34.0 * self.held(conf) / conf.shards / self.gpu.bandwidth
+        own = own_parameters(self.shape, conf, self.held(conf))
+        optimizer = c["optimizer"] * 34.0 * own / self.gpu.bandwidth
         return StepParts(
             rounds * slowest,
             rounds * layers * tensor,
@@ -171,12 +172,7 @@ class StepModel:
         ends = shape.embedding_parameters / conf.tensor
         if conf.pipeline == 1 and not shape.tied:
             ends *= 2
-        return dense + ends + self._experts_held(conf)
-
-    def _experts_held(self, conf: Configuration) -> float:
-        """Those of experts, which tensor ranks share where they are not spread."""
-        ranks = conf.expert if conf.expert > 1 else conf.tensor
-        return self.shape.expert_parameters / conf.pipeline / ranks
+        return dense + ends + experts_held(shape, conf)
 
     def product(self, m: float, n: float, k: float, precision: str, groups: float = 1.0) -> float:
         """Seconds of `groups` equal matrix products that one kernel runs; a sum, since a kernel's
@@ -288,7 +284,7 @@ class StepModel:
         work = 3 * self.product(tokens, vocab, self.shape.hidden, _outside(conf.precision))
         return work + self.constants["logits"] * 20 * tokens * vocab / self.gpu.bandwidth
 
-    def rate(self, stride: int, group: int, per_host: int) -> tuple[float, float]:
+    def rate(self, stride: int, group: float, per_host: int) -> tuple[float, float]:
         """Return bytes per second of a ring of `group` devices, every `stride`-th one, and its
         latency.
         """
@@ -300,7 +296,7 @@ class StepModel:
         ports = min(inside, group)
         return _lesser(gpu.link, gpu.fabric * ports * c["fabric"]), c["latency"] + 1e-5
 
-    def _ring(self, size: float, stride: int, group: int, per_host: int) -> float:
+    def _ring(self, size: float, stride: int, group: float, per_host: int) -> float:
         """Seconds of an all-reduce; a reduce-scatter or all-gather takes half."""
         if group == 1:
             return 0.0
@@ -355,15 +351,15 @@ class StepModel:
             return 0.0
         if conf.sharding == "zero3":
             return self._gathered(conf, busy)
-        experts = self._experts_held(conf)
+        experts = experts_held(self.shape, conf)
         dense = self.held(conf) - experts
         # gradients that are shared out are summed after every micro-batch
         times = conf.rounds if conf.sharding == "zero2" else 1
         size = float(conf.main_gradients * times)
         size = (size + 2) / 2 if conf.shards > 1 else size
         ring = self._ring(size * dense, conf.tensor, conf.ranks, conf.per_host)
-        outer = max(1, conf.ranks // conf.expert)
-        ring += self._ring(size * experts, conf.expert, outer, conf.per_host)
+        copies = conf.with_copies(conf.ranks)
+        ring += self._ring(size * experts, conf.expert, copies, conf.per_host)
         ring *= c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
         if conf.framework == "fsdp":
             return ring + 2 * self._hops(conf, conf.shards)
@@ -373,10 +369,10 @@ class StepModel:
     def _gathered(self, conf: Configuration, busy: float) -> float:
         """What is seen of sharded weights, gathered for each pass, and of their gradients."""
         c, group, held = self.constants, conf.shards, self.held(conf)
-        experts = self._experts_held(conf)
+        experts = experts_held(self.shape, conf)
         gathered = 4  # 2 bytes, for the forward and for the backward pass
         once = 0.5 * self._ring(held - experts, conf.tensor, group, conf.per_host)
-        once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
+        once += 0.5 * self._ring(experts, conf.expert, conf.with_copies(group), conf.per_host)
         each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
         # with stages, weights stay gathered and gradients are summed at the end of the step
         times = conf.rounds if conf.pipeline == 1 else 1
@@ -398,6 +394,20 @@ class StepModel:
         hosts = max(1.0, conf.devices / conf.per_host)
         scale = 1 + self.constants["scale"] * math.log2(hosts)
         return scale * math.exp(self.constants.offset(self.shape, conf, self.gpu))
+
+
+def experts_held(shape: ModelShape, conf: Configuration) -> float:
+    """Return the parameters of experts on the fullest device, which tensor ranks share where
+    experts are not spread.
+    """
+    ranks = conf.expert if conf.expert > 1 else conf.tensor
+    return shape.expert_parameters / conf.pipeline / ranks
+
+
+def own_parameters(shape: ModelShape, conf: Configuration, held: float) -> float:
+    """Return the parameters, of those `held`, whose states are a device's own to keep."""
+    experts = experts_held(shape, conf)
+    return (held - experts) / conf.shards + experts / conf.expert_shards
 
 
 @dataclass(frozen=True)
@@ -438,7 +448,7 @@ def memory_parts(
     if conf.pipeline == 1:
         return _stage_parts(shape, conf, held, known, offloaded=offloaded)
     p, v = conf.pipeline, conf.chunks
-    waiting = min(conf.rounds, p) + ((p - 1) / v if v > 1 else 0.0)
+    waiting = min(conf.rounds, p + ((p - 1) / v if v > 1 else 0.0))
     first = _stage_parts(shape, conf, held, known, waiting, logits=False)
     # 1F1B's last stage keeps one micro-batch, an interleaved one the chunks before its last
     last = _stage_parts(shape, conf, held, known, ((v - 1) * min(conf.rounds, p) + 1) / v)
@@ -469,12 +479,12 @@ def _stage_parts(
     more = (constants["fragmentation"] - 1) * activations
     if offloaded:
         return MemoryParts(0.0, 0.0, 0.0, activations, units, base, more)
-    level, own = SHARDING.index(conf.sharding), held / conf.shards
+    level, own = SHARDING.index(conf.sharding), own_parameters(shape, conf, held)
     states, gradients, weights = (own if level >= least else held for least in (1, 2, 3))
     return MemoryParts(
         size * weights,
         trained * _gradient_bytes(conf, size) * gradients,
-        trained * MASTER_BYTES[size] * states,
+        trained * (4 if conf.short_states else MASTER_BYTES[size]) * states,
         activations,
         _gathered(conf, units, (size + 4) * held),
         base,

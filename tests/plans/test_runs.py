@@ -349,6 +349,32 @@ def test_the_fuller_stage_counts():
     assert len({memory_parts(replace(shape, vocab=v), few, 1e9).total for v in (99, 999)}) == 1
 
 
+def test_stages_hold_no_more_micro_batches_than_there_are():
+    """An interleaved first stage counted (p - 1) / v more than the step has."""
+    shape, conf = named_shape("llama2-7b"), Configuration(4096, 4, pipeline=4)
+    plain, interleaved = (memory_parts(shape, replace(conf, chunks=v), 1e9) for v in (1, 2))
+    assert interleaved.activations == plain.activations
+    more = memory_parts(shape, replace(conf, chunks=2, batch=8), 1e9)
+    assert more.activations > plain.activations
+
+
+def test_devices_together_hold_the_states_of_all_parameters():
+    """Experts that are spread have few copies: their states were shared out among all ranks."""
+    asked = problem("mixtral-8x7b", "16xH200", 32, 4096)
+    for priced in search(asked).fitting:
+        parts, devices = priced.memory, priced.conf.devices
+        assert devices * parts.optimizer >= 12 * asked.shape.parameters * (1 - 1e-9)
+        assert devices * parts.weights >= 2 * asked.shape.parameters * (1 - 1e-9)
+
+
+def test_sixteen_bit_moments_take_four_bytes():
+    """NeMo AutoModel's runs fill less than half of the memory that 32-bit states would."""
+    shape = named_shape("llama2-7b")
+    conf = read_run(ROW | {"framework": "nemo-automodel", "tp": "1", "dp": "8"}).conf
+    assert memory_parts(shape, conf, 1e9).optimizer == 4e9 / conf.shards
+    assert memory_parts(shape, replace(conf, short_states=False), 1e9).optimizer == 12e9
+
+
 def test_memory_counts_what_is_at_work():
     """The loss or one layer's backward pass is at work: whole tensors, gradients, the loss's own.
 
