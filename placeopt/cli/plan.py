@@ -139,15 +139,19 @@ def plan_command(
     from placeopt.instances.clusters.hardware import PRECISIONS
     from placeopt.planning.plan_model import plan, plan_problem
 
+    given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
+    by_shape = given | {"sequence": sequence, "fabric": fabric}
+    check_choice("--precision", precision, PRECISIONS)
     if runs is not None:
+        _refuse_beside("--runs", by_shape | {"offers": offers, "lose": lose, "evaluate": evaluate})
         predict_runs(runs, out, costs, calibrate=calibrate, json=json)
         return
     if calibrate:
         raise InputError("--calibrate: expected --runs FILE.csv, the runs to fit the constants to")
     if model is None:
         raise InputError("plan: expected a model, as llama3-70b or gen:gpt2, or --runs FILE.csv")
-    folder = common.out_folder(out)
     if evaluate is not None:
+        _refuse_beside("--evaluate", by_shape | {"offers": offers, "lose": lose, "out": out})
         _evaluate(model, evaluate, costs, formula, json=json)
         return
     space: dict[str, Any] = {
@@ -164,10 +168,10 @@ def plan_command(
     _refuse_unknown(model, costs)
     if offers is not None:
         _refuse_shape(model, costs, f"--offers {offers}")
+        _refuse_beside("--offers", by_shape | {"cluster": cluster, "lose": lose, "out": out})
         compare_offers(model, offers, batch, seconds, space, json=json)
         return
-    given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
-    check_choice("--precision", precision, PRECISIONS)
+    folder = common.out_folder(out)
     if cluster is None:
         cluster = _devices_of_degrees(given)
     if lose is None and plan_launch(
@@ -184,7 +188,7 @@ def plan_command(
     ):
         return
     _refuse_shape(model, costs, f"--cluster {cluster}" + (f" --lose {lose}" if lose else ""))
-    _refuse_degrees(given, model, cluster)
+    _refuse_degrees(by_shape, model, cluster)
     lost = None if lose is None else parse_hosts(lose)
     problem = plan_problem(model, cluster, batch, **space)
     check_lost(problem, lost or {})
@@ -243,8 +247,15 @@ def _refuse_shape(model: str, costs: Path | None, received: str) -> None:
         )
 
 
-def _refuse_degrees(given: dict[str, int | None], model: str, cluster: str) -> None:
-    """Refuse degrees of a model or of devices whose plans have none to name."""
+def _refuse_beside(option: str, others: dict[str, Any]) -> None:
+    """Refuse what would be passed over in silence beside an option."""
+    named = [f"--{key.replace('_', '-')}" for key, value in others.items() if value is not None]
+    if named:
+        raise InputError(f"plan: {', '.join(named)}: expected none of these beside {option}")
+
+
+def _refuse_degrees(given: dict[str, Any], model: str, cluster: str) -> None:
+    """Refuse degrees, tokens and ports of a model or of devices whose plans have none to name."""
     named = [key for key, value in given.items() if value is not None]
     if named:
         raise InputError(

@@ -369,6 +369,12 @@ def test_the_command_prices_a_measured_plan(capsys, data):
         ((MODEL, "--cluster", "2xA100", "--formula", "guessed"), "formula"),
         ((MODEL, "--evaluate", "plan.json"), "--costs"),
         ((MODEL, "--calibrate"), "--runs"),
+        ((MODEL, "--offers", "2xA100?price=3", "--precision", "int8"), "--precision"),
+        ((MODEL, "--offers", "2xA100?price=3", "--tp", 2), "--tp: expected none of these"),
+        ((MODEL, "--offers", "2xA100?price=3", "--out", "x"), "--out: expected none"),
+        ((MODEL, "--cluster", "2xA100", "--sequence", 131072), "sequence: expected a model"),
+        ((MODEL, "--cluster", "2xA100", "--fabric", 1), "fabric: expected a model"),
+        (("--runs", "mine.csv", "--out", "x", "--micro-batch", 2), "--micro-batch: expected none"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
