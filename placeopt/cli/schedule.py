@@ -134,11 +134,13 @@ def schedule_command(
         ),
     ] = False,
     batch: Annotated[
-        int, Option("--batch", "-b", min=1, help="With --joint: samples per step.")
-    ] = 64,
+        int | None,
+        Option("--batch", "-b", min=1, help="With --joint: samples per step.", show_default="64"),
+    ] = None,
     micro_batch_sizes: Annotated[
-        str, Option(help="With --joint: samples per micro-batch to try.")
-    ] = "1,2,4",
+        str | None,
+        Option(help="With --joint: samples per micro-batch to try.", show_default="1,2,4"),
+    ] = None,
     transfers: Annotated[
         str | None,
         Option(help="Also evaluate with transfers that take a channel, or block both devices."),
@@ -176,11 +178,11 @@ def schedule_command(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
     )
     if joint:
-        _refuse_beside_joint(given, option, transfers)
+        _refuse_beside_joint(given, option, transfers, initial)
         wanted = {
-            "batch": batch,
+            "batch": batch or 64,
             "mode": mode or "train",
-            "micro_batches": _sizes(micro_batch_sizes),
+            "micro_batches": _sizes(micro_batch_sizes or "1,2,4"),
             "shapes": tuple(common.words([shapes or ",".join(CUT_SHAPES)])),
             "solvers": tuple(common.words(solver)),
             "memory": _one_size(memory),
@@ -189,6 +191,7 @@ def schedule_command(
         }
         _choose(given, wanted, folder, json=json)
         return
+    _refuse_without_joint({"--batch": batch, "--micro-batch-sizes": micro_batch_sizes})
     shown = _load(given)
     if transfers is not None:
         with_transfers(
@@ -502,15 +505,25 @@ def _write(
 
 
 def _refuse_beside_joint(
-    given: _SourceOptions, option: list[str] | None, transfers: str | None
+    given: _SourceOptions, option: list[str] | None, transfers: str | None, initial: Path | None
 ) -> None:
     """Refuse options that say what --joint chooses."""
     chosen = given.split or given.recompute or given.micro_batches is not None
-    if chosen or option or transfers:
+    if chosen or option or transfers or initial:
         raise InputError(
-            "--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
-            "--micro-batches"
+            "--joint chooses for itself: leave out --split, --recompute, --option, --transfers, "
+            "--initial and --micro-batches"
         )
+
+
+def _refuse_without_joint(options: dict[str, Any]) -> None:
+    """Refuse options that --joint alone reads."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"{name} {value}: expected --joint beside it; --micro-batches says how many there "
+                "are of one size"
+            )
 
 
 def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: bool) -> None:

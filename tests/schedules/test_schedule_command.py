@@ -334,6 +334,9 @@ def test_joint_choice_names_the_runner_up(
     [
         (["shape:V", "--joint"], "--joint is for models with --cluster"),
         ([GPT, "--cluster", "2xA100", "--joint", "--split"], "--joint chooses for itself"),
+        ([GPT, "--cluster", "2xA100", "--joint", "--initial", "x"], "--initial and"),
+        ([GPT, "--cluster", "2xA100", "--batch", "3"], "--batch 3: expected --joint"),
+        (["shape:V", "--micro-batch-sizes", "3"], "expected --joint beside it"),
         (
             [GPT, "--cluster", "2xA100", "--joint", "--micro-batch-sizes", "a"],
             "--micro-batch-sizes: expected whole numbers",
