@@ -106,18 +106,21 @@ def _model_seconds(problem: PipelineProblem) -> float:
 
 
 def _greedy(problem: PipelineProblem, seconds: float) -> Ints | None:
-    """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
-    another.
+    """Return a schedule to start from: greedy with backward passes first, or so many micro-batches
+    after as many others: all at once may hold memory that each other needs.
     """
-    n, pattern = problem.micro_batches, greedy_pattern(problem, 1)
-    serial = None if pattern is None else compact(problem, pattern.unroll(n))
-    if affordable_passes(problem, seconds) < 14:
-        return serial
+    n, each = problem.micro_batches, 5  # passes: one, and four to justify what it makes
+    passes = affordable_passes(problem, seconds)
+    sizes = [2**i for i in range(n.bit_length()) if each * (3 + i) <= passes]
+    patterns = [greedy_pattern(problem, size) for size in sizes or [1]]
+    rounds = [compact(problem, pattern.unroll(n)) for pattern in patterns if pattern is not None]
+    if not sizes:
+        return next(iter(rounds), None)
     rank = np.arange(n, dtype=np.int64)[:, None]
     found = [
         dispatch(problem, rank + problem.forward * n),
         dispatch(problem, rank + 0 * problem.forward),
-        serial,
+        *rounds,
     ]
     good = [np.sort(justify(problem, start), axis=0) for start in found if start is not None]
     return min(good, key=lambda start: makespan(problem, start), default=None)

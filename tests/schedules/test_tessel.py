@@ -13,8 +13,10 @@ import placeopt as po
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
+from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.judge import pipeline_violations
 from placeopt.schedules.tessel import _assignments
+from placeopt.schedules.time_optimal import _greedy
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
@@ -138,6 +140,20 @@ def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
         spans.append(exact.makespan)
     assert spans[0] == po.load_pipeline(source).critical_path
     assert np.all(np.diff(spans) > 0)
+
+
+@pytest.mark.parametrize(
+    "source", ["shape:X?devices=6&memory=6&lag=1", "shape:wave?devices=4&memory=4"]
+)
+def test_time_optimal_begins_with_as_many_at_once_as_memory_allows(source: str):
+    """Where all micro-batches at once hold what each other needs it began with one after another,
+    and often ended there.
+    """
+    problem = po.load_pipeline(source, micro_batches=8)
+    begun = _greedy(problem, 60.0)
+    assert begun is not None
+    assert makespan(problem, begun) < 0.6 * 8 * problem.critical_path
+    assert pipeline_violations(problem, begun) == []
 
 
 @pytest.mark.parametrize("seed", range(24))
