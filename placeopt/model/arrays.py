@@ -298,7 +298,8 @@ def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Int
     InputError
         If a time is negative or NaN, or too large for int64 ticks.
     """
-    return round_half_up(np.asarray(seconds, np.float64) / tick_seconds, what)
+    with np.errstate(over="ignore"):  # what is endless is refused
+        return round_half_up(np.asarray(seconds, np.float64) / tick_seconds, what)
 
 
 def round_half_up(values: ArrayLike, what: str = "value") -> Ints:

@@ -113,6 +113,7 @@ def test_default_policies(capsys):
         ([SOURCE, "-p", "constant-degree:3"], "degree 3 does not exist on the 2x2x2 grid"),
         ([SOURCE, "-p", "max-degree", "-p", "best"], "policy 'best' is not known"),
         ([SOURCE.replace("interval=0.02", "interval=-1")], "interval must be a positive time"),
+        ([SOURCE.replace("interval=0.02", "interval=1e300")], "expected a finite number"),
         ([SOURCE.replace("chain-mm", "nothing")], "nothing"),
         ([SOURCE, "--episodes", "0"], "at least 1, received '0'"),
         (["missing.csv"], "missing.csv"),
