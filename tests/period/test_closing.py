@@ -322,3 +322,21 @@ def test_closing_where_no_set_is_worth_anything():
     best = min(int(x) for x in period_batch(problem, np.array(list(product((0, 1), repeat=2)))))
     assert best == 320
     assert Closing(cover, lambda: best + 1, lambda device: None).raise_from(52, 60.0) <= best
+
+
+def test_closing_where_no_price_is_worth_anything():
+    """Nothing takes time anywhere, and a device holds one op: prices leave memory out and are all 0,
+    closing lists every set.
+    """
+    problem = PlacementProblem.from_edges(
+        [[0, 0, 0, 0]] * 3,
+        [(0, 1, 100), (1, 2, 100)],
+        objective="period",
+        contiguity="none",
+        io_class=[0, 0, 0, -1],
+        resident=[1, 1, 1],
+        capacity=[1, 1, 1, 1],
+    )
+    cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
+    assert cover.raise_from(0, 101) == 0
+    assert Closing(cover, lambda: 101, lambda device: None).raise_from(0, 60.0) == 100

@@ -76,6 +76,12 @@ def test_two_ops_pay_their_tensor_or_share_a_device_in_a_period():
     assert not refutes(grouped, 10, step)
 
 
+def test_a_device_without_tensors_pays_nothing():
+    """The link class of the only device has no column where no tensor is: there is a witness."""
+    problem = problem_of([[8]], [], objective="period", io_class=[1])
+    assert period_witness(problem, 9, "test", 1.0).bound == 8
+
+
 @cache
 def grid(objective):
     """Return the proof of a certificate of a grid whose best bound is by flows."""

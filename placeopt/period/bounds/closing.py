@@ -52,8 +52,8 @@ import numpy as np
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
-from placeopt.period.bounds.covering import Master, Rounds, disjoint_others, ratio
-from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, UndecidedError
+from placeopt.period.bounds.covering import Master, Rounds, disjoint_others, ratio, whole_prices
+from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.evaluate import period_batch
 
@@ -442,7 +442,7 @@ class _Generation:
         while True:
             value, prices, _ = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
-            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
+            price = whole_prices(mixed)
             if phase < len(phases) and time.perf_counter() < coarse_end:
                 if self._coarse(value, prices, price, mixed, phases[phase]):
                     phase, self.closest = phase + 1, np.inf

@@ -82,10 +82,9 @@ def period_witness(problem: PlacementProblem, bound: int, method: str, seconds: 
     for members in {id(x): x for x in state.group}.values():
         rows = zip(*(state.time[v] for v in members), strict=True)
         ticks[members[0]] = min((sum(row) for row in rows if None not in row), default=0)
-    pays = problem.transfer[:, np.maximum(problem.io_class, 0)] * (problem.io_class >= 0)
     for t, u in enumerate(problem.producer.tolist()):
         pins = tuple(sorted(set(first[[u, *problem.readers_of(t)]].tolist())))
-        weights[pins] = weights.get(pins, 0) + int(pays[t].min())
+        weights[pins] = weights.get(pins, 0) + int(problem.io_ticks[t].min())
     if known.bound == bound or np.count_nonzero(ticks) * sum(map(len, weights)) > MOST_SENT:
         return known
     found = flows(ticks, list(weights), np.array(list(weights.values())), kept=True)

@@ -222,7 +222,13 @@ class Prices(NamedTuple):
 
     def whole(self) -> Ints:
         """Return prices as integers."""
-        return np.floor(self.node * (PRICES / self.node.sum())).astype(np.int64)
+        return whole_prices(self.node)
+
+
+def whole_prices(node: Floats) -> Ints:
+    """Return prices of nodes as integers, 0 where all are: shares cost nothing then."""
+    total = float(node.sum())
+    return np.floor(node * (PRICES / total if total > 0 else 0.0)).astype(np.int64)
 
 
 class Answer(NamedTuple):
