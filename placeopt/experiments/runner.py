@@ -334,7 +334,7 @@ def _pool(cells: list[Cell], running: Path, jobs: int, how: HowToRun, end: float
     note = str(running) if backend != "threading" and address is None else None
     settings: dict[str, Any] = {}
     if own_processes:
-        settings["initializer"] = _leave_signals
+        settings |= {"initializer": _begin_worker, "initargs": (os.getpid(),)}
         threading.excepthook = _report_thread
     with ExitStack() as stack:
         if backend == "dask":
@@ -366,9 +366,19 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(failure)
 
 
-def _leave_signals() -> None:
-    """Leave Ctrl-C to the main process, which ends its workers."""
+def _begin_worker(parent: int) -> None:
+    """Leave Ctrl-C to the main process, which ends its workers, and end with it if it is killed:
+    the next run is not to share its cores with what nobody waits for.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_thread(_end_without, parent)
+
+
+def _end_without(parent: int, seconds: float = 1.0) -> None:
+    """End this process once `parent` is no longer its parent; look every so many seconds."""
+    while os.getppid() == parent:
+        time.sleep(seconds)
+    os._exit(1)
 
 
 def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:

@@ -554,6 +554,34 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path, kills, cells):
     assert outcomes(store) == expected
 
 
+def test_workers_of_a_killed_grid_end(tmp_path):
+    """SIGKILL of the main process alone leaves no worker behind that the next run would share its
+    cores with.
+    """
+    text = STUDY.replace('name = "random"', 'name = "misbehave"\noptions = {deeds = ["hang"]}')
+    (tmp_path / "grid.toml").write_text(text)
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import badsolvers
+from placeopt.experiments.runner import run_study
+from placeopt.experiments.study import load_study
+run_study(load_study({str(tmp_path / "grid.toml")!r}), {str(tmp_path)!r}, jobs=2)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    running, found = tmp_path / "grid/running", set()
+    deadline = time.time() + 120
+    while len(found) < 2 and time.time() < deadline:
+        found = {int(note.name) for note in running.iterdir()} if running.exists() else set()
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert found
+    while any(Path(f"/proc/{worker}").exists() for worker in found) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not [worker for worker in found if Path(f"/proc/{worker}").exists()]
+
+
 def test_crowded_cores_are_refused(tmp_path):
     """CP-SAT workers times jobs beyond the cores is an error that says what to change."""
     text = STUDY.replace(
