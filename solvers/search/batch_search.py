@@ -15,6 +15,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
+from placeopt.solvers.search.peak_descent import peak_descent
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, spec_of, specs
@@ -157,7 +158,7 @@ def _fallbacks(
     evaluator: BudgetedEvaluator, rng: Generator, *, attempts: int = 16
 ) -> Iterator[Placement]:
     """Yield random placements that fit, contiguous chunks, everything on one device, and what a
-    heuristic finds where these break the limit on peak memory.
+    heuristic or a descent finds where these break the limit on peak memory.
     """
     space = evaluator.space
     rows = [space.random_homes(rng) for _ in range(attempts)]
@@ -172,3 +173,6 @@ def _fallbacks(
     yield from (Placement(space.devices_of(row), rank) for row in rows if row is not None)
     if evaluator.objective.ordered:
         yield from (placement for _, placement in _proposed(evaluator, RESERVING))
+    if evaluator.ordered and evaluator.problem.memory == "peak":
+        found = peak_descent(evaluator, rng)
+        yield from [] if found is None else [found]

@@ -305,6 +305,21 @@ def test_evaluations_are_kept_where_transfers_contend(solver, memory):
             assert result.evaluations <= evaluations
 
 
+@pytest.mark.parametrize(("seed", "capacity"), [(5, 34), (6, 40), (11, 35)])
+def test_placements_are_found_where_those_to_start_from_break_the_peak(seed, capacity):
+    """Of random orders on random devices the best of hundreds keeps the limit, no heuristic does."""
+    problem = load(f"gen:layered?layers=4&width=4&seed={seed}", "uniform:2", memory="peak")
+    problem = problem.replace(
+        tensor_bytes=np.arange(problem.num_tensors) * 7 % 19 + 1, capacity=np.full(2, capacity)
+    )
+    assert all(
+        result is None or result.solution is None
+        for result in (make_solver(name).solve(problem, Budget()) for name in ("etf", "heft"))
+    )
+    result = solve(problem, "annealing", evaluations=3000)
+    assert evaluate(problem, result.solution, result.queue).peak_memory.max() <= capacity
+
+
 def test_solvers_name_the_kernels_of_what_they_run():
     """None of the portfolio's heuristics is compiled while its clock runs, and a walk on any links
     needs the moves of populations, too.
