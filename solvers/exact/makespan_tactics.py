@@ -43,6 +43,8 @@ from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics, with_threads
 from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
+from placeopt.solvers.search.peak_descent import descent
+from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.deadline import is_large
 from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
@@ -153,13 +155,30 @@ class MakespanFacts:
 
 
 def windows(state: State) -> Iterator[str | None]:
-    """Re-optimise windows of the incumbent."""
+    """Re-optimise windows of the incumbent; look for one where the limit on peak memory is all that
+    heuristics break.
+    """
     facts: MakespanFacts = state.facts
+    if state.problem.memory == "peak":
+        yield from _keep_peaks(state)
     while state.solution is None:
         yield WAITING
     allowed = facts.analysis.relaxation.allowed
     search = WindowSearch(Lns(), state.problem, state.tracker, allowed)
     yield from search.steps(lambda: math.inf if state.by_evaluations else state.piece)
+
+
+def _keep_peaks(state: State) -> Iterator[None]:
+    """Descend to a placement within the capacities while none is known."""
+    end = time.perf_counter() + state.piece
+    for found in descent(SearchSpace(state.problem), state.rng):
+        if found is not None:
+            offer(state.problem, state.tracker, found)
+        if state.solution is not None:
+            return
+        if time.perf_counter() > end:
+            yield
+            end = time.perf_counter() + state.piece
 
 
 def _combinatorial(state: State) -> Iterator[None]:

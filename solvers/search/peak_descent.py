@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
+    from placeopt.solvers.search.search_space import SearchSpace
 
 
 class _State(NamedTuple):
@@ -36,25 +37,32 @@ class _State(NamedTuple):
 
 def peak_descent(evaluator: BudgetedEvaluator, rng: Generator) -> Placement | None:
     """Return a placement that keeps every capacity; None if none was found within the budget."""
-    problem, space, tracker = evaluator.problem, evaluator.space, evaluator.tracker
+    for found in descent(evaluator.space, rng):
+        if found is not None or evaluator.tracker.stop():
+            return found
+        evaluator.tracker.count()
+    return None
+
+
+def descent(space: SearchSpace, rng: Generator) -> Iterator[Placement | None]:
+    """Yield None before every step, and in the end a placement that keeps every capacity."""
+    problem = space.problem
     homes, order = space.chunk_homes(), problem.topological_order
     if homes is None:
         homes = problem.units.allowed.argmax(axis=1)
     state = min(_executed(problem, homes, order), key=lambda state: state.bytes)
-    while state.bytes > 0 and not tracker.stop():
-        tracker.count()
-        op = rng.integers(problem.num_ops)
+    while state.bytes > 0:
+        yield None
+        op = int(rng.integers(problem.num_ops))
         if rng.random() < 0.5:
-            op = rng.choice(np.flatnonzero(state.full[space.devices_of(state.homes)]))
+            op = int(rng.choice(np.flatnonzero(state.full[space.devices_of(state.homes)])))
         if problem.num_devices > 1 and rng.random() < 0.5:
             moved = _elsewhere(problem, state.homes, op, rng), state.order
         else:
             moved = state.homes, _sooner_or_later(problem, state.order, op, rng)
         found = (x for x in _executed(problem, *moved) if x.bytes <= state.bytes)
         state = next(found, state)
-    if state.bytes > 0:
-        return None
-    return Placement(space.devices_of(state.homes), place_in(state.order))
+    yield Placement(space.devices_of(state.homes), place_in(state.order))
 
 
 def _executed(problem: PlacementProblem, homes: Ints, order: Ints) -> Iterator[_State]:
