@@ -58,7 +58,7 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_LATE = ("streams.codecs", "sharding.codecs", "schedules.codecs", "plans.codecs", "splits.problem")
+_LATE = ("streams.codecs", "sharding.problem", "schedules.codecs", "plans.codecs", "splits.problem")
 """Modules above this one that register more of them, imported when an unknown class or kind is
 met."""
 

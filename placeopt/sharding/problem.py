@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.io.serialize import Codec, register, register_plain
 from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, check_positive, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
@@ -214,3 +215,15 @@ class ShardingSolution(ArrayHolder):
     def __post_init__(self) -> None:
         array = np.asarray(self.strategy)
         object.__setattr__(self, "strategy", int_array(array, (array.size,), "strategies"))
+
+
+# fields that follow from others, or have one value only, are left out
+register_plain("sharding", ShardingProblem, ("objective", "edge_ptr"))
+register(
+    Codec(
+        "sharding-solution",
+        ShardingSolution,
+        lambda solution: {"strategies": solution.strategy.tolist()},
+        lambda body: ShardingSolution(body.integers("strategies")),
+    )
+)

@@ -3,8 +3,8 @@
 A lane is a list of tactics that take turns. Before each turn every tactic that is not exhausted has
 
     cost   : what its next doubling costs: the time that it has had
-    weight : its part of what the next doublings may bring: of the logarithms of the gap that all
-             closed lately, and 1 / m besides, for m tactics
+    weight : what the next doubling may bring: the logarithm of the gap that it closed lately, at
+             most 1, and 1 / m besides, for m tactics
 
 and the turn goes to the greatest weight / cost. One that gives its turns to b tactics inside counts
 as b of the m (its breadth), and has b / m instead of 1 / m. A piece is at most as long as all
@@ -13,9 +13,8 @@ searches and proofs gain about as much with each doubling of their time, and wha
 the last one is expected to gain less in the next, which costs twice as much. Gains are parts of the
 gap that there was (logarithms), so that early ones, which are large and easy, do not outweigh later
 ones. Cheap tactics come first, since nobody has cost anything, in the order of the list. While one
-tactic alone closes the gap, it has half of the time, and the others the other half in equal parts,
-however little it closes: late in a solve all gains are small. Where nobody gains, all are looked at
-alike.
+tactic alone closes the gap, by a factor of e with each doubling, it has half of the time, and the
+others the other half in equal parts; where gains are small, all are looked at alike.
 
 No tactic starves. Let m be the sum of a lane's breadths, each at least 1 (the most that it comes
 to, where they change), and let a tactic close the gap alone within time t of its own (or a first
@@ -74,11 +73,6 @@ WAIT = 0.02
 LEAST = 1e-3
 """Seconds that a piece costs at least: one that returns at once is not asked for again and
 again."""
-
-
-NONE = 1e-4
-"""Part of the gap that counts as none: the last digit of a gap that is printed in hundredths of
-percent."""
 
 
 class Turn:
@@ -202,10 +196,9 @@ class Lane:
     def _next(self, ready: dict[Turn, float]) -> Turn:
         """Return who may bring most for what it costs (see the module)."""
         all_ = sum(turn.state.breadth for turn in ready)
-        closed = NONE + sum(turn.lately for turn in ready)
 
         def worth(turn: Turn) -> float:
-            return (turn.lately / closed + turn.state.breadth / all_) / ready[turn]
+            return (min(1.0, turn.lately) + turn.state.breadth / all_) / ready[turn]
 
         return max(ready, key=worth)
 

@@ -109,23 +109,6 @@ def test_who_gains_has_half_of_the_time():
     assert all(log.count(f"idle{i}") >= 1_600 for i in range(4))
 
 
-def test_who_gains_a_little_has_half_of_the_time_as_well():
-    """Late in a solve all gains are small: a hundredth of the gap with each doubling."""
-    log = []
-
-    def gains(state):
-        for i in itertools.count(1):
-            state.tracker.count()
-            state.raise_bound(LARGE - int(LARGE * i**-0.015), "gains")
-            log.append("gains")
-            yield
-
-    idle = [toy(f"idle{i}", log=log) for i in range(4)]
-    run([*idle, Steps("gains", BOUND, gains)], tracker(evaluations=20_000))
-    assert log.count("gains") >= 9_500
-    assert all(log.count(f"idle{i}") >= 1_600 for i in range(4))
-
-
 def test_who_gains_no_more_gives_way():
     """A tactic that gained much and then nothing soon has no more time than the others."""
     log = []
