@@ -164,8 +164,7 @@ def windows(state: State) -> Iterator[str | None]:
     while state.solution is None:
         yield WAITING
     allowed = facts.analysis.relaxation.allowed
-    search = WindowSearch(Lns(), state.problem, state.tracker, allowed)
-    yield from search.steps(lambda: math.inf if state.by_evaluations else state.piece)
+    yield from WindowSearch(Lns(), state.problem, state.tracker, allowed).steps()
 
 
 def _keep_peaks(state: State) -> Iterator[None]:

@@ -28,7 +28,6 @@ chosen by what they earned).
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -158,14 +157,8 @@ class WindowSearch:
         for _ in self.steps():
             pass
 
-    def steps(self, most: Callable[[], float] = lambda: math.inf) -> Iterator[None]:
-        """Free a window, re-optimise, keep what is not worse, learn; one window per step.
-
-        Parameters
-        ----------
-        most : asked before each window for the seconds that CP-SAT may take; one that is cut short
-            counts as too large.
-        """
+    def steps(self) -> Iterator[None]:
+        """Free a window, re-optimise, keep what is not worse, learn; one window per step."""
         if self.tracker.solution is None:
             return
         best = self.tracker.solution
@@ -178,7 +171,7 @@ class WindowSearch:
             kind = self.bandit.choose(self.rng)
             compact = stale > 4 and self.rng.random() < 0.3
             inside, free = self._window(now, kind, round(self.bandit.size[kind]))
-            found, solved = self._solve(now, inside, free, compact, most())
+            found, solved = self._solve(now, inside, free, compact)
             self.tracker.count(1)
             gain = 0.0
             if found is not None:
@@ -228,7 +221,7 @@ class WindowSearch:
     # ----------------------------------------------------------------------------------
 
     def _solve(
-        self, now: Incumbent, inside: Ints, free: Ints, compact: bool, most: float
+        self, now: Incumbent, inside: Ints, free: Ints, compact: bool
     ) -> tuple[Placement | None, bool]:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its
         effort).
@@ -247,7 +240,7 @@ class WindowSearch:
             workers=self.settings.num_workers,
             seed=int(self.rng.integers(2**31 - 1)),
             effort=self.settings.effort,
-            seconds=min(most, self.tracker.seconds_left),
+            seconds=self.tracker.seconds_left,
         )
         outcome = solve_interruptibly(solver, model.model)
         solved = outcome in (cp_model.OPTIMAL, cp_model.INFEASIBLE)

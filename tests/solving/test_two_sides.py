@@ -138,20 +138,6 @@ def test_windows_go_on_from_what_the_other_side_found(problem):
     assert incumbents[1] == best.value
 
 
-def test_a_window_that_is_cut_short_counts_as_too_large(problem):
-    """CP-SAT takes no longer than it may, and the windows shrink."""
-    tracker = tracker_of(problem, seconds=20.0)
-    search = WindowSearch(
-        Lns(), problem, tracker, Analysis(problem, seconds=1.0).relaxation.allowed
-    )
-    before = search.bandit.size.copy()
-    for _ in itertools.islice(search.steps(lambda: 0.0), 3):
-        pass
-    after = search.bandit.size
-    assert any(after[kind] < before[kind] for kind in before)
-    assert all(after[kind] <= before[kind] for kind in before)
-
-
 @pytest.mark.parametrize("ours", [CpSat, Portfolio])
 def test_a_class_derived_from_ours_still_solves(ours, problem):
     """It meets the face that every plug-in meets; what ours prove under it is run as ours."""
