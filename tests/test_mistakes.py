@@ -278,6 +278,7 @@ CALLS = {
     "edges": (lambda _: po.PlacementProblem.from_edges([[1, 2]], None), "received NoneType"),
     "tick": (lambda p: p.replace(tick_seconds="1"), "tick_seconds: expected a positive number"),
     "memory": (lambda _: po.load(FOUR, "4xA100", memory_limit=float("inf")), "received inf"),
+    "part-of-a-byte": (lambda _: po.load(FOUR, "4xA100", memory_limit=1.5), "received 1.5"),
     "costs": (lambda _: po.load(FOUR, "4xA100", costs={}), "received dict"),
     "training": (lambda _: po.load(FOUR, "4xA100", training="no"), "received 'no'"),
 }

@@ -62,8 +62,9 @@ def parse_bytes(text: str, option: str, *, bare: bool = False) -> list[int]:
 
 
 def _whole(size: Any) -> int:
-    """Return a number of bytes, 0 for what is none."""
-    return int(size) if isinstance(size, int | float | np.number) and 0 <= size < 2**62 else 0
+    """Return a whole number of bytes, 0 for what is none."""
+    number = isinstance(size, int | float | np.number) and 0 <= size < 2**62
+    return int(size) if number and int(size) == size else 0
 
 
 def device_limits(limit: MemoryLimit, num_devices: int) -> tuple[int, ...]:

@@ -280,9 +280,7 @@ def test_series_end_where_their_values_are_no_more_than_the_bound():
 
 
 def test_many_parts():
-    """Thousands of parts are found, with the tensors inside of each; their bounds are joined before
-    the first of them has a schedule.
-    """
+    """Thousands of parts are found, with the tensors inside of each."""
     size, count, rng = 5, 2000, np.random.default_rng(1)
     part, at = np.divmod(np.arange(size * count), size)
     edges = [
