@@ -27,7 +27,7 @@ from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError, Refused, SolverError, brief
 from placeopt.model.files import read_json
 from placeopt.model.objective import objective_of
-from placeopt.model.result import Budget, Result, time_limit
+from placeopt.model.result import Budget, Result, check_number
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import make_solver, solver_class
 from placeopt.solving.run import run
@@ -71,7 +71,7 @@ def verify(
         If a bound exceeds the value of a valid solution.
     """
     started = time.perf_counter()
-    seconds = time_limit(seconds)
+    seconds = float(check_number("seconds", seconds))
     objective = objective_of(problem)
     given = read_solution(problem, solution)
     solution, queue = (

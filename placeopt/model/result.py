@@ -61,9 +61,7 @@ class Budget:
             limit = getattr(self, key)
             if limit is None:
                 continue
-            if not isinstance(limit, kind) or limit != limit:  # NaN is none
-                number = "whole number" if kind is Integral else "number"
-                raise InputError(f"budget {key}: expected a {number}, received {limit!r:.40}")
+            check_number(f"budget {key}", limit, kind)
             plain = plain_number(limit) if isinstance(limit, Rational) else float(limit)
             object.__setattr__(self, key, plain)
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
@@ -84,17 +82,18 @@ class Budget:
         return self.seconds is not None or self.evaluations is not None
 
 
-def time_limit(seconds: Any) -> float:
-    """Return seconds that a call takes at most, which have to be a number.
+def check_number(what: str, value: Any, kind: type[Real] | type[Integral] = Real) -> Any:
+    """Return a number of a kind.
 
     Raises
     ------
     InputError
-        If they are none.
+        If it is none.
     """
-    if not isinstance(seconds, Real) or seconds != seconds:  # NaN is none
-        raise InputError(f"seconds: expected a number, received {seconds!r:.40}")
-    return float(seconds)
+    if not isinstance(value, kind) or value != value:  # NaN is none
+        number = "whole number" if kind is Integral else "number"
+        raise InputError(f"{what}: expected a {number}, received {value!r:.40}")
+    return value
 
 
 @dataclass(frozen=True)

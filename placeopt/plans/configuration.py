@@ -96,7 +96,7 @@ class Configuration:
         """Ranks that share optimizer states out."""
         return 1 if self.sharding == "none" else min(self.shard_group or self.ranks, self.ranks)
 
-    def with_copies(self, ranks: int) -> float:
+    def copies_among(self, ranks: int) -> float:
         """Return how many of so many ranks, and of those that share tensors with them, have copies
         of an expert's part: where experts are spread, tensor ranks have whole ones.
         """
@@ -105,7 +105,7 @@ class Configuration:
     @property
     def expert_shards(self) -> float:
         """Ranks that share the optimizer states of an expert out."""
-        return 1 if self.sharding == "none" else self.with_copies(self.shards)
+        return 1 if self.sharding == "none" else self.copies_among(self.shards)
 
     def text(self) -> str:
         """Return it in one line."""

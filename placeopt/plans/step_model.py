@@ -358,7 +358,7 @@ class StepModel:
         size = float(conf.main_gradients * times)
         size = (size + 2) / 2 if conf.shards > 1 else size
         ring = self._ring(size * dense, conf.tensor, conf.ranks, conf.per_host)
-        copies = conf.with_copies(conf.ranks)
+        copies = conf.copies_among(conf.ranks)
         ring += self._ring(size * experts, conf.expert, copies, conf.per_host)
         ring *= c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
         if conf.framework == "fsdp":
@@ -372,7 +372,7 @@ class StepModel:
         experts = experts_held(self.shape, conf)
         gathered = 4  # 2 bytes, for the forward and for the backward pass
         once = 0.5 * self._ring(held - experts, conf.tensor, group, conf.per_host)
-        once += 0.5 * self._ring(experts, conf.expert, conf.with_copies(group), conf.per_host)
+        once += 0.5 * self._ring(experts, conf.expert, conf.copies_among(group), conf.per_host)
         each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
         # with stages, weights stay gathered and gradients are summed at the end of the step
         times = conf.rounds if conf.pipeline == 1 else 1

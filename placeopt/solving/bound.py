@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.objective import objective_of
-from placeopt.model.result import Budget, time_limit
+from placeopt.model.result import Budget, check_number
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import is_ours, make_solver
 from placeopt.solving.tracker import Tracker
@@ -43,7 +43,7 @@ def bound(
     InputError
         If a method is unknown, or `problem` is no problem.
     """
-    seconds, objective = time_limit(seconds), objective_of(problem)
+    seconds, objective = float(check_number("seconds", seconds)), objective_of(problem)
     ensure(kernels_of(objective, bounds=True))  # compiling does not count
     started = time.perf_counter()
     prover = _prover_of(objective)

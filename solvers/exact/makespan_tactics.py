@@ -43,7 +43,7 @@ from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics, with_threads
 from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
-from placeopt.solvers.search.peak_descent import descent
+from placeopt.solvers.search.peak_descent import descend, descent
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.deadline import is_large
 from placeopt.solving.scheduler import LEAST, Lane
@@ -169,15 +169,13 @@ def windows(state: State) -> Iterator[str | None]:
 
 def _keep_peaks(state: State) -> Iterator[None]:
     """Descend to a placement within the capacities while none is known."""
-    end = time.perf_counter() + state.piece
-    for found in descent(SearchSpace(state.problem), state.rng):
+    steps, found = descent(SearchSpace(state.problem), state.rng), None
+    while found is None and state.solution is None:
+        with state.part() as part:
+            found = descend(steps, part)
         if found is not None:
             offer(state.problem, state.tracker, found)
-        if state.solution is not None:
-            return
-        if time.perf_counter() > end:
-            yield
-            end = time.perf_counter() + state.piece
+        yield
 
 
 def _combinatorial(state: State) -> Iterator[None]:

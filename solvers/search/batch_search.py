@@ -15,7 +15,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solvers.search.peak_descent import peak_descent
+from placeopt.solvers.search.peak_descent import descend, descent
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, spec_of, specs
@@ -174,5 +174,5 @@ def _fallbacks(
     if evaluator.objective.ordered:
         yield from (placement for _, placement in _proposed(evaluator, RESERVING))
     if evaluator.ordered and evaluator.problem.memory == "peak":
-        found = peak_descent(evaluator, rng)
+        found = descend(descent(space, rng), evaluator.tracker)
         yield from [] if found is None else [found]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solvers.search.search_space import SearchSpace
+    from placeopt.solving.tracker import Tracker
 
 
 class _State(NamedTuple):
@@ -35,12 +35,14 @@ class _State(NamedTuple):
     full: Flags  # (num_devices,) whether it holds too much
 
 
-def peak_descent(evaluator: BudgetedEvaluator, rng: Generator) -> Placement | None:
-    """Return a placement that keeps every capacity; None if none was found within the budget."""
-    for found in descent(evaluator.space, rng):
-        if found is not None or evaluator.tracker.stop():
+def descend(steps: Iterator[Placement | None], tracker: Tracker[Placement]) -> Placement | None:
+    """Go on with a `descent` until it ends, the budget does, or a placement is known; return what
+    was found. A step is an evaluation.
+    """
+    for found in steps:
+        if found is not None or tracker.stop() or tracker.solution is not None:
             return found
-        evaluator.tracker.count()
+        tracker.count()
     return None
 
 
