@@ -92,9 +92,9 @@ def problem_arrays(problem: PlacementProblem) -> ProblemArrays:
     return cached
 
 
-TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
+TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE, LATE = np.arange(6)
 """Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so
-far, ops completed."""
+far, ops completed, ops that start too late for the limit."""
 
 
 class Queues(NamedTuple):
@@ -143,12 +143,22 @@ class PlannedOrder(NamedTuple):
     requested: Flags  # (edges,)
 
 
+class Cutoff(NamedTuple):
+    """When an execution is given up: the ops that are left on a device, one after the other from
+    now on, or the longest path from an op that starts now, end later than the limit.
+    """
+
+    limit: Ints  # (1,) on the makespan, _NEVER at first
+    tail: Ints  # (n,) longest path from the start of each op to the end, 0 at first
+    left: Ints  # (k,) ticks of the ops that have not started
+
+
 class Workspace(NamedTuple):
     """Scratch memory of one thread; nothing is allocated per evaluation."""
 
     device: Ints  # (n,) the placement
     rank: Ints  # (n,) its priorities, 0 without
-    counter: Ints  # (5,) see TOUCHED
+    counter: Ints  # (6,) see TOUCHED
     pending: Ints  # (n,) inputs still missing
     cost: Ints  # (n,) ticks of each op on its device
     ready: Ints  # (n,) time the inputs are available
@@ -167,6 +177,7 @@ class Workspace(NamedTuple):
     channels: Channels
     requests: Requests
     plan: PlannedOrder
+    cutoff: Cutoff
 
 
 @inner_kernel
@@ -236,7 +247,7 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     return Workspace(
         device=_ints(n),
         rank=np.zeros(n, np.int64),
-        counter=_ints(5),
+        counter=_ints(6),
         pending=_ints(n),
         cost=_ints(n),
         ready=_ints(n),
@@ -255,6 +266,7 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
         channels=_empty_channels(channels),
         requests=_empty_requests(edges),
         plan=_empty_plan(k, tensors, channels, edges),
+        cutoff=Cutoff(np.full(1, _NEVER), np.zeros(n, np.int64), _ints(k)),
     )
 
 
@@ -391,10 +403,12 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
     n, k = arrays.compute.shape
     w.queues.first[:] = 0
+    w.cutoff.left[:] = 0
     for op in range(n):
         w.pending[op] = arrays.indegree[op]
         w.ready[op] = 0
         w.cost[op] = arrays.compute[op, w.device[op]]
+        w.cutoff.left[w.device[op]] += w.cost[op]
         w.queues.first[w.device[op] + 1] += 1
     for d in range(k):
         w.queues.first[d + 1] += w.queues.first[d]
@@ -535,6 +549,9 @@ def _start_ops(w: Workspace, mode: int, time: int) -> bool:
         if op < 0:
             continue
         cost = w.cost[op]
+        if time + max(w.cutoff.left[d], w.cutoff.tail[op]) > w.cutoff.limit[0]:
+            w.counter[LATE] += 1
+        w.cutoff.left[d] -= cost
         w.running[d] = op
         w.start[op] = time
         w.finish[op] = time + cost
@@ -669,7 +686,7 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, 
     contended requests).
 
     `w.device` must be compatible with every op; `w.rank` is 0 in the mode FIFO. The makespan is
-    DEADLOCK if a planned order cannot be executed.
+    DEADLOCK if a planned order cannot be executed, or not within the limit of `w.cutoff`.
     """
     n, k = arrays.compute.shape
     time = np.int64(0)
@@ -679,6 +696,8 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, 
             instant = _start_transfers(arrays, w, mode, time)
         if not instant:
             instant = _start_ops(w, mode, time)
+            if w.counter[LATE] > 0:
+                return DEADLOCK, w.counter[REQUESTS]
         begin, end = 0, k
         if not instant:
             if w.counter[DONE] == n:

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.makespan.simulator import PRIORITY, execute
+from placeopt.makespan.simulator import DEADLOCK, PRIORITY, execute
 from placeopt.model.compiled import row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
@@ -576,13 +576,15 @@ def executed(g, w, run, limit):
     it exceeds `limit`. Needs and fills what `decode` does.
     """
     n = g.compute.shape[0]
+    run.memory.cutoff.limit[0] = limit
     for op in range(n):
         if w.new_tail[op] > limit:
             return REJECTED
         run.memory.device[op] = w.device[op]
         run.memory.rank[op] = w.position[op]
+        run.memory.cutoff.tail[op] = w.new_tail[op]
     makespan, _ = execute(run.arrays, run.memory, np.int64(PRIORITY))
-    if makespan > limit:
+    if makespan == DEADLOCK:
         return REJECTED
     w.new_held[:] = 0
     for i in range(n):
