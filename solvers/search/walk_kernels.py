@@ -10,8 +10,9 @@ device or the place in the sequence of some ops. Two things make its value cheap
 
 Where transfers contend, a sequence is executed by `priority` instead, its places as ranks: the
 simulator keeps channels and devices busy, while a list of transfers in the order of the sequence
-makes each wait for those before it whose data come late. Such a value is found from scratch, unless
-the longest path alone passes the limit.
+makes each wait for those before it whose data come late. Such a value is found from scratch, and
+the simulation is given up as soon as an op starts with too long a path, or with too much work
+left on its device, before it.
 
 Random numbers come from an explicit state, a combined Tausworthe generator (L'Ecuyer 1996) in int64
 arithmetic that never overflows, so that the walk is the same with and without compilation.

@@ -19,7 +19,7 @@ from placeopt.model.result import Budget
 from placeopt.solvers.search.annealing import MoveShares
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED
+from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED, THRESHOLD
 from placeopt.solving.registry import make_solver
 
 SEEDS = st.integers(0, 10_000)
@@ -117,6 +117,27 @@ def test_contended_values_are_those_of_executions(seed, contention):
         assert (walk.finish[walk.before] <= walk.start)[walk.before >= 0].all()
         best = evaluate(problem, walker.best_placement(), "priority")
         assert best.makespan == walker.best_value
+
+
+@pytest.mark.interpreted
+@given(seed=SEEDS, contention=st.sampled_from(["pair", "source"]))
+@settings(max_examples=25, deadline=None)
+def test_contended_proposals_are_given_up_beyond_the_limit_alone(seed, contention):
+    """A proposal that is so much longer is kept where that much is allowed, and not below."""
+    problem, walker = walker_on(seed, contention=contention)
+    assume(problem.num_channels > 0)
+    space, (device, sequence) = walker.space, walker.origin
+    for random in random_states(np.random.default_rng(seed), 8):
+
+        def value(room, random=random):
+            walk = AnnealingWalk(space, device, sequence, random, acceptance=THRESHOLD)
+            walk.run(1, room, room)
+            return walk.value
+
+        longer = value(1e9) - walker.value
+        if longer > 0:
+            assert value(longer) == walker.value + longer
+            assert value(longer - 1) == walker.value
 
 
 @given(seed=SEEDS)
