@@ -43,6 +43,7 @@ from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.arrays import int_array
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement_objective import check_static
 from placeopt.period.evaluate import fits, placement_rows
@@ -83,6 +84,7 @@ class Groups(NamedTuple):
     near: Ints
     tensor_ptr: Ints  # (G + 1,) tensors that the ops of a group produce or read
     tensor: Ints
+    bytes: Ints  # (G,) of the group and its mate
 
 
 class Cooling(NamedTuple):
@@ -118,6 +120,7 @@ class Units(NamedTuple):
     queue: Ints  # (units,)
     seen: Ints  # (units,) last tensor received, by the number of its count
     counts: Ints  # (1,) tensors counted
+    some: Ints  # (MANY,) groups that may come back
 
 
 def latency_batch(
@@ -200,6 +203,7 @@ def _no_units(a: LatencyArrays) -> Units:
         np.empty(units, np.int64),
         np.zeros(units, np.int64),
         np.zeros(1, np.int64),
+        np.zeros(MANY, np.int64),
     )
 
 
@@ -406,6 +410,44 @@ def _touched(groups: Groups, block: Ints, size: int, touched: Ints, last: Ints, 
     return found
 
 
+@inlined
+def _give_back(
+    a: LatencyArrays,
+    groups: Groups,
+    block: Ints,
+    size: int,
+    ends: tuple[int, int],
+    device: Ints,
+    seen: Ints,
+    w: Units,
+) -> int:
+    """Add to a block a few groups that come back from where it goes, where only with them both
+    devices, `ends`, hold what they can; return its size.
+    """
+    home, d = ends
+    step, into = seen[block[0]], 0
+    for i in range(size):
+        for e in range(groups.member_ptr[block[i]], groups.member_ptr[block[i] + 1]):
+            into += a.resident[groups.member[e]]
+    least, most = w.used[d] + into - a.capacity[d], a.capacity[home] - w.used[home] + into
+    if least <= 0 or least > most:
+        return size
+    count, total = 0, len(groups.mate)
+    first = np.random.randint(total)  # noqa: NPY002
+    for i in range(total):
+        y = (first + i) % total
+        lead = groups.member[groups.member_ptr[y]]
+        if count < MANY and device[lead] == d and seen[y] != step and groups.mate[y] >= y:
+            w.some[count] = y
+            count += 1
+    for i in range(few_between(groups.bytes, w.some, count, least, most)):
+        for y in (w.some[i], groups.mate[w.some[i]]):
+            if seen[y] != step:
+                block[size], seen[y] = y, step
+                size += 1
+    return size
+
+
 @entry
 def anneal_slots(
     a: LatencyArrays,
@@ -420,6 +462,7 @@ def anneal_slots(
     """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
     and returns its latency, INFEASIBLE where it met none that keeps all constraints.
 
+    Where a block does not fit, a few groups come back from there, if that makes both devices fit.
     Capacities may be broken on the way, slots wait for each other in a circle, and ops begin where
     they cannot run; that costs ticks by `_breach`, twice as many after as many moves as there are
     groups that end so, half after as many that do not.
@@ -454,15 +497,19 @@ def anneal_slots(
             d, s = device[other], slot[other]
         if a.pool[d]:
             s = 0
-        if d == device[lead] and s == slot[lead]:
+        home = device[lead]
+        if d == home and s == slot[lead]:
             continue
         wanted = min(count, int(1.0 / (1.0 - np.random.random())))  # noqa: NPY002
         size = alike = _connected(groups, x, wanted, device, slot, block, seen, step)
-        for i in range(alike if d != device[lead] else 0):
+        for i in range(alike if d != home else 0):
             y = groups.mate[block[i]]
             if seen[y] != step:
                 block[size], seen[y] = y, step
                 size += 1
+        moved = size
+        if d != home:
+            size = _give_back(a, groups, block, size, (home, d), device, seen, w)
         tensors = _touched(groups, block, size, touched, last, step)
         for i in range(tensors):
             _count_tensor(a, touched[i], device, -1, w)
@@ -472,13 +519,14 @@ def anneal_slots(
             first = groups.member[groups.member_ptr[y]]
             old_device[i], old_slot[i] = device[first], slot[first]
             near = groups.near_ptr[y + 1] - groups.near_ptr[y]
+            to = d if i < moved else home
             if i >= alike:  # the slot of a neighbour there, or as before
                 s = slot[first]
                 z = groups.near[groups.near_ptr[y] + np.random.randint(near)] if near else y  # noqa: NPY002
                 other = groups.member[groups.member_ptr[z]]
-                if device[other] == d and a.leader[other] != a.leader[first]:
+                if device[other] == to and a.leader[other] != a.leader[first]:
                     s = slot[other]
-            runs = _move(a, groups, y, d, s, device, slot, w) and runs
+            runs = _move(a, groups, y, to, s, device, slot, w) and runs
         for i in range(tensors):
             _count_tensor(a, touched[i], device, 1, w)
         if runs:

@@ -51,7 +51,6 @@ from placeopt.model.problem import INCOMPATIBLE
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract, device_types
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
-from placeopt.solvers.exact.filling import fillings
 from placeopt.solvers.exact.ideal_program import (
     IdealProgram,
     best_chain,
@@ -67,6 +66,7 @@ from placeopt.solvers.exact.placement_cp_sat import (
     run_tactics,
     with_threads,
 )
+from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
 
 if TYPE_CHECKING:
@@ -653,6 +653,9 @@ class _Walk:
         above = (problem.resident.sum() - problem.capacity).clip(0) / problem.resident.sum().clip(1)
         d = int(np.argmin(above + (problem.compute == INCOMPATIBLE).mean(axis=0)))
         self.device = np.full(problem.num_ops, self.pooled[d])
+        if above[d] > 0:
+            home = first_filled(Filling.of_units(problem.units), tracker.rng())
+            self.device = self.device if home is None else self.pooled[home[problem.units.unit]]
         self.slot = turn * (problem.slots - 1)
 
     def begin(self) -> _Walk:
@@ -691,4 +694,5 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
         np.where(keys[other] == keys ^ 1, other, at),
         *neighbours(len(keys), group[problem.edge_source], consumers),
         *touching[:2],
+        problem.units.bytes[keys >> 1],
     )

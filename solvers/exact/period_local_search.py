@@ -4,7 +4,9 @@ The energy of a placement is the excess of its device loads (and bytes) over a t
 the best period found: zero energy is a new incumbent, after which the target falls. Against
 minimising the largest load directly this says which of many equally bad placements is closer.
 Moves: an op, or a small connected block of its device, goes to the device of a neighbour or to any
-other; two ops swap devices. The loads are kept up to date by the tensors of the moved op only.
+other; two ops swap devices. Where one of the two devices is too full for that, a few nodes come
+back (`placeopt.model.exchanges`). The loads are kept up to date by the tensors of the moved op
+only.
 
 With `convex` the walk may pass through placements that are not: every pair of a device and an op
 that it does not hold, but that lies on a path between two of its ops, adds a price to the energy,
@@ -30,13 +32,15 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import neighbours
+from placeopt.model.arrays import UNLIMITED, neighbours
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
+from placeopt.model.exchanges import FEW, MANY, few_between
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.linear_dp import chain_positions, offer_devices
+from placeopt.solvers.heuristics.filling import Filling, first_filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +60,7 @@ class SearchArrays(NamedTuple):
 
     compute: Ints  # (P, N, k) ticks, -1 where the node cannot run
     resident: Ints  # (N,) bytes
-    capacity: Ints  # (k,) bytes
+    capacity: Ints  # (k,) bytes, UNLIMITED where everything fits
     weight: Ints  # (m, k) ticks
     tensors: TensorArrays
     near_ptr: Ints  # (N + 1,) nodes that share a tensor with a node
@@ -68,10 +72,11 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
     """Return the arrays of a contracted model, one column per device."""
     near_ptr, near = neighbours(model.num_nodes, model.producer[model.edge_tensor], model.consumer)
     compute = np.where(model.allowed[None], model.pass_compute, -1)
+    loose = model.capacity >= model.resident.sum()
     return SearchArrays(
         compute=np.ascontiguousarray(compute[:, :, model.type_of]),
         resident=model.resident,
-        capacity=model.capacity[model.type_of],
+        capacity=np.where(loose, UNLIMITED, model.capacity)[model.type_of],
         weight=np.ascontiguousarray(model.weight[:, model.type_of]),
         tensors=model.tensors,
         near_ptr=near_ptr,
@@ -157,8 +162,8 @@ class Walk(NamedTuple):
     reach: NDArray[np.int32]  # (2, k, X) nodes of a device that an op comes after, and before
     between: Ints  # (1,) pairs of a device and an op it would have to take to be convex; edges back
     place: Ints  # (k,) of each device in a chain
-    block: Ints  # (_LARGE_BLOCK,) nodes of the proposal
-    came: Ints  # (_LARGE_BLOCK,) the devices they leave
+    block: Ints  # (_LARGE_BLOCK + FEW,) nodes of the proposal
+    came: Ints  # (_LARGE_BLOCK + FEW,) the devices they leave
     best: Ints  # (N,) best placement of the cycle
 
 
@@ -177,8 +182,8 @@ def make_walk(a: SearchArrays) -> Walk:
         np.zeros((2, k, len(a.paths.node)), np.int32),
         ints(1),
         np.arange(k),
-        ints(_LARGE_BLOCK),
-        ints(_LARGE_BLOCK),
+        ints(_LARGE_BLOCK + FEW),
+        ints(_LARGE_BLOCK + FEW),
         ints(n),
     )
 
@@ -332,6 +337,35 @@ def _partner(w, b):
 
 
 @uncounted_kernel
+def _give_back(a, w, size, b):
+    """Add a few nodes to the proposal that bring both of its devices within their capacities, if
+    there are such nodes and it does not; return its size.
+    """
+    home, into = w.device[w.block[0]], 0
+    for i in range(size):
+        x = w.block[i]
+        into += a.resident[x] if w.device[x] == home else -a.resident[x]
+    above, beside = w.used[b] + into - a.capacity[b], w.used[home] - into - a.capacity[home]
+    if max(above, beside) <= 0 or above + beside > 0:
+        return size
+    source, target, least = b, home, above
+    if above <= 0:
+        source, target, least = home, b, beside
+    n, count = len(w.device), 0
+    first = np.random.randint(n)
+    for i in range(n):
+        x = (first + i) % n
+        able = w.device[x] == source and a.compute[0, x, target] >= 0
+        if able and count < MANY and not _is_among(w.block, size, x):
+            w.came[count] = x
+            count += 1
+    few = few_between(a.resident, w.came, count, least, least - above - beside)
+    for i in range(few):
+        w.block[size + i] = w.came[i]
+    return size + few
+
+
+@uncounted_kernel
 def _propose(a, w):
     """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing
     would change.
@@ -354,6 +388,8 @@ def _propose(a, w):
         x = w.block[i]
         if a.compute[0, x, b if w.device[x] == home else home] < 0:
             return 0, b
+    if min(a.capacity[b], a.capacity[home]) < UNLIMITED:
+        size = _give_back(a, w, size, b)
     return size, b
 
 
@@ -475,7 +511,7 @@ class _Annealing:
         self.tracker, self.start = tracker, tracker.value
         model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:
-            self.device = _balanced(model)
+            self.device = _balanced(model, tracker.rng())
             self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
         else:
             self.device = model.node_devices(tracker.solution.device)
@@ -517,16 +553,17 @@ class _Annealing:
         self.at = self.walk.device.copy()
 
 
-def _balanced(model: ContractedProblem) -> Ints:
-    """Give nodes, the largest bytes first, to the compatible device with the most free memory
-    left.
+def _balanced(model: ContractedProblem, rng: np.random.Generator) -> Ints:
+    """Give nodes, the largest bytes first, to the compatible device with the most free memory left;
+    fill one device after the other where that does not fit, if it is found soon.
     """
     free, allowed = model.capacity[model.type_of], model.allowed[:, model.type_of]
     device = np.zeros(model.num_nodes, np.int64)
     for v in np.argsort(-model.resident, kind="stable").tolist():
         device[v] = np.where(allowed[v], free, np.iinfo(np.int64).min).argmax()
         free[device[v]] -= model.resident[v]
-    return device
+    found = first_filled(Filling.of_nodes(model).unordered, rng) if (free < 0).any() else None
+    return device if found is None else found
 
 
 def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:

@@ -48,7 +48,6 @@ from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges, period_loads
-from placeopt.solvers.exact.filling import fillings
 from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import (
     chain_positions,
@@ -67,6 +66,7 @@ from placeopt.solvers.exact.placement_cp_sat import (
     with_threads,
 )
 from placeopt.solvers.heuristics.context import packing_seconds
+from placeopt.solvers.heuristics.filling import fillings
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
 

@@ -2,7 +2,8 @@
 
 Assigning units to devices so that bytes fit is bin packing with eligibility. Repair keeps a given
 assignment where it can (move the smallest unit that cures an overload), falls back to best fit
-decreasing, then to an integer program, which also proves when nothing fits.
+decreasing, then to devices that are filled to the byte, then to an integer program, which also
+proves when nothing fits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.linear_program import integer_program
+from placeopt.solvers.heuristics.filling import Filling, first_filled
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
@@ -46,6 +48,8 @@ def pack(units: Units, seconds: float = math.inf) -> tuple[Ints | None, bool]:
     or None, proved that none exists).
     """
     home = _best_fit(units)
+    if home is None:
+        home = first_filled(Filling.of_units(units), np.random.default_rng(0))
     return (home, False) if home is not None else _integer_program(units, seconds)
 
 

@@ -198,6 +198,7 @@ def test_a_packing_is_looked_for_within_the_time(monkeypatch):
         limits.append(options.get("time_limit"))
         return SimpleNamespace(x=None, status=1)
 
+    monkeypatch.setattr(repair_module, "first_filled", lambda *_: None)
     monkeypatch.setattr(repair_module, "integer_program", in_vain)
     for budget in (Budget(seconds=8.0), Budget(evaluations=9)):
         assert make_solver("single-device").solve(problem, budget).status == "unknown"

@@ -12,7 +12,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
-from placeopt.solvers.exact.filling import fillings
+from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
 from placeopt.splits.problem import SplitProblem
 
 pytestmark = pytest.mark.jit
@@ -48,6 +48,50 @@ def full_problem(seed, n=60, k=4, *, alike=True, **fields):
         objective="period",
         **fields,
     )
+
+
+def paths_in_full_memory(seed, n=40, k=4, **fields):
+    """Return a problem whose best placement is a path of ops on each of k devices, which it fills
+    to the last byte and keeps busy as long as the others, and that time.
+    """
+    rng = np.random.default_rng(seed)
+    home, renamed = np.repeat(np.arange(k), n // k), rng.permutation(n)
+    compute, resident = rng.integers(20, 100, (2, n))
+    for row in (compute, resident):
+        sums = np.bincount(home, row).astype(np.int64)
+        row[:: n // k] += sums.max() - sums
+    old = np.argsort(renamed)
+    problem = PlacementProblem.from_edges(
+        np.repeat(compute[old][:, None], k, axis=1),
+        [(renamed[v], renamed[v + 1], 30) for v in range(n - 1) if home[v] == home[v + 1]],
+        resident=resident[old],
+        capacity=np.full(k, resident.sum() // k),
+        **fields,
+    )
+    return problem, int(compute.sum()) // k
+
+
+@pytest.mark.parametrize("fields", [{"contiguity": "none"}, {"objective": "latency"}])
+def test_full_devices_exchange_a_few_for_a_few(fields):
+    """Annealing ends at the best placement, where nothing moves alone and two ops alike are rare."""
+    for seed in (4, 5):
+        problem, best = paths_in_full_memory(seed, **{"objective": "period", **fields})
+        result = po.solve(problem, solver="cp-sat", tactics="filling,annealing", evaluations=60)
+        assert result.value == best
+
+
+def test_devices_that_run_some_ops_only_are_filled():
+    """What has no other device left is taken first: packings to the byte are found at once."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        home, size = np.repeat(np.arange(4), 12), rng.integers(1, 100, 48)
+        able = rng.random((48, 4)) < 0.5
+        able[np.arange(48), home] = True
+        none = [[] for _ in home]
+        filling = Filling(size, able, np.bincount(home, size).astype(np.int64), none, none)
+        found = first_filled(filling, rng, draws=3000)
+        assert able[np.arange(48), found].all()
+        assert (np.bincount(found, size) == filling.capacity).all()
 
 
 @pytest.mark.parametrize("alike", [True, False])
