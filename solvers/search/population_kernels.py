@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, row_of, uncounted_kernel
+from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.search.walk_state import random_neighbour
 
@@ -34,6 +35,7 @@ class Candidate(NamedTuple):
     random: Ints  # (3,) generator state
     queue: Ints  # (num_ops,) ops to visit
     seen: Flags  # (num_ops,)
+    some: Ints  # (MANY,) units that may come back
 
 
 @uncounted_kernel
@@ -111,6 +113,33 @@ def _spread(g, c, op, d, room, together):
 
 
 @uncounted_kernel
+def _give_back(g, c, moved, d):
+    """Move the unit to device d, where it does not fit, and a few units from there to where it was,
+    so that both devices fit; return whether there are such units.
+    """
+    origin, size, count = c.home[moved], g.units.bytes, 0
+    if origin == d or not g.units.allowed[moved, d]:
+        return False
+    least = c.used[d] + size[moved] - g.units.capacity[d]
+    most = g.units.capacity[origin] - c.used[origin] + size[moved]
+    if least <= 0 or least > most:
+        return False
+    first = below(c.random, len(c.home))
+    for i in range(len(c.home)):
+        unit = (first + i) % len(c.home)
+        if count < MANY and c.home[unit] == d and g.units.allowed[unit, origin]:
+            c.some[count] = unit
+            count += 1
+    few = few_between(size, c.some, count, least, most)
+    for i in range(few):
+        unit = c.some[i]
+        c.home[unit] = origin
+        c.used[d] -= size[unit]
+        c.used[origin] += size[unit]
+    return few > 0 and _try(g, c.home, c.used, moved, d)
+
+
+@uncounted_kernel
 def _exchange(g, c, unit, other):
     """Let two units change places if both may and fit; return whether they did."""
     origin, to = c.home[unit], c.home[other]
@@ -153,7 +182,7 @@ def _move(g, c, op, pick):
     if neighbour >= 0 and uniform(s) < 0.5 and c.home[g.units.unit[neighbour]] != origin:
         d = c.home[g.units.unit[neighbour]]
     if pick < 0.45:
-        return _try(g, c.home, c.used, unit, d)
+        return _try(g, c.home, c.used, unit, d) or _give_back(g, c, unit, d)
     if pick < 0.6:
         return _exchange(g, c, unit, g.units.unit[below(s, n)])
     room = int(2.0 * np.exp(uniform(s) * np.log(max(1.5, n / k))))
@@ -179,10 +208,10 @@ def mutate(g, homes, ranks, states, strength):
     n, k = g.compute.shape
     queue = np.empty(n, np.int64)
     seen = np.zeros(n, np.bool_)
-    used = np.empty(k, np.int64)
+    used, some = np.empty(k, np.int64), np.empty(MANY, np.int64)
     ordered = ranks.shape[1] > 0 and n > 1
     for row in range(homes.shape[0]):
-        c = Candidate(homes[row], used, states[row], queue, seen)
+        c = Candidate(homes[row], used, states[row], queue, seen, some)
         _count_bytes(g, c.home, used)
         for _ in range(strength):
             for _attempt in range(8):

@@ -53,6 +53,20 @@ def test_mutation_keeps_every_constraint(seed):
         assert not placement_violations(problem, Placement(row))
 
 
+def test_mutation_exchanges_units_where_devices_are_full():
+    """Where every device is full and no two units are alike, a few come back for what comes."""
+    rng = np.random.default_rng(0)
+    size, home = rng.permutation(np.arange(1, 41)), np.repeat(np.arange(2), 20)
+    problem = PlacementProblem.from_edges(
+        np.ones((40, 2), np.int64), [], resident=size, capacity=np.bincount(home, size).astype(int)
+    )
+    homes = np.stack([home] * 20)
+    graph = SearchSpace(problem).graph
+    kernels.mutate(graph, homes, np.zeros((20, 0), np.int64), random_states(rng, 20), 12)
+    assert all((np.bincount(row, size) == problem.capacity).all() for row in homes)
+    assert (homes != home).any(axis=1).all()
+
+
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_fit_says_which_rows_fit(seed):
