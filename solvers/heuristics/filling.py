@@ -68,12 +68,9 @@ class Filling(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A set that grew on a device: the nodes taken, in turn, those that could follow, and the bytes
-    free.
-    """
+    """A set that grew on a device: the nodes taken, in turn, and the bytes free."""
 
     taken: list[int]
-    beside: list[int]
     free: int
 
 
@@ -111,7 +108,7 @@ def filled(filling: Filling, rng: np.random.Generator) -> Iterator[Ints | None]:
         now = (home < 0) & ~filling.able[:, later].any(axis=1)  # nodes that have no other device
         grown = _grown(filling, home, now, d, int(capacity[d]), rng)
         if grown.free > spare - sum(free):
-            grown = _exchanged(filling, now, grown, rng)
+            grown = _exchanged(filling, home < 0, now, grown, d, rng)
         whole = now.sum() == now[grown.taken].sum()
         if len(grown.taken) == (home < 0).sum():
             home[grown.taken] = d
@@ -142,7 +139,6 @@ def _grown(
     ready: list[int] = []
     by_size: list[tuple[int, int]] = []  # of those ready, and of some that were
     taken: list[int] = []
-    beside: list[int] = []
 
     def add(v: int) -> None:
         (urgent if now[v] else ready).append(v)
@@ -166,7 +162,6 @@ def _grown(
             v = ready.pop(-1 if kind < (1 + large) / 2 else int(rng.integers(len(ready))))
         gone.add(v)
         if size[v] > free:
-            beside.append(v)
             continue
         taken.append(v)
         free -= size[v]
@@ -174,37 +169,62 @@ def _grown(
             waiting[w] -= 1
             if not waiting[w] and able[w]:
                 add(w)
-    return Growth(taken, beside, free)
+    return Growth(taken, free)
 
 
-def _exchanged(filling: Filling, now: Flags, grown: Growth, rng: np.random.Generator) -> Growth:
-    """Exchange some last nodes of the set, but none that has to go now, for some that could follow,
-    so that least is free.
+def _exchanged(
+    filling: Filling, left: Flags, now: Flags, grown: Growth, d: int, rng: np.random.Generator
+) -> Growth:
+    """Exchange some last nodes of the set, but none that has to go now, for some first ones of the
+    rest, so that least is free.
     """
     held = set(grown.taken)
-    last = [v for v in grown.taken if not now[v] and held.isdisjoint(filling.after[v])]
-    out = _some(last, rng)
-    bound = {v for v in grown.beside if not set(out).isdisjoint(filling.before[v])}
-    into = _some([v for v in grown.beside if v not in bound], rng)
-    less, more = _sums(filling.size[out]), _sums(filling.size[into])
+    rest = {v for v in np.flatnonzero(left).tolist() if v not in held}
+    out = _drawn([v for v in grown.taken if not now[v]], held, filling.after, filling.before, rng)
+    able = [v for v in rest if filling.able[v, d]]
+    into = _drawn(able, rest | set(out), filling.before, filling.after, rng)
+    which_out, less = _sums(filling.size, out, filling.after)
+    which_in, more = _sums(filling.size, into, filling.before)
     order = np.argsort(more, kind="stable")
     room = grown.free + less
     at = order[np.searchsorted(more[order], room, side="right") - 1]
     best = int(np.argmin(room - more[at]))
-    gone = {v for i, v in enumerate(out) if best >> i & 1}
-    new = [v for i, v in enumerate(into) if at[best] >> i & 1]
+    gone = {v for i, v in enumerate(out) if which_out[best] >> i & 1}
+    new = [v for i, v in enumerate(into) if which_in[at[best]] >> i & 1]
     taken = [v for v in grown.taken if v not in gone] + new
-    return Growth(taken, grown.beside, int(room[best] - more[at[best]]))
+    return Growth(taken, int(room[best] - more[at[best]]))
 
 
-def _some(nodes: list[int], rng: np.random.Generator) -> list[int]:
-    """Return at most `SIDE` of the nodes."""
-    return rng.permutation(np.array(nodes, np.int64))[:SIDE].tolist()
+def _drawn(
+    nodes: list[int],
+    there: set[int],
+    behind: list[list[int]],
+    ahead: list[list[int]],
+    rng: np.random.Generator,
+) -> list[int]:
+    """Draw at most `SIDE` of the nodes, each after all nodes behind it that are there."""
+    waiting = {v: sum(u in there for u in behind[v]) for v in nodes}
+    ready = [v for v in nodes if not waiting[v]]
+    drawn: list[int] = []
+    while ready and len(drawn) < SIDE:
+        drawn.append(ready.pop(int(rng.integers(len(ready)))))
+        for w in ahead[drawn[-1]]:
+            if w in waiting:
+                waiting[w] -= 1
+                if not waiting[w]:
+                    ready.append(w)
+    return drawn
 
 
-def _sums(sizes: Ints) -> Ints:
-    """Return the sum of every subset, at the number whose bits say what is in it."""
-    sums = np.zeros(1, np.int64)
-    for size in sizes.tolist():
-        sums = np.concatenate([sums, sums + size])
-    return sums
+def _sums(size: Ints, nodes: list[int], behind: list[list[int]]) -> tuple[Ints, Ints]:
+    """Return the subsets of the nodes that hold what is behind each of theirs, as numbers whose
+    bits say what is in them, and their bytes.
+    """
+    which, sums = np.zeros((2, 1), np.int64)
+    place = {v: i for i, v in enumerate(nodes)}
+    for i, v in enumerate(nodes):
+        needs = sum(1 << place[u] for u in set(behind[v]) if u in place)
+        ready = which & needs == needs
+        which = np.concatenate([which, which[ready] | 1 << i])
+        sums = np.concatenate([sums, sums[ready] + size[v]])
+    return which, sums

@@ -12,7 +12,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
-from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
+from placeopt.solvers.heuristics.filling import Filling, _sums, fillings, first_filled
 from placeopt.splits.problem import SplitProblem
 
 pytestmark = pytest.mark.jit
@@ -80,6 +80,15 @@ def test_full_devices_exchange_a_few_for_a_few(fields):
         assert result.value == best
 
 
+def test_what_hangs_together_is_exchanged():
+    """Sums are made of all subsets that leave no edge back, not of nodes at an end alone."""
+    before = [[], [0], [0], [1], [2]]
+    which, sums = _sums(np.array([1, 2, 4, 8, 16]), [1, 3, 2, 4], before)
+    sets = {x + y for x in ((), (1,), (1, 3)) for y in ((), (2,), (2, 4))}
+    assert sorted(sums.tolist()) == sorted(sum(1 << v for v in nodes) for nodes in sets)
+    assert len(set(which.tolist())) == len(sets)
+
+
 def test_devices_that_run_some_ops_only_are_filled():
     """What has no other device left is taken first: packings to the byte are found at once."""
     for seed in range(5):
@@ -107,7 +116,7 @@ def test_what_fits_is_found_where_devices_are_full(contiguity, alike):
 
 def test_splits_begin_with_what_fits():
     """The chain that a split begins with fills the devices, where nothing else fits."""
-    split = SplitProblem(full_problem(1))
+    split = SplitProblem(full_problem(2))
     assert po.solve(split, evaluations=12, max_ideals=1000).solution is not None
 
 
