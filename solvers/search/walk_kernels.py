@@ -42,6 +42,7 @@ import numpy as np
 
 from placeopt.makespan.simulator import DEADLOCK, PRIORITY, execute
 from placeopt.model.compiled import row_of, uncounted_entry, uncounted_kernel
+from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.heuristics.unit_reservation import data_ready
 from placeopt.solvers.search.walk_state import NEVER, random_neighbour
@@ -386,9 +387,11 @@ def _propose(g, w, move):
 
 
 @uncounted_kernel
-def _move_units(g, w, count):
-    """Exchange the devices of the proposal's units with `unit_to`; doing it twice undoes it."""
-    for i in range(count):
+def _move_units(g, w, begin, count):
+    """Exchange the devices of the proposal's units from `begin` on with `unit_to`; doing it twice
+    undoes it.
+    """
+    for i in range(begin, count):
         unit = w.unit_list[i]
         old, new = w.home[unit], w.unit_to[i]
         for j in row_of(g.units.member_ptr, unit):
@@ -400,6 +403,38 @@ def _move_units(g, w, count):
         w.used[new] += g.units.bytes[unit]
         w.home[unit] = new
         w.unit_to[i] = old
+
+
+@uncounted_kernel
+def _give_back(g, w, count):
+    """Move a few units away from each device that the proposal makes too full, to the one with most
+    room, if that makes both fit; return the number of units that moved.
+    """
+    size, capacity = g.units.bytes, g.units.capacity
+    for d in range(capacity.shape[0]):
+        above = w.used[d] - capacity[d]
+        if above <= 0:
+            continue
+        to = 0
+        for e in range(capacity.shape[0]):
+            if capacity[e] - w.used[e] > capacity[to] - w.used[to]:
+                to = e
+        first, found = below(w.random, w.home.shape[0]), 0
+        for i in range(w.home.shape[0]):
+            unit = (first + i) % w.home.shape[0]
+            free = w.unit_mark[unit] != w.stamp[0] and g.units.allowed[unit, to]
+            if found < MANY and free and w.home[unit] == d:
+                w.queue[found] = unit
+                found += 1
+        few = few_between(size, w.queue, found, above, capacity[to] - w.used[to])
+        if few == 0:
+            break
+        for i in range(few):
+            w.unit_list[count + i], w.unit_to[count + i] = w.queue[i], to
+            w.unit_mark[w.queue[i]] = w.stamp[0]
+        _move_units(g, w, count, count + few)
+        count += few
+    return count
 
 
 @uncounted_kernel
@@ -459,8 +494,10 @@ def anneal(g, w, run, leg, tally):
             tally[move, EMPTY] += 1
             continue
         limit = _limit(leg.acceptance, w.value[0], w.value[1], temperature, draw)
+        _move_units(g, w, NONE, units)
+        if units > 0:
+            units = _give_back(g, w, units)
         first, last = _extent(g, w, units)
-        _move_units(g, w, units)
         if op >= 0:
             _shift(w, op, to)
             first = min(first, at, to)
@@ -485,7 +522,7 @@ def anneal(g, w, run, leg, tally):
         if value == REJECTED:
             if op >= 0:
                 _shift(w, op, at)
-            _move_units(g, w, units)
+            _move_units(g, w, NONE, units)
             continue
         tally[move, ACCEPTED] += 1
         if value < w.value[1]:

@@ -131,7 +131,7 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
         unit_mark=ints(u),
         stamp=ints(1),
         visit=ints(n),
-        queue=ints(n),
+        queue=ints(max(n, 3)),
         new_start=ints(n),
         new_finish=ints(n),
         new_tail=ints(n),

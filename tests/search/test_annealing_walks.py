@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 from random_problems import random_problem
 
-from placeopt.api import load
+from placeopt.api import load, solve
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.placement import Placement
@@ -256,3 +256,14 @@ def test_few_slow_cycles_find_what_many_short_ones_do_not():
     result = solver.solve(problem, Budget(evaluations=1_000_000), seed=0)
     assert result.objective is not None
     assert result.objective <= 285_500_000
+
+
+def test_full_devices_exchange_a_few_units_for_a_few():
+    """From two full devices, no two ops of equal bytes, a walk ends where both work as long."""
+    rng, home = np.random.default_rng(0), np.repeat(np.arange(2), 20)
+    size, ticks = rng.permutation(np.arange(1, 41)), rng.integers(20, 100, 40) + 50 * home
+    problem = PlacementProblem.from_edges(
+        np.repeat(ticks[:, None], 2, axis=1), [], resident=size, capacity=np.bincount(home, size)
+    )
+    result = solve(problem, "annealing", evaluations=3000, initial=Placement(home))
+    assert result.value == ticks.sum() // 2
