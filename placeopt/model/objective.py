@@ -10,13 +10,19 @@ from __future__ import annotations
 import pkgutil
 import time
 from abc import ABC, abstractmethod
+from functools import partial
+from numbers import Rational
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.errors import (
     InfeasiblePlacementError,
     InfeasibleProblemError,
     InputError,
+    SolverError,
+    brief,
     check_choice,
 )
 
@@ -256,6 +262,109 @@ class JudgedObjective(Objective):
         return self.violations(problem, solution)
 
 
+OF_SOLUTIONS = ("finish", "judge", "value")
+"""What an objective is asked of a solution."""
+
+
+class OutsideObjective:
+    """An objective of another package: what it raises, and what is no answer, is an error that
+    names it.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __getattr__(self, key: str) -> Any:
+        """Return a member; what can be called asks the objective."""
+        found = getattr(self._given, key)
+        if isinstance(found, type) or not callable(found):
+            return found
+        return partial(self._ask, key)
+
+    def evaluate_batch(
+        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, **how: Any
+    ) -> Ints:
+        """Values of many placements, copies of which it is given. Of numbers with a point those
+        beyond 63 bits are INFEASIBLE, as that is itself where it has become one.
+        """
+        rows = np.array(devices)
+        given = self._ask("evaluate_batch", problem, rows.copy(), priorities, **how)
+        found = np.asarray(given)
+        if found.dtype == object:
+            found = np.asarray(found.tolist())
+        right = found.shape == rows.shape[:1] and found.dtype.kind in "iuf"
+        if not right or not (found >= 0).all():
+            raise self._wrong("evaluate_batch", f"{len(rows)} numbers of ticks, 0 or more", given)
+        return np.where(found < INFEASIBLE, found, 0).astype(np.int64) + np.where(
+            found < INFEASIBLE, 0, INFEASIBLE
+        )
+
+    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
+        """Judge and value a solution."""
+        found = self._ask("finish", problem, solution, queue)
+        if not isinstance(found, Finished):
+            raise self._wrong("finish", "a Finished", found)
+        self._check_words("finish", found.violations)
+        if not found.violations:
+            self._check_ticks("finish", found.value)
+        return found
+
+    def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
+        """Every violation of a solution in words."""
+        found = self._ask("judge", problem, solution, queue)
+        self._check_words("judge", found)
+        return list(found)
+
+    def impossible(self, problem: Any) -> str:
+        """Return why no solution can exist, "" unless a simple reason proves it."""
+        found = self._ask("impossible", problem)
+        self._check_words("impossible", [found])
+        return str(found)
+
+    def bounds(self, *given: Any, **how: Any) -> BoundReport:
+        """Prove lower bounds for some time."""
+        return self._bounded("bounds", *given, **how)
+
+    def quick_bounds(self, *given: Any, **how: Any) -> BoundReport:
+        """Prove lower bounds in milliseconds."""
+        return self._bounded("quick_bounds", *given, **how)
+
+    def _bounded(self, key: str, *given: Any, **how: Any) -> BoundReport:
+        found = self._ask(key, *given, **how)
+        if not isinstance(found, BoundReport):
+            raise self._wrong(key, "a BoundReport", found)
+        self._check_words(key, [found.infeasible, found.method, *found.bounds])
+        for value in (found.value, *found.bounds.values()):
+            self._check_ticks(key, value)
+        return found
+
+    def _ask(self, key: str, *given: Any, **how: Any) -> Any:
+        """Return what the objective answers, or raise what it raised under its name."""
+        try:
+            return getattr(self._given, key)(*given, **how)
+        except (InputError, SolverError):
+            raise
+        except (Exception, SystemExit) as error:
+            if key in OF_SOLUTIONS and not any(hasattr(x, "device") for x in given[1:2]):
+                raise  # what is no placement may be the fault of who made it
+            words = f"objective '{self.name}': its {key} raised {type(error).__name__}: {error}"
+            raise SolverError(brief(words)) from error
+
+    def _check_words(self, key: str, words: Any) -> None:
+        if not isinstance(words, list | tuple) or not all(isinstance(x, str) for x in words):
+            raise self._wrong(key, "texts", words)
+
+    def _check_ticks(self, key: str, value: Any) -> None:
+        if not isinstance(value, Rational) or value < 0:
+            raise self._wrong(key, "whole ticks, 0 or more", value)
+
+    def _wrong(self, key: str, expected: str, received: Any) -> SolverError:
+        words = f"its {key} gives {received!r:.60}, expected {expected}"
+        return SolverError(brief(f"objective '{self.name}': {words}"))
+
+
 _targets: dict[tuple[str, str], str | Objective] = {
     ("placement", "makespan"): "placeopt.makespan.objective:MAKESPAN",
     ("placement", "period"): "placeopt.period.objective:PERIOD",
@@ -368,7 +477,8 @@ def objective_of(problem: Any) -> Objective:
             "expected a problem (po.load, po.load_pipeline, po.load_stream), received "
             f"{type(problem).__name__}"
         )
-    return named_objective(kind, name)
+    found = named_objective(kind, name)
+    return found if (kind, name) in _ours else OutsideObjective(found)  # type: ignore[return-value]
 
 
 def default_solver(problem: Any) -> str:

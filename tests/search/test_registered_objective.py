@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placeopt.api import load
+from placeopt.api import load, solve
+from placeopt.certify.verify import verify
 from placeopt.model import objective as objectives
-from placeopt.model.errors import Refused
-from placeopt.model.objective import INFEASIBLE, named_objective
+from placeopt.model.bound import BoundReport
+from placeopt.model.errors import Refused, SolverError
+from placeopt.model.objective import INFEASIBLE, Finished, named_objective
 from placeopt.model.result import Budget
 from placeopt.solving import registry
+from placeopt.solving.bound import bound
 from placeopt.solving.registry import ANY_OTHER, make_solver, specs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "new-objective.md"
@@ -99,3 +102,87 @@ def test_an_objective_may_be_a_dataclass(traffic, solver):
     problem = load("gen:ffnn", cluster="uniform:2", objective="weighed")
     result = make_solver(solver).solve(problem, Budget(evaluations=60))
     assert result.value == traffic.evaluate_batch(problem, result.solution.device[None, :])[0]
+
+
+def raises(*given, **how):
+    """Fail as a careless objective does."""
+    raise OSError("no\nluck")
+
+
+def changed(objective, monkeypatch, **members):
+    """Return a problem of the objective with some of its members changed."""
+    for key, member in members.items():
+        monkeypatch.setattr(type(objective), key, member)
+    return load("gen:ffnn", cluster="uniform:2", objective="traffic")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (raises, "its evaluate_batch raised OSError: no luck"),
+        (lambda self, problem, devices, *rest, **how: None, "gives None, expected 1 numbers"),
+        (lambda self, problem, devices, *rest, **how: np.full(len(devices), -1), "0 or more"),
+        (lambda self, problem, devices, *rest, **how: np.zeros((len(devices), 2)), "0 or more"),
+        (lambda self, problem, devices, *rest, **how: np.full(len(devices), np.nan), "nan"),
+    ],
+)
+@pytest.mark.parametrize("solver", ["annealing", "portfolio"])
+def test_values_that_are_none_are_the_fault_of_the_objective(
+    traffic, monkeypatch, solver, answer, words
+):
+    """One line names it, not the search that has asked."""
+    problem = changed(traffic, monkeypatch, evaluate_batch=answer)
+    with pytest.raises(SolverError, match=f"^objective 'traffic': .*{words}"):
+        solve(problem, solver=solver, evaluations=20)
+
+
+def test_what_was_found_before_an_objective_fails_is_kept(traffic, monkeypatch):
+    """The error brings it along."""
+    values, calls = type(traffic).evaluate_batch, []
+
+    def late(*given, **how):
+        calls.append(given)
+        return raises() if len(calls) == 9 else values(*given, **how)
+
+    problem = changed(traffic, monkeypatch, evaluate_batch=late)
+    with pytest.raises(SolverError, match="'traffic'") as failed:
+        solve(problem, solver="cross-entropy", evaluations=4000)
+    assert failed.value.partial.value > 0
+
+
+def test_infeasible_placements_may_have_infinite_values(traffic, monkeypatch):
+    """Also where the mark for them became a number with a point: beyond 63 bits it is the mark."""
+    values = type(traffic).evaluate_batch
+
+    def pointed(*given, **how):
+        found = values(*given, **how)
+        return np.where(found < INFEASIBLE, found.astype(float), np.inf)
+
+    problem = changed(traffic, monkeypatch, evaluate_batch=pointed)
+    devices = np.eye(problem.num_ops, dtype=np.int64)[:6]
+    found = objectives.objective_of(problem).evaluate_batch(problem, devices)
+    assert (found == values(traffic, problem, devices)).all()
+    assert (found == INFEASIBLE).any()
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "words"),
+    [
+        ("finish", raises, "its finish raised OSError"),
+        ("finish", lambda *given, **how: 7, "its finish gives 7, expected a Finished"),
+        ("finish", lambda *given, **how: Finished(None, "", ()), "expected whole ticks, 0 or more"),
+        ("finish", lambda *given, **how: Finished(None, "", (3,)), "expected texts"),
+        ("bounds", raises, "its bounds raised OSError"),
+        ("bounds", lambda *given, **how: 3, "expected a BoundReport"),
+        ("bounds", lambda *given, **how: BoundReport(3.5, "x"), "expected whole ticks, 0 or more"),
+        ("bounds", lambda *given, **how: BoundReport(2, "x", {3: 2}), "expected texts"),
+    ],
+)
+def test_answers_that_are_none_name_the_objective(traffic, monkeypatch, key, answer, words):
+    """Whoever verifies or bounds reads one line."""
+    problem = changed(traffic, monkeypatch, **{key: answer})
+    with pytest.raises(SolverError, match=f"^objective 'traffic': .*{words}"):
+        verify(problem, [0] * problem.num_ops, seconds=0)
+    if key == "bounds":
+        with pytest.raises(SolverError, match=f"^objective 'traffic': .*{words}"):
+            bound(problem)
