@@ -641,6 +641,18 @@ def test_brackets_are_shown_as_they_are(capsys):
     assert capsys.readouterr().out.split() == words
 
 
+def test_names_bring_no_codes_to_the_terminal(capsys, problem_file):
+    """What a file calls its problem is printed without control characters, as are errors."""
+    data = json.loads(Path(problem_file).read_text())
+    Path(problem_file).write_text(json.dumps(data | {"name": "a\x1b[2Jb"}))
+    code, out, err = run(capsys, "solve", problem_file, "--solver", "heft")
+    assert (code, "a [2Jb" in out, "\x1b" in out + err) == (0, True, False)
+    view = common.table("sol\x1b[31mver", title="\x9b31m")
+    view.add_row("x\x1b]0;y\x07")
+    common.say(view)
+    assert not set(capsys.readouterr().out) & {"\x1b", "\x9b", "\x07"}
+
+
 def test_a_result_stays_in_its_folder(problem_file, tmp_path):
     """Whatever a plug-in calls itself."""
     result = po.solve(po.load(problem_file), "heft")

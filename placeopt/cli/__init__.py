@@ -20,7 +20,7 @@ import typer
 
 from placeopt.cli import interrupt
 from placeopt.cli.common import only_json
-from placeopt.model.errors import InputError, SolverError, did_you_mean
+from placeopt.model.errors import CONTROL, InputError, SolverError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,13 +183,17 @@ def _options_of(arguments: list[str]) -> list[str]:
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
     """Return a warning as it is shown to people."""
-    return f"placeopt: warning: {' '.join(str(message).split())}\n"
+    return f"placeopt: warning: {_plain(str(message))}\n"
+
+
+def _plain(message: str) -> str:
+    return " ".join(CONTROL.sub(" ", message).split())
 
 
 def _fail(message: str, code: int = 2) -> None:
     """Print one line to stderr and exit; an empty one where the help was printed instead."""
     if message and interrupt.may_print():
-        print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"placeopt: error: {_plain(message)}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()
     interrupt.leave(code)

@@ -22,10 +22,14 @@ from placeopt.model.sizes import bytes_text as bytes_text
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.solving.tracker import OnProgress, Progress
+
+CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
+"""Control characters other than ends of lines and tabs."""
 
 
 def cluster_completions(incomplete: str) -> list[str]:
@@ -210,12 +214,16 @@ def load_graph(
 def console(*, quiet: bool = False, stderr: bool = False) -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal.
 
-    Brackets are brackets: names and messages are not ours.
+    Brackets are brackets, and control characters are blanks: names and messages are not ours.
     """
     from rich.console import Console
 
+    class WithoutCodes(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(CODES.sub(" ", text), **options)
+
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(
+    return WithoutCodes(
         width=None if terminal else 140,
         markup=False,
         highlight=False,

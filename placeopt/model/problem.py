@@ -127,7 +127,7 @@ class PlacementProblem(SharedTensors):
         m = len(np.asarray(self.producer))
         transfer = as_array(self.transfer, "transfer")
         if transfer.ndim == 1:
-            transfer = transfer.reshape(m, 1)
+            transfer = transfer.reshape(-1, 1)
         object.__setattr__(self, "transfer", transfer)
         settle(
             self,

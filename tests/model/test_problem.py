@@ -23,6 +23,8 @@ from placeopt.schedules.problem import Block, PipelineProblem
         ({"link_class": [[9, 1], [0, 9]]}, "link_class: expected 0..0, received 1"),
         ({"io_class": [0, 5]}, "io_class: expected -1..0, received 5"),
         ({"transfer": np.zeros((1, 0))}, "transfer: expected a column for each link class"),
+        ({"transfer": []}, r"transfer: expected shape \(1, 1\), received \(0, 1\)"),
+        ({"transfer": [3, 4]}, r"transfer: expected shape \(1, 1\), received \(2, 1\)"),
     ],
 )
 def test_links_that_do_not_exist(changes, says):
