@@ -10,10 +10,16 @@ of a circle of such arcs, and a circle that reaches it is *critical*: only who c
 heights shortens the period. A step raises the height of a critical arc from i to j by one (j no
 longer waits for this i but for the one before, and i, in turn, for j), as van Laarhoven and others
 exchange critical operations of job shops [1]_. Memory right after c starts is
-sum_i m_i (1 - h_ic), so a step changes it in two places; what passes a capacity is not done.
+sum_i m_i (1 - h_ic), so an exchange changes it in two places; what passes a capacity is not done.
+
+A device runs its instances one after the other, over and over: the arcs from each to the next one
+add up to those of all other pairs, so only these are looked at. Instances that share several
+devices change places once they are neighbours on all of them: before that, what lies between is
+exchanged with the target or with the source, one after the other.
 
 Annealing takes a step to a longer period with the probability exp(-increase / temperature). The
-temperature falls from the period of the pattern to nothing, in proportion to the effort left.
+temperature falls from the mean increase of a step to nothing, in proportion to the effort left;
+that of steps not taken is as much of it as was seen, and a mean span counts as the first one.
 
 References
 ----------
@@ -28,6 +34,7 @@ ACM Transactions on Design Automation of Electronic Systems 9(4), 2004 (from cir
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,8 +60,25 @@ class Arcs(NamedTuple):
     target: Ints
     ticks: Ints
     height: Ints
-    order: Ints  # in which they are looked at
-    num_exchanged: int  # arcs of pairs
+    shared: Ints  # devices that the ends have in common, of arcs of pairs
+    looked_at: Ints  # arcs between neighbours on a device, and precedences, by initial starts
+
+
+class Uses(NamedTuple):
+    """Instances on devices, each a use, and who runs next there: the others follow from these.
+
+    The arcs from a use to the others of its device are `arc[row + rank of the other]`.
+    """
+
+    use_ptr: Ints  # uses of each instance
+    instance: Ints
+    device: Ints
+    row: Ints
+    rank: Ints  # number on its device
+    arc: Ints
+    after: Ints  # the use that runs next
+    before: Ints
+    slot: Ints  # place in `Arcs.looked_at` of the arc to the next one
 
 
 class Rows(NamedTuple):
@@ -96,36 +120,71 @@ def walk(
     low : ticks; a pattern of such a period ends the walk.
     effort : how many arcs may be looked at.
     """
-    arcs, of = _arcs(problem, pattern)
+    arcs, uses, of = _arcs(problem, pattern)
     if not len(arcs.source):
         return pattern
     rows = _rows(problem, pattern.size, of)
     low = max(low, int(problem.span.max()), int(problem.work.max()) * pattern.size)
-    period, start = _walk(arcs, rows, state, low, effort, pattern.start.size)
+    period, start = _walk(arcs, uses, rows, state, low, effort)
     return Repetend(period, start.reshape(pattern.start.shape))
 
 
-def _arcs(problem: PipelineProblem, pattern: Repetend) -> tuple[Arcs, dict[tuple[int, int], int]]:
-    """Return the arcs of a pattern, and the numbers of those of pairs."""
+def _arcs(
+    problem: PipelineProblem, pattern: Repetend
+) -> tuple[Arcs, Uses, dict[tuple[int, int], int]]:
+    """Return the arcs and uses of a pattern, and the numbers of the arcs of pairs."""
     size, start = pattern.size, pattern.start.ravel()
     span = np.tile(problem.span, size)
     here = [problem.instances_on(d, size) for d in range(problem.num_devices)]
-    pairs = sorted({pair for each in here for pair in itertools.combinations(each, 2)})
+    shared = Counter(pair for each in here for pair in itertools.combinations(each, 2))
+    pairs = sorted(shared)
     both = np.array([(i, j, j, i) for i, j in pairs], np.int64).reshape(-1, 2)
     edges = np.array(problem.edges_of(size), np.int64).reshape(-1, 3)
     i, j = both[::2].T
     ahead = -((start[j] - start[i] - span[i]) // pattern.period)
     heights = np.stack([ahead, 1 - ahead], axis=1).ravel()
     source, target = map(np.ascontiguousarray, np.concatenate([both, edges[:, :2]]).T)
+    of = {(u, v): number for number, (u, v) in enumerate(both.tolist())}
+    uses, neighbours = _uses(here, of, start % pattern.period, len(start))
+    looked_at = np.append(neighbours, np.arange(len(both), len(source)))
+    place = np.argsort(start[source[looked_at]], kind="stable")
+    uses.slot[np.flatnonzero(uses.after != np.arange(len(uses.after)))] = np.argsort(place)[
+        : len(neighbours)
+    ]
     arcs = Arcs(
         source,
         target,
         np.concatenate([span[both[:, 0]], edges[:, 2]]),
         np.concatenate([heights, np.zeros(len(edges), np.int64)]),
-        np.argsort(start[source], kind="stable"),
-        len(both),
+        np.repeat(np.array([shared[pair] for pair in pairs], np.int64), 2),
+        looked_at[place],
     )
-    return arcs, {(u, v): number for number, (u, v) in enumerate(both.tolist())}
+    return arcs, uses, of
+
+
+def _uses(
+    here: list[list[int]], of: dict[tuple[int, int], int], begin: Ints, num_instances: int
+) -> tuple[Uses, Ints]:
+    """Return the uses of devices with these instances, which begin at these ticks of a period, and
+    the arcs from each use to the next one where there is another.
+    """
+    found = sorted((i, d) for d, each in enumerate(here) for i in each)
+    number = {use: u for u, use in enumerate(found)}
+    instance, device = np.array(found, np.int64).reshape(-1, 2).T.copy()
+    after, before, row, rank = (np.zeros(len(found), np.int64) for _ in range(4))
+    arc: list[int] = []
+    for d, each in enumerate(here):
+        turns = sorted(each, key=lambda i: int(begin[i]))
+        for i, following in zip(turns, [*turns[1:], *turns[:1]], strict=True):
+            after[number[i, d]], before[number[following, d]] = number[following, d], number[i, d]
+        for at, i in enumerate(each):
+            row[number[i, d]], rank[number[i, d]] = len(arc), at
+            arc += [of.get((i, j), -1) for j in each]
+    arcs = np.array(arc, np.int64)
+    use_ptr = np.searchsorted(instance, np.arange(num_instances + 1))
+    uses = Uses(use_ptr, instance, device, row, rank, arcs, after, before, np.zeros_like(row))
+    neighbours = arcs[row + rank[after]] if len(found) else arcs
+    return uses, neighbours[neighbours >= 0]
 
 
 def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -> Rows:
@@ -150,30 +209,42 @@ def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -
 
 @entry
 def _walk(
-    arcs: Arcs, rows: Rows, state: Ints, low: int, effort: int, num_instances: int
+    arcs: Arcs, uses: Uses, rows: Rows, state: Ints, low: int, effort: int
 ) -> tuple[np.int64, Ints]:
     """Return the least period that was reached and starts that have it."""
+    num_instances = len(uses.use_ptr) - 1
     now, trial = _nothing_yet(num_instances), _nothing_yet(num_instances)
     period, length, used = _least_period(arcs, now, np.int64(low), MOST_TICKS)
-    first, best, best_height = period, period, arcs.height.copy()
+    best, increase, steps = period, arcs.ticks.mean(), 1
+    moves = np.empty(len(uses.after), np.int64)
+    best_height, best_looked_at = arcs.height.copy(), arcs.looked_at.copy()
     while used < effort and best > low:
         arc = _any_exchanged(arcs, now, length, state)
         if arc < 0:
             break
-        _raise(arcs, arc)
         used += length
-        if not (_fits(arcs, rows, arcs.target[arc]) and _fits(arcs, rows, arcs.source[arc])):
-            _raise(arcs, arc ^ 1)
+        count = _pass(arcs, uses, arc, below(state, 2) == 0, moves)
+        used += count
+        if count == 0:
             continue
-        temperature = first * max(0.0, 1 - used / effort)
+        fits = True
+        for at in range(count):
+            fits &= _fits(arcs, rows, arcs.target[moves[at]])
+            fits &= _fits(arcs, rows, arcs.source[moves[at]])
+        if not fits:
+            _take_back(arcs, uses, moves, count)
+            continue
+        temperature = increase / steps * max(0.0, 1 - used / effort)
         most = period - np.int64(temperature * np.log(1 - uniform(state)))
         # The circle is still there
         least = max(np.int64(low), _ratio(arcs, now, length))
         trial.start[:] = now.start - now.start.min()
         found, circle, looked = _least_period(arcs, trial, least, most)
         used += looked
+        if period < found < MOST_TICKS:
+            increase, steps = increase + found - period, steps + 1
         if found > most:
-            _raise(arcs, arc ^ 1)
+            _take_back(arcs, uses, moves, count)
             continue
         period = found
         now.start[:] = trial.start
@@ -181,8 +252,8 @@ def _walk(
             length = circle
             now.circle[:length] = trial.circle[:length]
         if period < best:
-            best, best_height[:] = period, arcs.height
-    arcs.height[:] = best_height
+            best, best_height[:], best_looked_at[:] = period, arcs.height, arcs.looked_at
+    arcs.height[:], arcs.looked_at[:] = best_height, best_looked_at
     now.start[:] = 0
     _least_period(arcs, now, best, MOST_TICKS)
     return best, now.start
@@ -199,9 +270,71 @@ def _nothing_yet(num_instances: int) -> Walk:
 
 
 @inner_kernel
-def _raise(arcs: Arcs, arc: int) -> None:
+def _exchange(arcs: Arcs, uses: Uses, arc: int) -> bool:
+    """Let the target of an arc run before its source; False if others run between them somewhere,
+    which would wait for themselves.
+    """
+    i, j, together = arcs.source[arc], arcs.target[arc], 0
+    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
+        together += uses.instance[uses.after[u]] == j
+    if together < arcs.shared[arc]:
+        return False
     arcs.height[arc] += 1
     arcs.height[arc ^ 1] -= 1
+    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
+        v = uses.after[u]
+        first, last = uses.before[u], uses.after[v]
+        if uses.instance[v] == j and last != u:
+            _link(arcs, uses, first, v)
+            _link(arcs, uses, v, u)
+            _link(arcs, uses, u, last)
+    return True
+
+
+@inner_kernel
+def _pass(arcs: Arcs, uses: Uses, arc: int, back: bool, moves: Ints) -> int:
+    """Let the target of an arc run before its source, and before what runs between them on some
+    device (`back`), or let the source run after all that; return the number of exchanges, 0 if one
+    is impossible.
+    """
+    i, j = arcs.source[arc], arcs.target[arc]
+    for count in range(len(moves)):
+        if _exchange(arcs, uses, arc):
+            moves[count] = arc
+            return count + 1
+        step = _between(arcs, uses, i, j, back)
+        if step < 0 or not _exchange(arcs, uses, step):
+            _take_back(arcs, uses, moves, count)
+            return 0
+        moves[count] = step
+    _take_back(arcs, uses, moves, len(moves))
+    return 0
+
+
+@inner_kernel
+def _between(arcs: Arcs, uses: Uses, i: int, j: int, back: bool) -> int:
+    """Return the arc from the one before j to j, or from i to the one after it, on a device that
+    has others between them.
+    """
+    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
+        for v in range(uses.use_ptr[j], uses.use_ptr[j + 1]):
+            if uses.device[u] == uses.device[v] and uses.after[u] != v:
+                first = uses.before[v] if back else u
+                return uses.arc[uses.row[first] + uses.rank[uses.after[first]]]
+    return -1
+
+
+@inner_kernel
+def _take_back(arcs: Arcs, uses: Uses, moves: Ints, count: int) -> None:
+    for at in range(count - 1, -1, -1):
+        _exchange(arcs, uses, moves[at] ^ 1)
+
+
+@inner_kernel
+def _link(arcs: Arcs, uses: Uses, u: int, v: int) -> None:
+    """Let use v run right after u."""
+    uses.after[u], uses.before[v] = v, u
+    arcs.looked_at[uses.slot[u]] = uses.arc[uses.row[u] + uses.rank[v]]
 
 
 @inner_kernel
@@ -209,10 +342,10 @@ def _any_exchanged(arcs: Arcs, now: Walk, length: int, state: Ints) -> int:
     """Return any arc of a pair on the critical circle, -1 if there is none."""
     count = 0
     for at in range(length):
-        count += now.circle[at] < arcs.num_exchanged
+        count += now.circle[at] < len(arcs.shared)
     left = below(state, count)
     for at in range(length):
-        if now.circle[at] < arcs.num_exchanged:
+        if now.circle[at] < len(arcs.shared):
             if left == 0:
                 return now.circle[at]
             left -= 1
@@ -255,13 +388,13 @@ def _least_period(
     trial.before[:] = -1
     while period <= most:
         moved = False
-        for e in arcs.order:
+        for e in arcs.looked_at:
             at = trial.start[arcs.source[e]] + arcs.ticks[e] - period * arcs.height[e]
             if at > trial.start[arcs.target[e]]:
                 trial.start[arcs.target[e]] = at
                 trial.before[arcs.target[e]] = e
                 moved = True
-        looked += len(arcs.order)
+        looked += len(arcs.looked_at)
         if not moved:
             break
         found = _circle(arcs, trial)

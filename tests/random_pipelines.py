@@ -96,3 +96,32 @@ def random_mixed_pipeline(seed: int) -> PipelineProblem:
             room[d] = max(1, most) + int(rng.integers(0, 3))
     names = [f"d{i}" for i in range(devices)]
     return PipelineProblem.from_blocks(f"random{seed}", blocks + back, names, capacity=room)
+
+
+def packed_blocks(seed: int, devices: int = 8, stages: int = 12) -> tuple[PipelineProblem, int]:
+    """Return stages of forward and backward blocks on one to three devices each, and a period in
+    which they, and blocks that fill what they leave, keep every device busy.
+    """
+    rng = np.random.default_rng(seed)
+    free = np.zeros(devices, np.int64)
+    first, width = rng.integers(0, devices - 2, stages), rng.integers(1, 4, stages)
+    where = [tuple(range(a, a + w)) for a, w in zip(first.tolist(), width.tolist(), strict=True)]
+    span: list[list[int]] = [[] for _ in range(stages)]
+    gaps: list[tuple[int, int]] = []
+    for s in rng.permutation(np.repeat(np.arange(stages), 2)).tolist():
+        here = list(where[s])
+        begin = int(free[here].max())
+        gaps += [(d, begin - int(free[d])) for d in here if free[d] < begin]
+        span[s].append(int(rng.integers(1, 20)))
+        free[here] = begin + span[s][-1]
+    gaps += [(d, int(free.max() - free[d])) for d in range(devices) if free[d] < free.max()]
+    blocks = [
+        Block(f"F{s}", "F", where[s], span[s][0], after=((f"F{s - 1}", 0),) if s else ())
+        for s in range(stages)
+    ]
+    for s in reversed(range(stages)):
+        after = (f"F{s}", 0) if s == stages - 1 else (f"B{s + 1}", 0)
+        blocks.append(Block(f"B{s}", "B", where[s], span[s][1], after=(after,)))
+    blocks += [Block(f"fill{i}", "other", (d,), ticks) for i, (d, ticks) in enumerate(gaps)]
+    names = [f"d{i}" for i in range(devices)]
+    return PipelineProblem.from_blocks(f"packed{seed}", blocks, names), int(free.max())

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
-from random_pipelines import random_blocks
+from random_pipelines import packed_blocks, random_blocks
 
 import placeopt as po
 from placeopt.model.cp_sat import cp_solver
@@ -363,6 +363,20 @@ def test_walks_keep_every_rule_and_shorten_patterns():
         assert best_bound(problem)[0] * size <= found.period <= tight.period <= pattern.period
         shorter += found.period < tight.period
     assert shorter > 20
+
+
+def test_walks_let_wide_blocks_pass_each_other():
+    """Blocks on several devices fill a period to the last tick: walks of five million arcs come
+    near it, however much longer the one is that they begin with.
+    """
+    ratio = []
+    for seed in range(4):
+        problem, period = packed_blocks(seed)
+        state = random_states(np.random.default_rng(seed), 1)[0]
+        found = walk(problem, greedy_pattern(problem, 1), state, period, 5_000_000)
+        assert pattern_violations(problem, found.period, found.start) == []
+        ratio.append(found.period / period)
+    assert np.mean(ratio) < 1.2, ratio
 
 
 def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):
