@@ -365,6 +365,7 @@ def test_walks_keep_every_rule_and_shorten_patterns():
     assert shorter > 20
 
 
+@pytest.mark.jit
 def test_walks_let_wide_blocks_pass_each_other():
     """Blocks on several devices fill a period to the last tick: walks of five million arcs come
     near it, however much longer the one is that they begin with.
