@@ -271,6 +271,27 @@ def offer_devices(tracker: Tracker[Placement], device: Ints) -> bool:
     return ticks < INFEASIBLE
 
 
+def accelerator_type(model: ContractedProblem) -> int:
+    """Return the most numerous type of device that can run most nodes: the accelerators of a
+    problem with both.
+    """
+    return max(
+        range(model.num_types),
+        key=lambda g: (len(model.types[g]), int(model.allowed[:, g].sum()), -g),
+    )
+
+
+def offer_parts(
+    tracker: Tracker[Placement], model: ContractedProblem, part: Ints, kind: int
+) -> bool:
+    """Offer the split that puts part p of the nodes on the p-th device of a type; return whether it
+    is valid.
+    """
+    device = np.asarray(model.types[kind])[part][model.node]
+    tracker.count()
+    return offer_devices(tracker, device)
+
+
 def offer_stages(
     tracker: Tracker[Placement], model: ContractedProblem, outcome: ChainOutcome
 ) -> None:

@@ -35,8 +35,8 @@ import numpy as np
 
 from placeopt.model.errors import MissingExtraError
 from placeopt.period.contracted import contract
+from placeopt.solvers.exact.linear_dp import accelerator_type, offer_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic
-from placeopt.solvers.splits.accelerators import accelerator_type, offer_parts
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 

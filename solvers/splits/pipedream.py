@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import Refused
-from placeopt.solvers.exact.linear_dp import chain_model
-from placeopt.solvers.splits.accelerators import accelerator_type, offer_parts
+from placeopt.solvers.exact.linear_dp import accelerator_type, chain_model, offer_parts
 from placeopt.solving.base import SearchSolver
 
 if TYPE_CHECKING:
