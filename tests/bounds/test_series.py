@@ -126,6 +126,27 @@ def test_below_brute_force_and_heads_keep_the_optimum():
     assert min(met, gates) > 0
 
 
+def test_transfers_of_a_part_share_channels():
+    """Where all transfers take one channel, parts need more than without it, and no more together
+    than the best of all placements and orders.
+    """
+    rng, later = np.random.default_rng(2), 0
+    for _ in range(6):
+        problem = in_series(rng, [1, 3, 1], 2).replace(channel=[[-1, 0], [0, -1]])
+        free = problem.replace(channel=np.full((2, 2), -1))
+        parts = series_parts(Analysis(problem).relaxation, fewest_ops=1)
+        shared, apart = (
+            sum(
+                po.solve(part_problem(p, place), "cp-sat", seconds=60, num_workers=1).lower_bound
+                for place in parts
+            )
+            for p in (problem, free)
+        )
+        assert apart <= shared <= brute_force(problem)
+        later += apart < shared
+    assert later > 0
+
+
 def test_a_device_that_a_part_could_use_stays_closed():
     """Two ops of one group do not fit on the small device; in a part one of them would, but its
     head stays -1.

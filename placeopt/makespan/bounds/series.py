@@ -7,10 +7,10 @@ each, looked at alone, is a schedule of the problem that keeps its ops and the t
 it needs at least what that problem needs. A part of a single op is a gate: all that comes after it
 waits for its end, and all before it ends before its start. What passes from one gate to the next is
 therefore at least what the ops between them need together with both gates, which take no time
-there: transfers from the first and to the second count as well. (Other transfers between parts,
-contention and lives of tensors are left out, which shortens.) Hence the sum over the parts is a
-bound on the makespan; an op of a part starts no earlier than the sum over the parts before plus its
-head in its own part, and likewise for tails.
+there: transfers from the first and to the second count as well, and take turns on their channels.
+(Other transfers between parts and lives of tensors are left out, which shortens.) Hence the sum
+over the parts is a bound on the makespan; an op of a part starts no earlier than the sum over the
+parts before plus its head in its own part, and likewise for tails.
 
 Where the parts are: what comes wholly before all others begins every topological order. Cut one
 before its place i. If every op without readers before the cut feeds every op without producers
@@ -110,8 +110,8 @@ def _with_gates(parts: Sequence[Ints]) -> list[Place]:
 
 
 def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
-    """Return the problem of a part and the tensors between its ops and gates, without contention
-    and lives of tensors; gates take no time.
+    """Return the problem of a part and the tensors between its ops and gates, without lives of
+    tensors; gates take no time.
     """
     ops, own = place
     outputs = problem.outputs
@@ -130,6 +130,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
         consumer=number[inside],
         transfer=problem.transfer[tensors],
         link_class=problem.link_class,
+        channel=problem.channel,
         resident=problem.resident[ops],
         capacity=problem.capacity,
         colocation=problem.colocation[ops],
