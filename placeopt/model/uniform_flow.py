@@ -152,6 +152,7 @@ def flows(
     weight: Ints,
     ends: Sequence[int] = (),
     *,
+    pull: int = 1,
     kept: bool = False,
 ) -> Iterator[Flow]:
     """Yield what the flow of one round, two, ... carries; nothing where no flow proves any bound.
@@ -161,9 +162,9 @@ def flows(
 
     Parameters
     ----------
-    ticks : least work of each node. pins : the nodes of each tensor. weight : of each tensor, at
-    least 0. ends : nodes without work that as many units go to, together, as to all others.
-    kept : whether to say in full what is sent.
+    ticks : least work of each node, or less. pins : the nodes of each tensor. weight : of each
+    tensor, at least 0. ends : nodes without work that `pull` times as many units go to, together,
+    as to all others. kept : whether to say in full what is sent.
     """
     graph, nodes, tensors = _part_with_most_work(ticks, pins, weight)
     weight = weight[tensors]
@@ -174,7 +175,7 @@ def flows(
     if len(senders) < 2:
         return  # nothing is sent
     total, per_unit = int(units.sum()), Fraction(work, UNITS)
-    demand = np.where(there, total // max(1, int(there.sum())), units)
+    demand = np.where(there, pull * total // max(1, int(there.sum())), units)
     used, rounds, sent = np.zeros(len(weight), np.int64), 0, None
     if kept:
         net = csr_array((len(nodes), graph.shape[0] ** 2), dtype=np.int64)

@@ -43,6 +43,20 @@ def test_two_ops_share_a_device_or_wait_for_their_tensor():
     assert found(on_a_bus(path, [0, 0])) == (0, [])
 
 
+def test_branches_leave_a_hub_or_pay_their_tensors():
+    """Of four branches of 10 ticks that meet, each moves for 20: at D ticks 40 - D are elsewhere,
+    which takes 2 (40 - D), so D is 27 at least. (Flows between all show 25, the optimum is 30).
+    """
+    star = PlacementProblem.from_edges([[10] * 2] * 4 + [[0] * 2], [(v, 4, 20) for v in range(4)])
+    assert found(on_a_bus(star))[0] == 27
+    join = PlacementProblem.from_edges(
+        [[5] * 2, *[[10] * 2] * 4, [0] * 2],
+        [(u, v, c) for w in range(1, 5) for u, v, c in ((0, w, 0), (w, 5, 20))],
+    )
+    ((segment, ticks),) = found(on_a_bus(join))[1]
+    assert (segment.first, segment.last, ticks) == (0, 5, 27)
+
+
 def test_partitions_have_a_channel_between_any_two_islands():
     """Hosts of two devices that share a bus are the islands; where a device of one can reach one of
     the other without it, nothing is left.

@@ -58,6 +58,15 @@ def test_two_ops_share_a_device_or_wait_for_their_tensor():
     assert not refutes(problem.replace(channel=np.array([[-1, 0], [1, -1]])), 13, step)
 
 
+def test_what_is_sent_to_a_hub_is_written_down():
+    """Of four branches of 10 ticks that meet, each moves for 20, so 26 ticks are too few."""
+    star = problem_of([[10] * 2] * 4 + [[0] * 2], [(v, 4, 20) for v in range(4)], channel=BUS)
+    step = whole_step(star, 26, math.inf)
+    assert refutes(star, 26, step)
+    assert not refutes(star, 27, step)
+    assert whole_step(star, 27, math.inf) is None
+
+
 def test_two_ops_pay_their_tensor_or_share_a_device_in_a_period():
     """Of 8 and 8 ticks with a tensor of 3: 11 on two devices. Two ops of one group are one node,
     and a device that pays nothing for what passes lets everything pass.
@@ -173,7 +182,7 @@ def test_forks_add_up_what_flows_show_between_their_ends():
     """The delays of segments that flows show are derived, and then those of the whole."""
     problem = po.load("gen:fork-join?stages=2&branches=8&ccr=1&seed=1", "uniform:8")
     problem = problem.replace(channel=np.where(np.eye(8, dtype=bool), -1, 0))
-    analysis = Analysis(problem, seconds=20.0)
+    analysis = Analysis(problem, seconds=20.0, written=True)
     analysis.run_all((*COMBINATORIAL, "congestion"), optional=True)
     bound = analysis.bounds["congestion"]
     assert bound > max(x for name, x in analysis.bounds.items() if name != "congestion")

@@ -86,6 +86,7 @@ class Analysis:
     ----------
     counted : whether no clock may decide what runs, or how far, as where no time is given:
     `seconds` limit estimates of the work, nothing else.
+    written : whether only those flows count that a proof can write down.
 
     Attributes
     ----------
@@ -102,7 +103,9 @@ class Analysis:
         upper: int | None = None,
         *,
         counted: bool = False,
+        written: bool = False,
     ) -> None:
+        self.written = written
         self.problem, self.seconds, self.upper, self.counted = problem, seconds, upper, counted
         self.started = time.perf_counter()
         self.idle = seconds <= 0
@@ -245,7 +248,7 @@ class Analysis:
         """
         value = 0
         for found in congestion_steps(
-            self.problem, lambda: self.evidence(self.best()[0]), self.end
+            self.problem, lambda: self.evidence(self.best()[0]), self.end, written=self.written
         ):
             if isinstance(found, int):
                 value = max(value, found)

@@ -25,12 +25,30 @@ u and the start of v: tensors of u and of the ops between are sent after the end
 ops between and v read of these is there before v starts. So D passes from the end of u to the start
 of v, a delay as those of forks and joins (`segments`).
 
+Who sends how much is free, as long as a unit is worth so much work: ops send what they work to all
+others, to both ends besides, or to one op above all, the hub, which many branches part from or meet
+at. With nothing else sent, S the ops on the hub's island, of k devices, and c(S) the ticks of the
+tensors that leave it, p(S) <= k D and c(S) <= N D, so for any factor x
+
+    (N + k x) D >= c(S) + x p(S) >= F(x),
+
+the largest flow from the hub to the ops through tensors, of which op v takes x p_v at most: a
+minimum cut. What the ops take of the flow for the best x, divided by x, is what they send.
+
 What it adds: loads and paths know nothing of two transfers that wait for one another.
+
+References
+----------
+G. Gallo, M. D. Grigoriadis, R. E. Tarjan, "A fast parametric maximum flow algorithm and
+applications", SIAM Journal on Computing 18(1), 1989 (least cuts whose ends pay by a factor).
 """
 
 from __future__ import annotations
 
-from math import ceil
+import math
+from fractions import Fraction
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,12 +59,47 @@ from placeopt.makespan.bounds.segment_graph import Delay, Segment, SegmentGraph,
 from placeopt.model.uniform_flow import best_of_flows, flows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.uniform_flow import Flow
+
+
+PULL = 2**8
+"""How much more is sent to a hub than to all others, which costs a share of a hundredth: the units
+of a thousand rounds stay below 2^63."""
+
+MOST_FLOW = 2**40
+"""Units of all that a hub's tensors carry: rounding costs a share of 2^-40 for each op and tensor,
+and the sum of all arcs stays below 2^63."""
+
+
+class Sending(NamedTuple):
+    """Who sends how much to whom, beside all to all.
+
+    Attributes
+    ----------
+    ticks : of each op, at most its work. ends, pull : as for `flows`.
+    """
+
+    ticks: Ints
+    ends: tuple[int, ...] = ()
+    pull: int = 1
+
+    def flows(
+        self, part: Partition, pins: Sequence[Sequence[int]], *, kept: bool = False
+    ) -> Iterator[Flow]:
+        """Yield the flows between the islands of a partition."""
+        return flows(self.ticks, pins, part.weight, self.ends, pull=self.pull, kept=kept)
+
+
+class Hub(NamedTuple):
+    """A bound by what is sent to a hub, and flow in rounds that shows about as much."""
+
+    bound: int
+    sending: Sending
 
 
 class Partition(NamedTuple):
@@ -69,7 +122,7 @@ class Partition(NamedTuple):
 
     def least(self, flow: Flow) -> int:
         """Return the least ticks in which the channels can carry what a flow says."""
-        low, high = 0, max(1, ceil(flow.units * flow.per_unit))
+        low, high = 0, max(1, math.ceil(flow.units * flow.per_unit))
         while low < high:
             middle = (low + high) // 2
             if self._carried(flow, middle):
@@ -108,22 +161,31 @@ def partitions(problem: PlacementProblem) -> list[Partition]:
 
 
 def congestion_steps(
-    problem: PlacementProblem, evidence: Callable[[], Evidence], end: float
+    problem: PlacementProblem,
+    evidence: Callable[[], Evidence],
+    end: float,
+    *,
+    written: bool = False,
 ) -> Iterator[int | list[Delay]]:
-    """Yield bounds after every round of a flow between all ops, then delays of segments, those with
-    most ops first, 0 while there are none.
+    """Yield bounds by flows to hubs and delays of segments, then bounds after every round of a flow
+    between all ops and delays of segments, those with most ops first, 0 while there are none.
 
     Parameters
     ----------
     evidence : what is known now. end : as for `SegmentGraph`.
+    written : whether only flows count that a proof can write down: to hubs in rounds, too.
     """
     parts = partitions(problem)
     if not parts:
         return
-    pins = pins_of(problem)
+    ticks, pins = problem.min_compute, pins_of(problem)
+    segments = Segments(problem, parts, evidence, end)
     for part in parts:
-        yield from best_of_flows(flows(problem.min_compute, pins, part.weight), part.least)
-    yield from segment_steps(problem, parts, evidence, end)
+        yield from hub_bounds(part, ticks, pins, written=written)
+    yield from segments.steps(partial(Inside.to_hubs, written=written))
+    for part in parts:
+        yield from best_bounds(part, pins, [Sending(ticks)], 0.001)
+    yield from segments.steps(Inside.to_all)
 
 
 def pins_of(problem: PlacementProblem) -> list[tuple[int, ...]]:
@@ -131,34 +193,170 @@ def pins_of(problem: PlacementProblem) -> list[tuple[int, ...]]:
     return [(u, *problem.readers_of(t)) for t, u in enumerate(problem.producer.tolist())]
 
 
-def segment_steps(
-    problem: PlacementProblem, parts: list[Partition], evidence: Callable[[], Evidence], end: float
-) -> Iterator[int | list[Delay]]:
-    """Yield the delays of segments as `congestion_steps` does."""
-    now = evidence()
-    if too_large(now.relaxation):
+def best_bounds(
+    part: Partition, pins: Sequence[Sequence[int]], some: Iterable[Sending], gain: float
+) -> Iterator[int]:
+    """Yield the best of the bounds by some flows after each round, which ends as `best_of_flows`
+    does.
+    """
+    best = 0
+    for sending in some:
+        for found in best_of_flows(sending.flows(part, pins), part.least, gain=gain):
+            best = max(best, found)
+            yield best
+
+
+def hub_bounds(
+    part: Partition, ticks: Ints, pins: Sequence[Sequence[int]], *, written: bool
+) -> Iterator[int]:
+    """Yield the best of the bounds by hubs; `written` as for `congestion_steps`."""
+    if written:
+        yield from best_bounds(part, pins, to_best_hub(part, ticks, pins), 0.01)
         return
-    graph, known = SegmentGraph(now.relaxation, end), dict[bytes, int]()
-    found, fresh = dict[Segment, int](), 0
-    for segment in reversed(graph.worthwhile(graph.nearest(1000), now.heads, now.known)):
-        inside = Inside(problem, segment)
-        for part in parts:
-            key = inside.looks(part)
-            for ticks in () if key in known else inside.bounds(part):
-                known[key] = max(ticks, known.get(key, 0))
-                yield 0
-            found[segment] = max(known.get(key, 0), found.get(segment, 0))
-        fresh += 1
-        if 2 * fresh > len(found):
-            fresh = 0
-            yield _useful(graph, found, evidence())
-    yield _useful(graph, found, evidence())
+    most = 0
+    for hub in hubs(part, ticks, pins):
+        most = max(most, hub.bound)
+        yield most
 
 
-def _useful(graph: SegmentGraph, found: dict[Segment, int], now: Evidence) -> list[Delay]:
-    """Return the delays that could help to pass what is known."""
-    chosen = graph.worthwhile(found, now.heads, now.known, found.__getitem__)
-    return [Delay(segment, found[segment]) for segment in chosen]
+def to_best_hub(part: Partition, ticks: Ints, pins: Sequence[Sequence[int]]) -> Iterator[Sending]:
+    """Yield what is sent to the hub that shows most, nothing where none could show more than
+    work.
+    """
+    found = max(hubs(part, ticks, pins), key=attrgetter("bound"), default=None)
+    if found is not None:
+        yield found.sending
+
+
+def hubs(part: Partition, ticks: Ints, pins: Sequence[Sequence[int]]) -> Iterator[Hub]:
+    """Yield the bounds by hubs that could pass what is known by then, at first that the devices
+    have to do the work; those whose tensors weigh most first.
+    """
+    row = np.repeat(np.arange(len(pins)), [len(x) for x in pins])
+    pin = np.array([v for x in pins for v in x], np.int64)
+    near = np.bincount(pin, part.weight[row], len(ticks))
+    best = -(-int(ticks.sum()) // sum(part.sizes))
+    for op in np.argsort(-near, kind="stable").tolist():
+        if near[op] <= part.channels * best:
+            return  # no cut weighs more than that around the hub
+        found = _to_hub(part, ticks, (row, pin), op)
+        best = max(best, found.bound)
+        yield found
+
+
+def _to_hub(
+    part: Partition, ticks: Ints, pins: tuple[Ints, Ints], hub: int, *, halvings: int = 16
+) -> Hub:
+    """Return the best bound by what is sent to a hub.
+
+    Parameters
+    ----------
+    pins : number of the tensor, and op, of each pin.
+    halvings : of the interval of log x, from where all ops take all that they can to where each
+    could take all that there is.
+    """
+    weight, work, near = part.weight.tolist(), ticks.tolist(), pins[0][pins[1] == hub]
+    own, work[hub] = work[hub], 0
+    most = sum(weight[t] for t in near.tolist())
+    low = math.log(min(filter(None, weight)) / max(1, sum(work)))
+    high = math.log(most / min(filter(None, work), default=1))
+    scale, best = Fraction(MOST_FLOW, most), Hub(0, Sending(ticks))
+    carried = _rounded(weight, scale)
+    for _ in range(halvings):
+        x = Fraction(math.exp((low + high) / 2))
+        flow, taken, side = _largest_flow(carried, _rounded(work, scale * x), pins, hub)
+        bound = math.ceil((flow / scale + own * x) / (part.channels + part.sizes[0] * x))
+        if bound > best.bound:
+            sent = np.minimum(ticks, np.rint(taken / float(scale * x)).astype(np.int64))
+            best = Hub(bound, Sending(sent, (hub,), PULL))
+        here = sum(work[v] for v in side if v < len(work))
+        if (own + here) * part.channels > part.sizes[0] * (flow / scale - x * here):
+            low = math.log(x)
+        else:
+            high = math.log(x)
+    return best
+
+
+def _rounded(amounts: list[int], scale: Fraction) -> list[int]:
+    """Return amounts on a scale, rounded down; more than the largest flow is as much as that."""
+    above, below = scale.numerator, scale.denominator
+    return [min(MOST_FLOW, amount * above // below) for amount in amounts]
+
+
+def _largest_flow(
+    carried: list[int], room: list[int], pins: tuple[Ints, Ints], hub: int
+) -> tuple[int, Ints, list[int]]:
+    """Return the largest flow from a hub, what each op takes of it, and the nodes on the hub's side
+    of a least cut, ops first.
+
+    Parameters
+    ----------
+    carried : by each tensor at most. room : what each op takes at most. pins : as for `_to_hub`.
+    """
+    from ortools.graph.python.max_flow import SimpleMaxFlow
+
+    (row, pin), n, m = pins, len(room), len(carried)
+    entered, left, sink = n + np.arange(m), n + m + np.arange(m), n + 2 * m
+    model, wide = SimpleMaxFlow(), np.full(len(row), MOST_FLOW)
+    model.add_arcs_with_capacity(pin, entered[row], wide)
+    model.add_arcs_with_capacity(entered, left, np.array(carried, np.int64))
+    model.add_arcs_with_capacity(left[row], pin, wide)
+    arcs = model.add_arcs_with_capacity(np.arange(n), np.full(n, sink), np.array(room, np.int64))
+    if model.solve(hub, sink) != SimpleMaxFlow.OPTIMAL:
+        return 0, np.zeros(n, np.int64), []
+    return model.optimal_flow(), model.flows(arcs), model.get_source_side_min_cut()
+
+
+class Segments:
+    """Delays of segments, found bit by bit.
+
+    Parameters
+    ----------
+    evidence, end : as for `congestion_steps`.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        parts: list[Partition],
+        evidence: Callable[[], Evidence],
+        end: float,
+    ) -> None:
+        self.problem, self.parts, self.evidence, self.end = problem, parts, evidence, end
+        self.found: dict[Segment, int] = {}
+
+    def steps(
+        self, bounds: Callable[[Inside, Partition], Iterator[int]]
+    ) -> Iterator[int | list[Delay]]:
+        """Yield the delays as `congestion_steps` does.
+
+        Parameters
+        ----------
+        bounds : of a segment.
+        """
+        now = self.evidence()
+        if too_large(now.relaxation):
+            return
+        graph, known, fresh = SegmentGraph(now.relaxation, self.end), dict[bytes, int](), 0
+        for segment in reversed(graph.worthwhile(graph.nearest(1000), now.heads, now.known)):
+            inside = Inside(self.problem, segment)
+            for part in self.parts:
+                key = inside.looks(part)
+                for ticks in () if key in known else bounds(inside, part):
+                    known[key] = max(ticks, known.get(key, 0))
+                    yield 0
+                self.found[segment] = max(known.get(key, 0), self.found.get(segment, 0))
+            fresh += 1
+            if 2 * fresh > len(self.found):
+                fresh = 0
+                yield self._useful(graph)
+        yield self._useful(graph)
+
+    def _useful(self, graph: SegmentGraph) -> list[Delay]:
+        """Return the delays that could help to pass what is known."""
+        now, found = self.evidence(), self.found
+        chosen = graph.worthwhile(found, now.heads, now.known, found.__getitem__)
+        return [Delay(segment, found[segment]) for segment in chosen]
 
 
 class Inside:
@@ -184,11 +382,19 @@ class Inside:
         tables = self.ticks.tolist(), self.pins, part.among(self.tensors).weight.tolist()
         return repr((part.sizes, part.channels, *tables)).encode()
 
-    def bounds(self, part: Partition) -> Iterator[int]:
+    def to_all(self, part: Partition) -> Iterator[int]:
         """Yield the least ticks that pass, as far as each round shows, without and with flow to the
         ends. To a hundredth: others wait for their turn.
         """
-        weight = part.among(self.tensors).weight
-        for ends in (), self.ends:
-            flow = flows(self.ticks, self.pins, weight, ends)
-            yield from best_of_flows(flow, part.least, gain=0.01)
+        some = Sending(self.ticks), Sending(self.ticks, self.ends)
+        return best_bounds(part.among(self.tensors), self.pins, some, 0.01)
+
+    def to_hubs(self, part: Partition, *, written: bool) -> Iterator[int]:
+        """Yield the least ticks that pass by what is sent to hubs; see `congestion_steps`."""
+        inside = part.among(self.tensors)
+        return hub_bounds(inside, self.ticks, self.pins, written=written)
+
+    def sendings(self, part: Partition) -> Iterator[Sending]:
+        """Yield all that a proof may write down."""
+        yield from (Sending(self.ticks), Sending(self.ticks, self.ends))
+        yield from to_best_hub(part.among(self.tensors), self.ticks, self.pins)

@@ -22,14 +22,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from itertools import chain, product
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
-from placeopt.makespan.bounds.congestion import Inside, partitions, pins_of, segment_steps
+from placeopt.makespan.bounds.congestion import (
+    Inside,
+    Segments,
+    Sending,
+    partitions,
+    pins_of,
+    to_best_hub,
+)
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, islands
 from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
@@ -41,7 +49,7 @@ from placeopt.model.arrays import frozen
 from placeopt.model.bound import Belief, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.model.uniform_flow import MOST_SENT, flow_above, flows
+from placeopt.model.uniform_flow import MOST_SENT, flow_above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -240,7 +248,7 @@ def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[
     """
     if bound > 0:
         yield bound, method
-    analysis = Analysis(problem, seconds=20.0, upper=bound)
+    analysis = Analysis(problem, seconds=20.0, upper=bound, written=True)
     analysis.run_all((*COMBINATORIAL, "congestion", "segments"), optional=True)
     for aim in sorted({min(bound, found) for found in analysis.bounds.values()}, reverse=True):
         if aim > 0:
@@ -506,7 +514,11 @@ def _segment_step(
 def whole_step(problem: PlacementProblem, most: int, end: float) -> Step | None:
     """Return the step by which a flow between all ops refutes a horizon, None if none does."""
     pins, ticks = pins_of(problem), problem.min_compute
-    steps = (_crossing(part, ticks, pins, (), most, end) for part in partitions(problem))
+    steps = (
+        _crossing(part, pins, sending, most, end)
+        for part in partitions(problem)
+        for sending in chain([Sending(ticks)], to_best_hub(part, ticks, pins))
+    )
     return next(filter(None, steps), None)
 
 
@@ -517,17 +529,20 @@ def segment_flows(
     less.
     """
     parts = partitions(problem)
+    segments = Segments(problem, parts, lambda: evidence, end)
     found: dict[Segment, int] = {}
-    for delays in segment_steps(problem, parts, lambda: evidence, end):
-        found.update(delays if isinstance(delays, list) else ())
+    for bounds in (partial(Inside.to_hubs, written=True), Inside.to_all):
+        for delays in segments.steps(bounds):
+            found.update(delays if isinstance(delays, list) else ())
     alike: dict[tuple[int, bytes], list[Inside]] = {}
     for segment, ticks in found.items():
         inside = Inside(problem, segment)
         alike.setdefault((ticks, b"".join(map(inside.looks, parts))), []).append(inside)
     for (ticks, _), (inside, *others) in alike.items():
         steps = (
-            _crossing(part.among(inside.tensors), inside.ticks, inside.pins, ends, ticks - 1, end)
-            for part, ends in product(parts, ((), inside.ends))
+            _crossing(part.among(inside.tensors), inside.pins, sending, ticks - 1, end)
+            for part in parts
+            for sending in inside.sendings(part)
         )
         for step in filter(None, steps):
             yield [inside.ops, *(x.ops for x in others)], ticks, step
@@ -535,12 +550,7 @@ def segment_flows(
 
 
 def _crossing(
-    part: Partition,
-    ticks: Ints,
-    pins: Sequence[Sequence[int]],
-    ends: Sequence[int],
-    most: int,
-    end: float,
+    part: Partition, pins: Sequence[Sequence[int]], sending: Sending, most: int, end: float
 ) -> Step | None:
     """Return the step by which a flow among nodes refutes `most` ticks.
 
@@ -548,10 +558,10 @@ def _crossing(
     ----------
     end : in seconds of `time.perf_counter`.
     """
-    if len(ticks) * sum(map(len, pins)) > MOST_SENT:
+    nodes = len(sending.ticks)
+    if nodes * sum(map(len, pins)) > MOST_SENT:
         return None
-    found = flows(ticks, pins, part.weight, ends, kept=True)
-    best, flow = flow_above(found, part.least, most + 1, end)
+    best, flow = flow_above(sending.flows(part, pins, kept=True), part.least, most + 1, end)
     if flow is None or best <= most:
         return None
-    return ["crossing", part.label, *flow.words(len(ticks), pins)]
+    return ["crossing", part.label, *flow.words(nodes, pins)]
