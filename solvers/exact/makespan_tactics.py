@@ -72,6 +72,7 @@ class MakespanFacts:
     Attributes
     ----------
     timed : whether seconds alone limit the search: some tactics cannot count their work.
+    end : of the search, in seconds of `time.perf_counter`.
     helpful_segments_known : whether the segments that could help at once are all solved.
     searches : of a part in series, beside what proves.
     """
@@ -83,6 +84,7 @@ class MakespanFacts:
     ) -> None:
         self.settings, self.analysis = settings, analysis
         self.timed = tracker.budget.evaluations is None
+        self.end = time.perf_counter() + tracker.seconds_left
         self.grid: int | None = None  # of `grids`, None before an incumbent is known
         self.rung = 0
         self.helpful_segments_known = False
@@ -142,8 +144,8 @@ class MakespanFacts:
 
     @cached_property
     def flows(self) -> Iterator[int]:
-        """The bound by flows, round by round."""
-        return self.analysis.congestion()
+        """The bound by flows, round by round, however long other bounds may take."""
+        return self.analysis.congestion(self.end)
 
     def with_threads(self, state: State, *, small: int = 2000) -> CpSatSettings:
         """Return the settings with the cores that the lane has; with all of theirs on small

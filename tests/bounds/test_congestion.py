@@ -13,6 +13,10 @@ from placeopt.makespan.bounds.congestion import congestion_steps, partitions
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.makespan_tactics import MakespanFacts
+from placeopt.solving.tracker import Tracker
 
 
 def found(problem):
@@ -108,3 +112,12 @@ def test_grids_and_forks_on_hosts_that_share_a_link():
     forks = po.load("gen:fork-join?stages=3&branches=16&ccr=1&seed=1", "uniform:8")
     report = po.bound(on_a_bus(forks, hosts), methods=["communication", "congestion"], seconds=60)
     assert report.bounds["congestion"] > 1.1 * report.bounds["communication"]
+
+
+def test_a_search_looks_for_segments_however_long_its_quick_bounds_took():
+    """The tactic begins when others have had their time, which is not its end."""
+    stages = po.load("gen:fork-join?stages=2&branches=5&ccr=2&seed=1", "uniform:4")
+    problem = on_a_bus(stages)
+    tracker = Tracker(CpSat(), problem, Budget(60.0))
+    facts = MakespanFacts(CpSat(), Analysis(problem, seconds=1e-9), tracker)
+    assert max(facts.flows) > po.bound(problem, methods=["communication"], seconds=60).value

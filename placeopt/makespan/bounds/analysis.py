@@ -224,7 +224,8 @@ class Analysis:
                 self.evidence(known), self._until(0.3), 0.3 * self.work / rounds
             ),
             "congestion": lambda: max(
-                takewhile(lambda _: time.perf_counter() < end, self.congestion()), default=0
+                takewhile(lambda _: time.perf_counter() < end, self.congestion(self.end)),
+                default=0,
             ),
             "segments": lambda: max(
                 self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)
@@ -242,13 +243,17 @@ class Analysis:
         )
         return value
 
-    def congestion(self) -> Iterator[int]:
+    def congestion(self, end: float) -> Iterator[int]:
         """Yield the bound by flows, round by round; delays between ops raise heads and tails for
         what follows.
+
+        Parameters
+        ----------
+        end : in seconds of `time.perf_counter`, until which segments are looked for.
         """
         value = 0
         for found in congestion_steps(
-            self.problem, lambda: self.evidence(self.best()[0]), self.end, written=self.written
+            self.problem, lambda: self.evidence(self.best()[0]), end, written=self.written
         ):
             if isinstance(found, int):
                 value = max(value, found)
