@@ -278,8 +278,8 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
     for (t, e), variable in built.transfer_start.items():
         end = int(schedule.finish[built.problem.producer[t]]) // built.scale
         m.add_hint(variable, sent.get((t, e), end))
-    for (t, d, e), literal in built.sent.items():
-        m.add_hint(literal, int((t, e) in sent and device[built.problem.producer[t]] == d))
+    for (t, e, sources), literal in built.sent.items():
+        m.add_hint(literal, int((t, e) in sent and device[built.problem.producer[t]] in sources))
     m.add_hint(built.makespan, int(schedule.makespan) // built.scale)
 
 
@@ -312,8 +312,8 @@ def decode(built: MakespanModel, value: Any) -> Placement:
     start = np.array([value(x) for x in built.start], np.int64)
     finish = start + built.compute[np.arange(len(start)), device]
     sends = sorted(
-        (value(built.transfer_start[t, e]), t, d, e)
-        for (t, d, e), x in built.sent.items()
+        (value(built.transfer_start[t, e]), t, int(device[built.problem.producer[t]]), e)
+        for (t, e, _), x in built.sent.items()
         if value(x)
     )
     return Placement(device, _ranks(built, device, start, finish, sends))

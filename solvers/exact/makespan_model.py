@@ -3,8 +3,8 @@ contention.
 
 Variables: a literal per (item, device), where an item is a colocation group or a single op; a start
 per op; a literal "same device" per pair of items joined by a tensor; the makespan. Contended
-transfers add, per tensor and destination, a start and one optional interval per source device on
-the channel of that pair.
+transfers add, per tensor and destination, a start and one optional interval per channel and length
+of the transfers that may bring it there.
 
 A coarse grid of `scale` ticks is allowed: every duration p is rounded down, p' = floor(p / scale).
 Proof that `scale` times a bound of the coarse model bounds the fine one: let every op and transfer
@@ -20,7 +20,7 @@ uncontended transfers, which start with those ends, live longer than in the fine
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -33,6 +33,21 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.destructive import Clusters
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
+
+
+class Carried(NamedTuple):
+    """A transfer that a channel may carry.
+
+    Attributes
+    ----------
+    before, after : units of the model's time that pass at least before it begins and after it ends.
+    """
+
+    interval: Any
+    sent: Literal
+    ticks: int
+    before: int
+    after: int
 
 
 class MakespanModel:
@@ -77,7 +92,7 @@ class MakespanModel:
         self._devices_run_one_op_at_a_time()
         self._precedences()
         self.transfer_start: dict[tuple[int, int], Any] = {}
-        self.sent: dict[tuple[int, int, int], Literal] = {}
+        self.sent: dict[tuple[int, int, tuple[int, ...]], Literal] = {}
         self._transfers_share_channels()
         self._memory()
         self._symmetry()
@@ -125,6 +140,11 @@ class MakespanModel:
                 self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices
             )
             self.start.append(m.new_int_var(first, max(first, last), f"start_{v}"))
+
+    @property
+    def _shared(self) -> bool:
+        """Whether devices share channels: what each has of its own seldom binds."""
+        return 0 < self.problem.num_channels < self.problem.num_devices
 
     def _where(self, v: int) -> dict[int, Literal]:
         """Literals of the devices of op v."""
@@ -216,9 +236,11 @@ class MakespanModel:
                     m.add(self.start[v] >= self.end[u] + ticks).only_enforce_if(both)
 
     def _transfers_share_channels(self) -> None:
-        """One optional interval per tensor, destination and source whose channel is contended."""
-        p = self.problem
-        lanes: dict[int, list[Any]] = {}
+        """One optional interval per tensor, destination and channel on which it comes there as
+        fast; the makespan is no shorter than all that a channel of several devices carries.
+        """
+        m, p = self.model, self.problem
+        lanes: dict[int, list[Carried]] = {}
         for t in range(p.num_tensors):
             i = int(self.item[p.producer[t]])
             elsewhere = [v for v in p.readers_of(t) if self.item[v] != i]
@@ -228,31 +250,48 @@ class MakespanModel:
                 if readers and sources:
                     self._transfer(t, e, readers, sources, lanes)
         for lane in lanes.values():
-            self.model.add_no_overlap(lane)
+            m.add_no_overlap([carried.interval for carried in lane])
+        for lane in lanes.values() if self._shared else ():
+            used = m.new_bool_var("used")
+            for carried in lane:
+                m.add_implication(carried.sent, used)
+            ends = min(x.before for x in lane) + min(x.after for x in lane)
+            m.add(self.makespan >= ends * used + sum(x.ticks * x.sent for x in lane))
 
     def _transfer(
-        self, t: int, e: int, readers: list[int], sources: list[int], lanes: dict[int, list[Any]]
+        self,
+        t: int,
+        e: int,
+        readers: list[int],
+        sources: list[int],
+        lanes: dict[int, list[Carried]],
     ) -> None:
         m, p = self.model, self.problem
         u = int(p.producer[t])
+        before = min(int(self.head[u, d] + self.compute[u, d]) for d in sources)
+        after = min(int(self.compute[v, e] + self.tail[v, e]) for v in readers)
         start = m.new_int_var(0, self.horizon, f"send_{t}_{e}")
         self.transfer_start[t, e] = start
         m.add(start >= self.end[u])
-        for d in sources:
-            ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
-            here = self._where(u)[d]
-            sent = m.new_bool_var(f"sent_{t}_{d}_{e}")
-            self.sent[t, d, e] = sent
-            m.add_implication(sent, here)
+        transfer = p.transfer[t] // self.scale
+        ways = [((int(p.channel[d, e]), int(transfer[p.link_class[d, e]])), d) for d in sources]
+        for (channel, ticks), group in by_key(ways).items():
+            sent = m.new_bool_var(f"sent_{t}_{e}_{group[0]}")
+            self.sent[t, e, tuple(group)] = sent
+            here = [self._where(u)[d] for d in group]
+            others = [x for d, x in self._where(u).items() if d not in group]
+            apart = [others] if len(others) < len(here) else [[~x] for x in here]
+            m.add_bool_or([~sent, *here])
+            m.add_bool_or([~sent, *(self._where(v)[e] for v in readers)])
             for v in readers:
                 there = self._where(v)[e]
-                m.add_bool_or([~here, ~there, sent])
+                for elsewhere in apart:  # or the producer is in the group
+                    m.add_bool_or([*elsewhere, ~there, sent])
                 m.add(self.start[v] >= start + ticks).only_enforce_if([sent, there])
-            m.add_bool_or([~sent, *(self._where(v)[e] for v in readers)])
             interval = m.new_optional_fixed_size_interval_var(
-                start, ticks, sent, f"move_{t}_{d}_{e}"
+                start, ticks, sent, f"move_{t}_{e}_{group[0]}"
             )
-            lanes.setdefault(int(p.channel[d, e]), []).append(interval)
+            lanes.setdefault(channel, []).append(Carried(interval, sent, ticks, before, after))
 
     def _memory(self) -> None:
         m, p = self.model, self.problem
@@ -371,8 +410,16 @@ class MakespanModel:
     # ---------------------------------------------------------------------------
 
     def _pivot_order(self) -> Ints:
-        """Items in the order in which they open new devices: longest first."""
-        weight = sums_by(self.item, np.maximum(self.compute, 0).max(axis=1), len(self.on))
+        """Items in the order in which they open new devices: longest first, with their transfers
+        where channels carry these; what many branches part from or meet at is then on a device
+        that is known, and relaxations tell what is not.
+        """
+        p, ops = self.problem, np.maximum(self.compute, 0).max(axis=1)
+        if self._shared:
+            ticks = p.transfer.max(axis=1) // self.scale
+            np.add.at(ops, p.producer, ticks)
+            np.add.at(ops, p.consumer, ticks[p.edge_tensor])
+        weight = sums_by(self.item, ops, len(self.on))
         return np.argsort(-weight, kind="stable")
 
     def _symmetry(self) -> None:

@@ -311,3 +311,16 @@ def test_starts_on_fewer_hosts_than_all():
     tracker = Tracker("start", problem, Budget(evaluations=10**6))
     warm_start(problem, tracker)
     assert tracker.value <= po.solve(problem, "few-hosts", evaluations=10).value
+
+
+def test_a_bus_carries_a_tensor_to_a_device_once_from_wherever():
+    """Where all transfers take one channel, the model has an interval per tensor and destination,
+    not one per source, and begins with the op at which all branches meet on the first device.
+    """
+    branches = [(v, 6, 9) for v in range(6)]
+    star = PlacementProblem.from_edges([[5] * 4] * 6 + [[1] * 4], branches)
+    bus = star.replace(channel=np.where(np.eye(4, dtype=bool), -1, 0))
+    model = MakespanModel(Analysis(bus), 0, 31)
+    assert len(model.sent) == 6 * 4
+    assert model.relabel(np.array([0, 1, 2, 3, 0, 1, 2]))[6] == 0
+    assert solve(bus).value == 24
