@@ -48,6 +48,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import partial
+from itertools import chain, zip_longest
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -167,8 +168,9 @@ def congestion_steps(
     *,
     written: bool = False,
 ) -> Iterator[int | list[Delay]]:
-    """Yield bounds by flows to hubs and delays of segments, then bounds after every round of a flow
-    between all ops and delays of segments, those with most ops first, 0 while there are none.
+    """Yield bounds by flows to hubs; by turns after every round of a flow between all ops, and
+    delays of segments by hubs, those with most ops first, 0 while there are none; then delays by
+    other flows.
 
     Parameters
     ----------
@@ -182,9 +184,10 @@ def congestion_steps(
     segments = Segments(problem, parts, evidence, end)
     for part in parts:
         yield from hub_bounds(part, ticks, pins, written=written)
-    yield from segments.steps(partial(Inside.to_hubs, written=written))
-    for part in parts:
-        yield from best_bounds(part, pins, [Sending(ticks)], 0.001)
+    everywhere = (best_bounds(part, pins, [Sending(ticks)], 0.001) for part in parts)
+    by_hubs = segments.steps(partial(Inside.to_hubs, written=written))
+    for steps in zip_longest(chain.from_iterable(everywhere), by_hubs):
+        yield from (step for step in steps if step is not None)
     yield from segments.steps(Inside.to_all)
 
 
