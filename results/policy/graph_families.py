@@ -98,8 +98,11 @@ LARGE: dict[str, Draw] = {
 """Families of TEST with more than 2000 ops."""
 
 
-def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
-    """Return the name and a graph of a family, which come in turn, on devices drawn at random.
+def drawn(
+    split: dict[str, Draw], seed: int, devices: int | None = None
+) -> tuple[str, po.PlacementProblem]:
+    """Return the name and a graph of a family, which come in turn, on devices drawn at random, or
+    on so many.
 
     Transfers take 0.1 to 5 times as long as the ops, in the mean; on a third of the graphs devices
     differ in speed by a factor of up to 4, and on a third every op likes other devices best.
@@ -108,6 +111,7 @@ def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
     rng = np.random.default_rng([seed, len(split)])
     source = split[family](rng)
     k = int(rng.choice([2, 3, 4, 5, 6, 8, 10, 12]))
+    k = devices or k
     problem = po.load(
         source, cluster=f"{k}xP100?contention=none" if _real(family) else f"uniform:{k}"
     )
@@ -126,6 +130,66 @@ def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
         compute=compute.astype(np.int64), transfer=ticks.astype(np.int64), tick_seconds=1e-9
     )
     return f"{family}-{seed}", problem
+
+
+def varied(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
+    """Return the name and a graph of a split, more than half of them changed: beside or ahead of
+    another one, with edges that point the other way, with ops and tensors of other sizes.
+    """
+    name, problem = drawn(split, seed)
+    rng = np.random.default_rng([seed, len(split), 1])
+    if rng.random() > 0.6:
+        return name, problem
+    costs, tensors = problem.compute, _tensors(problem)
+    if rng.random() < 0.35:
+        other = drawn(split, int(rng.integers(*SEEDS)), problem.num_devices)[1]
+        costs, tensors = _joined(problem, other, in_series=rng.random() < 0.5)
+    if rng.random() < 0.5:
+        tensors = [(reader, [op], ticks) for op, readers, ticks in tensors for reader in readers]
+    for_ops, for_tensors = rng.uniform(0.1, 1.0, 2) * (rng.random(2) < 0.6)
+    costs = np.round(costs * np.exp(rng.normal(0, for_ops, (len(costs), 1))))
+    ticks = np.array([ticks for _, _, ticks in tensors]).reshape(-1, 1)
+    ticks = np.round(ticks * np.exp(rng.normal(0, for_tensors, ticks.shape)))
+    readers = [readers for _, readers, _ in tensors]
+    return f"{name}-varied", po.PlacementProblem(
+        name=name,
+        compute=costs.astype(np.int64),
+        producer=np.array([op for op, _, _ in tensors], np.int64),
+        consumer_ptr=np.cumsum([0, *map(len, readers)]),
+        consumer=np.concatenate([np.zeros(0, np.int64), *readers]).astype(np.int64),
+        transfer=ticks.astype(np.int64),
+    )
+
+
+Tensor = tuple[int, list[int], int]
+"""Its producer, its readers, ticks of a transfer."""
+
+
+def _tensors(problem: po.PlacementProblem, first: int = 0) -> list[Tensor]:
+    """Return the tensors that are read, ops numbered from `first`."""
+    readers = np.split(problem.consumer + first, problem.consumer_ptr[1:-1])
+    ticks = problem.transfer.max(axis=1).tolist()
+    rows = zip((problem.producer + first).tolist(), readers, ticks, strict=True)
+    return [(op, ops.tolist(), time) for op, ops, time in rows if len(ops)]
+
+
+def _joined(
+    one: po.PlacementProblem, other: po.PlacementProblem, *, in_series: bool
+) -> tuple[np.ndarray, list[Tensor]]:
+    """Return the costs and tensors of two graphs; in series an op reads all that ends the first,
+    and all that begins the second reads its output.
+    """
+    n = one.num_ops
+    costs = np.concatenate([one.compute, other.compute])
+    tensors = _tensors(one) + _tensors(other, n)
+    if in_series and tensors:
+        ticks = int(np.median([ticks for _, _, ticks in tensors]))
+        ends = set(range(n)) - set(one.producer.tolist())
+        begins = set(range(n, len(costs))) - set((other.consumer + n).tolist())
+        tensors += [(op, [len(costs)], ticks) for op in sorted(ends)]
+        tensors.append((len(costs), sorted(begins), ticks))
+        costs = np.concatenate([costs, costs.min(axis=0, keepdims=True)])
+    return costs, tensors
 
 
 def _real(family: str) -> bool:

@@ -9,12 +9,12 @@
 Rows that are there are kept, with `--again` those of this state of the package.
 
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
-graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
-the mean of all. Passes are from the sources; applied, the first two are from each end, and a climb
-(`climb`) goes on from the better one. Tried is the mean of the weights over the
-last steps. Graphs are of TRAINING's families; weights and temperatures are chosen on those of
-CHOICE. The families of TEST are only read by `apply` and `portfolio`. How the steps are cut into
-runs changes nothing.
+graph of a batch, from the sources or from the sinks; the shortest become likelier and the longest
+less likely, by how far they are from the mean of all. Applied, the first two passes are from each
+end, and a climb (`climb`) goes on from the better one. Tried is the mean of the weights over the
+last steps. Graphs are of TRAINING's families, more than half of them changed (`varied`); weights
+and temperatures are chosen on those of CHOICE. The families of TEST are only read by `apply` and
+`portfolio`. How the steps are cut into runs changes nothing.
 
 References
 ----------
@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from graph_families import CHOICE, DEVELOPMENT, HEURISTICS, TEST, TRAINING, drawn
+from graph_families import CHOICE, DEVELOPMENT, HEURISTICS, TEST, TRAINING, drawn, varied
 
 import placeopt as po
 from placeopt.experiments.runner import stays
@@ -67,7 +67,7 @@ TABLE, PORTFOLIO = HERE / "list_scheduler.csv", HERE / "list_portfolio.csv"
 SHARES = HERE / "list_samples.csv"
 Row = dict[str, Any]
 
-GRAPHS, FIRST = 3300, 1000
+GRAPHS, FIRST = 10_000, 1000
 """Graphs that are trained on, and the seed of the first of them."""
 
 APART, FIRST_APART = 64, 100_000
@@ -77,14 +77,13 @@ BATCH, DRAWN, OUTER = 8, 16, 4
 """Graphs of a step, schedules that are drawn of each, and how many of the shortest, and of the
 longest, are learned from: two thirds of the squares of what all 16 would weigh."""
 
-RATE, COSINE, STEPS, LAST = 0.01, 6000, 2800, 800
-"""Adam's first step, the number of steps by which it would fall to 0 along a cosine, the number that
-were taken, and how many of them, the last ones, take it down to 0 in a line as well."""
+RATE, STEPS = 0.01, 12_000
+"""Adam's first step, and the number of steps by which it falls to 0 along a cosine."""
 
 MEMORY = 0.99
 """Weight of the past in the mean of the weights."""
 
-TRY_EVERY = 100
+TRY_EVERY = 200
 """Steps between two tries on the graphs set apart."""
 
 DRAWN_AT = (0.1, 0.1)
@@ -98,17 +97,21 @@ SAMPLES, TESTED, PORTFOLIO_SECONDS = 64, 100, 10.0
 Seen = tuple[str, Context, tuple[ListSight, ListSight]]
 
 
-def graph(split: dict[str, Draw], seed: int) -> Seen:
-    """Return the name of a graph of a split, and what is seen of it."""
-    name, problem = drawn(split, seed)
+def seen(name: str, problem: po.PlacementProblem) -> Seen:
+    """Return the name of a graph, and what is seen of it."""
     context = Context(problem)
     return name, context, sights_of(context)
+
+
+def graph(split: dict[str, Draw], seed: int) -> Seen:
+    """Return the name of a graph of a split, and what is seen of it."""
+    return seen(*drawn(split, seed))
 
 
 @cache
 def training(index: int) -> Seen:
     """Return a graph to train on."""
-    return graph(TRAINING, FIRST + index)
+    return seen(*varied(TRAINING, FIRST + index))
 
 
 def length(scheduler: LearnedScheduler, way: Pass = GREEDY) -> int:
@@ -129,7 +132,8 @@ def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
     rng = np.random.default_rng([seed, 3])
     _, context, sights = training(int(rng.integers(GRAPHS)))
     scheduler = LearnedScheduler(policy, context, sights)
-    ways = [Pass(random) for random in rng.integers(1, 2**62, DRAWN).tolist()]
+    backward = bool(rng.random() < 0.5)
+    ways = [Pass(random, backward) for random in rng.integers(1, 2**62, DRAWN).tolist()]
     logs = np.log([length(scheduler, way) for way in ways])
     advantage = (logs.mean() - logs) / max(1e-9, logs.std())
     order = np.argsort(logs, kind="stable").tolist()
@@ -138,9 +142,17 @@ def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
     return scheduler.gradient(lessons) / len(ones) ** 0.5
 
 
+def from_each_end(policy: ListPolicy, seen: Seen) -> float:
+    """Return the logarithm of the shorter of a pass from each end."""
+    scheduler = LearnedScheduler(policy, *seen[1:])
+    return float(np.log(min(length(scheduler, Pass(backward=end)) for end in (False, True))))
+
+
 def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[float, str]:
-    """Return the mean logarithm of a pass over `over`, and the ratio of each family."""
-    logs = np.log([length(LearnedScheduler(policy, *seen[1:])) for seen in apart]) - over
+    """Return the mean logarithm of a pass from each end over `over`, and the ratio of each
+    family.
+    """
+    logs = np.array([from_each_end(policy, seen) for seen in apart]) - over
     families = [name.rsplit("-", 1)[0] for name, _, _ in apart]
     said = (
         f"{family} {np.exp(logs[[f == family for f in families]].mean()):.3f}"
@@ -151,15 +163,14 @@ def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[floa
 
 def rate(step: int) -> float:
     """Return Adam's step."""
-    cosine = float(1 + np.cos(np.pi * step / COSINE)) / 2
-    return RATE * cosine * min(1.0, (STEPS - step) / LAST)
+    return RATE * float(1 + np.cos(np.pi * step / STEPS)) / 2
 
 
 def train(seconds: float) -> None:
     """Take steps until the time is over; keep the state."""
     start = replace(ListPolicy.heft(), heats=DRAWN_AT)
     apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
-    base = np.log([length(LearnedScheduler(start, *seen[1:])) for seen in apart])
+    base = np.array([from_each_end(start, seen) for seen in apart])
     adam = Adam(len(start.vector), RATE)
     now = {
         **{name: start.vector for name in ("vector", "mean", "kept")},
@@ -181,7 +192,7 @@ def train(seconds: float) -> None:
         gradient = np.mean([graph_gradient(policy, seed) for seed in seeds], axis=0)
         vector = vector + adam.step(gradient)
         mean = MEMORY * mean + (1 - MEMORY) * vector
-        if adam.steps % TRY_EVERY == 0:
+        if adam.steps % TRY_EVERY == 0 or adam.steps == STEPS:
             value, said = tried(start.with_vector(mean), apart, base)
             if value < now["best"]:
                 now |= {"best": value, "kept": mean, "best_step": adam.steps}
@@ -191,10 +202,10 @@ def train(seconds: float) -> None:
     keep(now, adam, vector, mean, now["spent"] + time.process_time() - began)
     note = (
         f"results/policy/train.py train: {adam.steps} of {STEPS} steps of policy gradient, {BATCH} graphs each, "
-        f"{DRAWN} schedules of a graph; {GRAPHS} graphs of the families {', '.join(TRAINING)}; "
+        f"{DRAWN} schedules of a graph; {GRAPHS} graphs, changed or not, of the families {', '.join(TRAINING)}; "
         f"{(now['spent'] + time.process_time() - began) / 3600:.2f} hours of a processor; kept is "
-        f"step {int(now['best_step'])}: on {APART} graphs of {', '.join(CHOICE)} one pass takes "
-        f"{np.exp(float(now['best'])):.3f} of HEFT's makespan"
+        f"step {int(now['best_step'])}: on {APART} graphs of {', '.join(CHOICE)} the shorter of a pass "
+        f"from each end takes {np.exp(float(now['best'])):.3f} of what it takes before training"
     )
     start.with_vector(now["kept"], note).save(TRAINED)
 
