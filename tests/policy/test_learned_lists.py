@@ -169,12 +169,14 @@ def test_a_shift_is_added_to_the_scores():
 
 
 def test_a_climb_ends_earlier_than_independent_draws():
-    """It begins with the best scores from both ends; over a dozen graphs the best of 64 passes is
-    shorter than that of as many draws at the temperatures that the policy was drawn at before.
+    """It begins with the best scores from both ends; over a dozen graphs of a family that the policy
+    did not learn on, the best of 64 passes is shorter than that of as many draws at the
+    temperatures that it was drawn at before. Where it learned, as on layered graphs, both end
+    within their noise.
     """
     ratios = []
     for seed in range(12):
-        source = f"gen:layered?layers=9&width=8&ccr=3&spread=0.9&seed={seed}"
+        source = f"gen:in-tree?depth=6&ccr=2&seed={seed}"
         context = Context(load(source, "uniform:4"))
         scheduler = trained().scheduler(context)
         plans = list(islice(climb([scheduler], np.random.default_rng(seed)), 64))
