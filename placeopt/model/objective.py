@@ -297,9 +297,9 @@ class OutsideObjective:
         right = found.shape == rows.shape[:1] and found.dtype.kind in "iuf"
         if not right or not (found >= 0).all():
             raise self._wrong("evaluate_batch", f"{len(rows)} numbers of ticks, 0 or more", given)
-        return np.where(found < INFEASIBLE, found, 0).astype(np.int64) + np.where(
-            found < INFEASIBLE, 0, INFEASIBLE
-        )
+        ticks, valid = np.full(len(rows), INFEASIBLE, np.int64), found < INFEASIBLE
+        ticks[valid] = found[valid]
+        return ticks
 
     def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
         """Judge and value a solution."""
