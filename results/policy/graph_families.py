@@ -167,10 +167,12 @@ Tensor = tuple[int, list[int], int]
 
 def _tensors(problem: po.PlacementProblem, first: int = 0) -> list[Tensor]:
     """Return the tensors that are read, ops numbered from `first`."""
-    readers = np.split(problem.consumer + first, problem.consumer_ptr[1:-1])
-    ticks = problem.transfer.max(axis=1).tolist()
-    rows = zip((problem.producer + first).tolist(), readers, ticks, strict=True)
-    return [(op, ops.tolist(), time) for op, ops, time in rows if len(ops)]
+    rows = zip(problem.producer.tolist(), problem.transfer.max(axis=1).tolist(), strict=True)
+    found = (
+        (op + first, [v + first for v in problem.readers_of(t)], ticks)
+        for t, (op, ticks) in enumerate(rows)
+    )
+    return [tensor for tensor in found if tensor[1]]
 
 
 def _joined(

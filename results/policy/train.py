@@ -119,11 +119,11 @@ def length(scheduler: LearnedScheduler, way: Pass = GREEDY) -> int:
     return int(scheduler.schedule(way).finish.max())
 
 
-def lengths(scheduler: LearnedScheduler) -> list[int]:
-    """Return the makespans of SAMPLES passes; the first two, one from each end, take the best
+def lengths(scheduler: LearnedScheduler, count: int = SAMPLES) -> list[int]:
+    """Return the makespans of some passes; the first two, one from each end, take the best
     scores.
     """
-    passes = islice(climb([scheduler], np.random.default_rng(0)), SAMPLES)
+    passes = islice(climb([scheduler], np.random.default_rng(0)), count)
     return [int(plan.finish.max()) for plan in passes]
 
 
@@ -142,17 +142,16 @@ def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
     return scheduler.gradient(lessons) / len(ones) ** 0.5
 
 
-def from_each_end(policy: ListPolicy, seen: Seen) -> float:
+def from_each_end(policy: ListPolicy, graph: Seen) -> float:
     """Return the logarithm of the shorter of a pass from each end."""
-    scheduler = LearnedScheduler(policy, *seen[1:])
-    return float(np.log(min(length(scheduler, Pass(backward=end)) for end in (False, True))))
+    return float(np.log(min(lengths(LearnedScheduler(policy, *graph[1:]), 2))))
 
 
 def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[float, str]:
     """Return the mean logarithm of a pass from each end over `over`, and the ratio of each
     family.
     """
-    logs = np.array([from_each_end(policy, seen) for seen in apart]) - over
+    logs = np.array([from_each_end(policy, graph) for graph in apart]) - over
     families = [name.rsplit("-", 1)[0] for name, _, _ in apart]
     said = (
         f"{family} {np.exp(logs[[f == family for f in families]].mean()):.3f}"
@@ -170,7 +169,7 @@ def train(seconds: float) -> None:
     """Take steps until the time is over; keep the state."""
     start = replace(ListPolicy.heft(), heats=DRAWN_AT)
     apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
-    base = np.array([from_each_end(start, seen) for seen in apart])
+    base = np.array([from_each_end(start, graph) for graph in apart])
     adam = Adam(len(start.vector), RATE)
     now = {
         **{name: start.vector for name in ("vector", "mean", "kept")},

@@ -417,8 +417,8 @@ class MakespanModel:
         p, ops = self.problem, np.maximum(self.compute, 0).max(axis=1)
         if self._shared:
             ticks = p.transfer.max(axis=1) // self.scale
-            np.add.at(ops, p.producer, ticks)
-            np.add.at(ops, p.consumer, ticks[p.edge_tensor])
+            ops += sums_by(p.producer, ticks, p.num_ops)
+            ops += sums_by(p.consumer, ticks[p.edge_tensor], p.num_ops)
         weight = sums_by(self.item, ops, len(self.on))
         return np.argsort(-weight, kind="stable")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from placeopt.makespan.simulator import ProblemArrays, Workspace, make_workspace
 from placeopt.model.compiled import entry, uncounted_kernel
+from placeopt.model.exchanges import FEW
 from placeopt.model.random_bits import below
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
         unit_mark=ints(u),
         stamp=ints(1),
         visit=ints(n),
-        queue=ints(max(n, 3)),
+        queue=ints(max(n, FEW)),
         new_start=ints(n),
         new_finish=ints(n),
         new_tail=ints(n),
