@@ -96,8 +96,12 @@ class WeightedGraph(NamedTuple):
 def parts_of(
     partitioner: Any, parts: int, graph: WeightedGraph, work: Ints, seed: int, starts: int
 ) -> Iterator[Ints]:
-    """Yield the part of every node of a graph, for every imbalance (in thousandths) and seed."""
-    if parts == 1 or len(work) == 1:
+    """Yield the part of every node of a graph, for every imbalance (in thousandths) and seed.
+
+    There are no more parts than nodes: METIS writes what it says of them to standard output.
+    """
+    parts = min(parts, len(work))
+    if parts == 1:
         yield np.zeros(len(work), np.int64)
         return
     for imbalance, start in itertools.product((30, 100, 300, 1000), range(starts)):

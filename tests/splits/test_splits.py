@@ -222,6 +222,15 @@ def test_min_cut_separates_what_is_independent():
     assert result.objective == 20
 
 
+def test_min_cut_makes_no_more_parts_than_nodes(capfd):
+    """Three ops on eight devices: METIS has nothing to complain of on standard output."""
+    pytest.importorskip("pymetis")
+    problem = PlacementProblem.from_edges([[5] * 8] * 3, [(0, 1, 50), (0, 2, 50)])
+    result = run(problem, MinCut(), Budget(seconds=10), seed=0)
+    assert result.objective == 5 + 50 + 5
+    assert capfd.readouterr().out == ""
+
+
 def test_min_cut_without_the_package(monkeypatch):
     """The makespan's baseline names the extra, too."""
     monkeypatch.setitem(sys.modules, "pymetis", None)
