@@ -144,13 +144,16 @@ class PlannedOrder(NamedTuple):
 
 
 class Cutoff(NamedTuple):
-    """When an execution is given up: the ops that are left on a device, one after the other from
-    now on, or the longest path from an op that starts now, end later than the limit.
+    """When an execution is given up: the ops that are left on a device, or the transfers on a
+    channel, one after the other from now on, or the longest path from an op that starts now, end
+    later than the limit.
     """
 
     limit: Ints  # (1,) on the makespan, _NEVER at first
     tail: Ints  # (n,) longest path from the start of each op to the end, 0 at first
     left: Ints  # (k,) ticks of the ops that have not started
+    load: Ints  # (channels,) ticks of all transfers, 0 at first
+    carried: Ints  # (channels,) ticks of those that have started
 
 
 class Workspace(NamedTuple):
@@ -266,7 +269,13 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
         channels=_empty_channels(channels),
         requests=_empty_requests(edges),
         plan=_empty_plan(k, tensors, channels, edges),
-        cutoff=Cutoff(np.full(1, _NEVER), np.zeros(n, np.int64), _ints(k)),
+        cutoff=Cutoff(
+            np.full(1, _NEVER),
+            np.zeros(n, np.int64),
+            _ints(k),
+            np.zeros(channels, np.int64),
+            _ints(channels),
+        ),
     )
 
 
@@ -421,6 +430,7 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     w.channels.root[:] = -1
     w.channels.running[:] = -1
     w.channels.is_active[:] = False
+    w.cutoff.carried[:] = 0
     w.counter[:] = 0
     if mode == PLANNED:
         for d in range(k):
@@ -485,6 +495,9 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
         tensor = w.requests.tensor[r]
         source = w.device[arrays.producer[tensor]]
         cost = arrays.transfer[tensor, arrays.link_class[source, w.requests.destination[r]]]
+        if time + w.cutoff.load[c] - w.cutoff.carried[c] > w.cutoff.limit[0]:
+            w.counter[LATE] += 1
+        w.cutoff.carried[c] += cost
         w.channels.running[c] = r
         w.requests.start[r] = time
         w.requests.finish[r] = time + cost

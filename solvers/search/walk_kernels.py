@@ -449,6 +449,32 @@ def _extent(g, w, units):
 
 
 @uncounted_kernel
+def _overloaded(g, w, run, limit):
+    """Whether some device holds more than fits, or the ops of a device or the transfers of a
+    channel take longer than `limit`.
+    """
+    for d in range(w.used.shape[0]):
+        if w.used[d] > g.units.capacity[d] or w.load[d] > limit:
+            return True
+    arrays, stamp, load = run.arrays, run.memory.stamp, run.memory.cutoff.load
+    load[:] = 0
+    stamp[:] = -1
+    for tensor in range(arrays.producer.shape[0] if arrays.num_channels > 0 else 0):
+        source = w.device[arrays.producer[tensor]]
+        stamp[source] = tensor
+        for e in row_of(arrays.consumer_ptr, tensor):
+            d = w.device[arrays.consumer[e]]
+            if stamp[d] != tensor:
+                stamp[d] = tensor
+                c = arrays.channel[source, d]
+                if c >= 0:
+                    load[c] += arrays.transfer[tensor, arrays.link_class[source, d]]
+                    if load[c] > limit:
+                        return True
+    return False
+
+
+@uncounted_kernel
 def _limit(acceptance, value, best, temperature, draw):
     """Return the largest value that a proposal may have; `annealing.limits` does so for rows."""
     if temperature <= 0.0:
@@ -475,7 +501,6 @@ def anneal(g, w, run, leg, tally):
     """
     if w.value[0] == NEVER:
         _settle(g, w, run)
-    k = g.compute.shape[1]
     temperature = leg.hot
     factor = (leg.cold / leg.hot) ** (1.0 / max(1, leg.steps)) if leg.hot > 0.0 else 0.0
     for step in range(leg.steps):
@@ -501,10 +526,7 @@ def anneal(g, w, run, leg, tally):
         if op >= 0:
             _shift(w, op, to)
             first = min(first, at, to)
-        value = 0
-        for d in range(k):
-            if w.used[d] > g.units.capacity[d] or w.load[d] > limit:
-                value = REJECTED
+        value = REJECTED if _overloaded(g, w, run, limit) else 0
         if value != REJECTED:
             update_tails(g, w, last)
             if run.arrays.num_channels > 0:

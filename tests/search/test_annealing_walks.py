@@ -140,6 +140,29 @@ def test_contended_proposals_are_given_up_beyond_the_limit_alone(seed, contentio
             assert value(longer - 1) == walker.value
 
 
+@given(seed=SEEDS, contention=st.sampled_from(["pair", "source", "bus", "mixed"]))
+@settings(max_examples=25, deadline=None)
+def test_proposals_are_given_up_by_what_channels_carry(seed, contention):
+    """The loads of the channels that a proposal is held against are those of its transfers, and an
+    execution counts down all of them.
+    """
+    problem, walker = walker_on(seed, contention=contention)
+    assume(problem.num_channels > 0)
+    for _ in range(5):
+        before = walker.tally.copy()
+        walker.run(1, 1e12, 1e12)  # what is not empty is kept
+        if (walker.tally - before)[:, EMPTY].any():
+            continue
+        walk, cutoff = walker._state, walker._run.memory.cutoff
+        now = evaluate(problem, Placement(walk.device, walk.position), "priority")
+        load = np.zeros(problem.num_channels, np.int64)
+        source = walk.device[problem.producer[now.transfers[:, 0]]]
+        lane = problem.lanes[source, now.transfers[:, 1]]
+        contended = lane >= 0
+        np.add.at(load, lane[contended], (now.transfers[:, 3] - now.transfers[:, 2])[contended])
+        assert cutoff.load.tolist() == cutoff.carried.tolist() == load.tolist()
+
+
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_walks_keep_every_constraint(seed):
