@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.instances.module_groups import group_ops, parse_group
 from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
-from placeopt.model.files import one_line, regular_file, says_format
+from placeopt.model.files import raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import MemoryLimit, device_limits
@@ -341,7 +341,7 @@ def _refusing(what: str) -> Iterator[None]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        raise InputError(f"{what} raised {type(error).__name__}: {one_line(str(error))}") from error
+        raise InputError(f"{what} raised {raised(error)}") from error
 
 
 def _import_file(place: str) -> Any:

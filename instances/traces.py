@@ -30,7 +30,7 @@ import numpy as np
 from placeopt.instances.readers.torch_ops import base_name
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line, read_text
+from placeopt.model.files import one_line, raised, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,9 +91,7 @@ def read_trace(path: str | Path) -> Trace:
         try:
             found = read(data)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise InputError(
-                f"{where}: damaged {name} trace ({type(error).__name__}: {one_line(str(error))})"
-            ) from error
+            raise InputError(f"{where}: damaged {name} trace ({raised(error)})") from error
         rows = (*found.by_name.items(), *found.by_kind.items())
         if not rows:
             raise InputError(

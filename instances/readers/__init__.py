@@ -19,6 +19,7 @@ from placeopt.model.files import (
     is_file,
     no_garbage_collection,
     one_line,
+    raised,
     regular_file,
     write_text,
 )
@@ -159,10 +160,7 @@ def read_bundled(
     except InputError as error:
         raise _located(error, shown) from error
     except _MALFORMED as error:
-        raise InputError(
-            f"{shown}: not a valid {entry.name} file ({type(error).__name__}: "
-            f"{one_line(str(error))})"
-        ) from error
+        raise InputError(f"{shown}: not a valid {entry.name} file ({raised(error)})") from error
     graph, cluster = result if isinstance(result, tuple) else (result, None)
     if derive:
         from placeopt.instances.training import training_graph

@@ -251,6 +251,17 @@ def one_line(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
+def raised(error: BaseException, length: int = 160) -> str:
+    """Return the class of an error and what it says, on one line; classes of others may be unable
+    to say anything.
+    """
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    return one_line(f"{type(error).__name__}: {said}" if said else type(error).__name__, length)
+
+
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """Return rows, the header first, as the text of a CSV file."""
     stream = io.StringIO()

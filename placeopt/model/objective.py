@@ -25,6 +25,7 @@ from placeopt.model.errors import (
     brief,
     check_choice,
 )
+from placeopt.model.files import raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -349,7 +350,7 @@ class OutsideObjective:
         except (Exception, SystemExit) as error:
             if key in OF_SOLUTIONS and not any(hasattr(x, "device") for x in given[1:2]):
                 raise  # what is no placement may be the fault of who made it
-            words = f"objective '{self.name}': its {key} raised {type(error).__name__}: {error}"
+            words = f"objective '{self.name}': its {key} raised {raised(error)}"
             raise SolverError(brief(words)) from error
 
     def _check_words(self, key: str, words: Any) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from placeopt.model.arrays import frozen_copy
 from placeopt.model.errors import SolverError, brief
-from placeopt.model.files import one_line
+from placeopt.model.files import one_line, raised
 from placeopt.model.result import SolutionT, TracePoint
 from placeopt.solving.deadline import LARGE
 from placeopt.solving.tracker import Follower, Tracker
@@ -223,9 +223,9 @@ class PluginTracker(Generic[SolutionT]):
         except SolverError:
             raise
         except Exception as error:
-            words = one_line(brief(f"{type(error).__name__}: {error}"), 160)
             raise SolverError(
-                f"solver '{whole.solver}' found something that is no solution ({words})"
+                f"solver '{whole.solver}' found something that is no solution "
+                f"({brief(raised(error))})"
             ) from error
         if finished.value is None or finished.violations:
             why = finished.violations[0]
@@ -367,10 +367,9 @@ def declared(solver: Any) -> Declared:
             getattr(solver, "objectives", None),
         )
     except Exception as error:
-        words = one_line(f"{type(error).__name__}: {error}", 160)
         raise SolverError(
             f"solver class '{type(solver).__qualname__}': its name, kind, objectives, endless, "
-            f"watched_from or kernels cannot be read ({words})"
+            f"watched_from or kernels cannot be read ({raised(error)})"
         ) from error
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from placeopt.model.errors import InputError, SolverError, did_you_mean
-from placeopt.model.files import one_line
+from placeopt.model.files import one_line, raised
 from placeopt.model.objective import added_objectives
 from placeopt.solving.options import declared_options
 from placeopt.solving.plugin import declared
@@ -273,9 +273,7 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
             use=str(getattr(cls, "use", "")),
         )
     except (Exception, SystemExit) as error:  # one broken package must not disable the others
-        words = (
-            f"cannot be imported from {point.value}: {type(error).__name__}: {one_line(str(error))}"
-        )
+        words = f"cannot be imported from {point.value}: {raised(error)}"
         return SolverSpec(
             point.name, point.value, "placement", (), f"broken: {words}", broken=words
         )
@@ -349,9 +347,7 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
             raise InputError(f"solver '{name}': {error}") from error
         raise SolverError(f"solver '{name}' cannot be made without options: {error}") from error
     except (Exception, SystemExit) as error:
-        raise SolverError(
-            f"solver '{name}' cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise SolverError(f"solver '{name}' cannot be made: {raised(error)}") from error
     declared(solver)
     return solver  # type: ignore[no-any-return]
 

@@ -7,7 +7,9 @@ search.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+import sys
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from numbers import Integral, Rational
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from placeopt.model.errors import (
     SolverError,
     brief,
 )
-from placeopt.model.files import one_line
+from placeopt.model.files import raised
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import Budget, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
@@ -111,12 +113,13 @@ def run(
                 bound = False  # an answer comes first where time is the limit
             if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
-                search_within(
-                    lambda: _search(solver, tracker, objective, initial),
-                    tracker,
-                    known.watched_from,
-                    foreign=not ours,
-                )
+                with nullcontext() if ours else _put_back():
+                    search_within(
+                        lambda: _search(solver, tracker, objective, initial),
+                        tracker,
+                        known.watched_from,
+                        foreign=not ours,
+                    )
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more
         return _conclude(tracker, objective)
@@ -146,6 +149,21 @@ def _under_way(tracker: Tracker[Any]) -> Iterator[None]:
         yield
     finally:
         _running.remove(tracker)
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    """Put back what the whole process shares and somebody else's search may have changed."""
+    limit, streams, folder = sys.getrecursionlimit(), (sys.stdout, sys.stderr), ""
+    with suppress(OSError):  # a folder that is no more
+        folder = os.getcwd()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        sys.stdout, sys.stderr = streams
+        with suppress(OSError):
+            os.chdir(folder)
 
 
 def _measures(solver: Any) -> bool:
@@ -347,9 +365,9 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
             isinstance(error, InputError) or not isinstance(error, Exception | SystemExit)
         ):
             raise
-        words = one_line(f"{type(error).__name__}: {error}", 160)
         partial = _partial(tracker, objective)
-        raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
+        words = f"solver '{tracker.solver}' raised {raised(error)}"
+        raise SolverError(words, partial) from error
 
 
 def _is_interrupt(error: BaseException) -> bool:
@@ -475,9 +493,8 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any) -> Finis
             return verdict
         return objective.finish(tracker.problem, solution)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
-        words = one_line(f"{type(error).__name__}: {error}", 160)
         raise SolverError(
-            f"solver '{tracker.solver}' found something that is no solution ({words})"
+            f"solver '{tracker.solver}' found something that is no solution ({raised(error)})"
         ) from error
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from placeopt.model.arrays import by_key
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
-from placeopt.model.files import one_line
+from placeopt.model.files import raised
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget, Result, SolutionT, TracePoint
 from placeopt.solving.deadline import reserve
@@ -380,8 +380,7 @@ class Tracker(Generic[SolutionT]):
             except SolverError:  # of the whole search, which says so already
                 raise
             except Exception as error:
-                words = one_line(f"{type(error).__name__}: {error}", 160)
-                raise SolverError(f"on_progress raised {words}") from error
+                raise SolverError(f"on_progress raised {raised(error)}") from error
 
 
 class Side(Protocol):

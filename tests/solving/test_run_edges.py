@@ -4,10 +4,13 @@ wrong without any other test telling (`tests/attack/mutants.py`).
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -443,6 +446,40 @@ def test_what_a_search_raises_is_told_with_what_it_found():
     with pytest.raises(SolverError) as caught:
         run(problem_of(), Plugin(lambda p, t: 1 / 0), Budget(seconds=1))
     assert caught.value.partial is None
+
+
+class Speechless(Exception):
+    """An error whose text cannot be had."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_an_error_without_words_is_named():
+    """What was found before it was lost: its text raised, too."""
+
+    def deed(_, face):
+        face.offer(Placement(GOOD))
+        raise Speechless
+
+    with pytest.raises(SolverError, match=r"^solver 'plugin' raised Speechless$") as caught:
+        run(problem_of(), Plugin(deed), Budget(evaluations=9))
+    assert caught.value.partial.value == VALUE
+
+
+def test_what_the_process_shares_is_put_back(tmp_path, monkeypatch):
+    """A search changes folder, outputs and the depth of calls; results went to another folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def deed(_, face):
+        (tmp_path / "work").mkdir()
+        os.chdir("work")
+        sys.stdout = sys.stderr = None
+        sys.setrecursionlimit(sys.getrecursionlimit() - 1)
+
+    before = sys.getrecursionlimit(), sys.stdout, sys.stderr, tmp_path
+    run(problem_of(), Plugin(deed), Budget(evaluations=9))
+    assert (sys.getrecursionlimit(), sys.stdout, sys.stderr, Path.cwd()) == before
 
 
 @pytest.mark.parametrize("offered", [[0, 0, 0], np.zeros(3, np.int64), (0, 0, 0)])
