@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_json
 
@@ -217,30 +218,42 @@ def read_calibration(path: str | Path) -> Calibration:
     InputError
         If it is none.
     """
-    body = _body(Path(path))
-    if body.get("calibration") != 1 or not isinstance(body.get("constants"), dict):
+    body = Body(_body(Path(path)), f"file '{path}'")
+    if body.get("calibration", 0) != 1:
         raise InputError(
             f"file '{path}': expected a calibration, as `placeopt plan --calibrate` writes it"
         )
-    try:
-        rows, spread = body["constants"], body["spread"]
-        found = Calibration(
-            {name: float(row["value"]) for name, row in rows.items()},
-            {key: float(value) for key, value in body["offsets"].items()},
-            {name: row["interval"] for name, row in rows.items() if row["interval"]},
-            {
-                key: [float(low), float(high), int(runs)]
-                for key, (low, high, runs) in spread.items()
-            },
-            {key: float(value) for key, value in body["memory"].items()},
-            str(body["source"]),
-            {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
-            tuple(map(str, body.get("launchers", ()))),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"file '{path}': broken calibration: {error!r}") from error
+    constants, spread = body.body("constants"), body.body("spread")
+    rows = {name: constants.body(name) for name in constants.data}
+    samples = body.body("samples") if body.has("samples") else Body({}, body.where)
+    found = Calibration(
+        {name: row.number("value") for name, row in rows.items()},
+        _numbers(body.body("offsets")),
+        {
+            name: row.numbers("interval").tolist()
+            for name, row in rows.items()
+            if row.has("interval")
+        },
+        {key: _tenths(spread, key) for key in spread.data},
+        _numbers(body.body("memory")),
+        body.text("source"),
+        {name: samples.numbers(name).tolist() for name in samples.data},
+        body.texts("launchers") if body.has("launchers") else (),
+    )
     _check_numbers(found, path)
     return found
+
+
+def _numbers(body: Body) -> dict[str, float]:
+    return {key: body.number(key) for key in body.data}
+
+
+def _tenths(spread: Body, key: str) -> list[float]:
+    """Return the lowest tenth, the highest one, and of how many runs."""
+    found = spread.numbers(key).tolist()
+    if len(found) != 3:
+        raise spread.wrong(key, "three numbers", found)
+    return [*found[:2], int(found[2])]
 
 
 SMALLEST = 1e-15

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+MAX_JOBS = 10**7
+"""More jobs are refused: their arrays would take gigabytes."""
+
 BETAS = ("A", "B", "C", "D")
 _SKEW = {"B": (5.0, 18), "C": (0.0, 52), "D": (-5.0, 212)}
 """Shape of each skew-normal distribution, and the seed of its samples. The published recipe divides
@@ -105,8 +108,10 @@ class StreamSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", str(self.beta))
-        if self.jobs < 1:
-            raise InputError(f"stream '{self.name}': jobs must be >= 1, received {self.jobs}")
+        if not 1 <= self.jobs <= MAX_JOBS:
+            raise InputError(
+                f"stream '{self.name}': jobs must be >= 1 and <= {MAX_JOBS}, received {self.jobs}"
+            )
         if self.arrivals not in ("fixed", "poisson"):
             raise InputError(
                 f"stream '{self.name}': arrivals must be fixed or poisson, received "
@@ -130,8 +135,8 @@ class StreamSpec:
             return beta_distribution(self.beta, draw)
         if not 0 < value <= 10:
             raise InputError(
-                f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received "
-                f"{self.beta}"
+                f"stream '{self.name}': beta must be A, B, C, D or a number > 0 and <= 10, "
+                f"received {self.beta}"
             )
         return np.array([value]), np.ones(1)
 

@@ -1226,6 +1226,25 @@ def test_a_table_without_rows_keeps_its_columns(tmp_path):
     assert head[-1] == "note"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("source", None, '"source": expected a string'),
+        ("offsets", [1], '"offsets": expected an object, received a list'),
+        ("spread", {"H100": [1, 2]}, '"spread": "H100": expected three numbers'),
+        ("constants", {"fp8": {"value": "x"}}, '"fp8": "value": expected a finite number'),
+        ("constants", {"fp8": {"value": 1, "interval": 5}}, '"interval": expected a list'),
+    ],
+)
+def test_a_damaged_calibration_names_its_entry(key, value, words, tmp_path):
+    """Python's own words were shown, such as KeyError('source')."""
+    path = tmp_path / "calibration.json"
+    Calibration().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=words):
+        read_calibration(path)
+
+
 def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
     """A table without a header, a broken calibration and degrees of a graph are refused."""
     path = tmp_path / "bad.csv"
