@@ -514,6 +514,22 @@ def test_any_output_is_printed_to(redirect, encoding, expected, tmp_path):
     assert done.stdout.decode(encoding).startswith(expected)
 
 
+def test_a_command_goes_on_when_nobody_reads(tmp_path):
+    """`placeopt ... | head -1` ended with exit code 1 before the command was done."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "from placeopt.cli.common import say\n"
+        "reader, writer = os.pipe()\n"
+        "os.close(reader)\n"
+        "os.dup2(writer, 1)\n"
+        "say('nobody')\n"
+        "sys.stderr.write('done')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "done")
+
+
 TALKER = """
 import os, sys
 from placeopt.cli import command

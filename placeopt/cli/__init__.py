@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from placeopt.cli import interrupt
-from placeopt.cli.common import only_json
+from placeopt.cli.common import only_json, print_to_nowhere
 from placeopt.model.errors import CONTROL, InputError, SolverError, did_you_mean
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def command() -> NoReturn:
     down lasts most of a second.
     """
     _take_any_output()
+    os.environ.pop("MPLBACKEND", None)  # pictures need no window, and an unknown one is an error
     try:
         main()
     except SystemExit as ended:
@@ -156,8 +157,7 @@ def _take_any_output() -> None:
 def _explain(error: Exception, arguments: list[str]) -> None:
     """Say in one line what went wrong and exit; what nobody foresaw is raised again."""
     if isinstance(error, BrokenPipeError):
-        # The reader of our output went away (`placeopt ... | head`): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_to_nowhere(sys.stdout)
         sys.exit(0)
     if isinstance(error, InputError):
         _fail(in_options(str(error), _options_of(arguments)))
@@ -166,7 +166,9 @@ def _explain(error: Exception, arguments: list[str]) -> None:
     if isinstance(error, MemoryError):
         _fail("out of memory: use a smaller problem or a machine with more memory")
     if isinstance(error, OSError):
-        _fail(f"{error.filename or 'output'}: {error.strerror or error}")
+        # only the working folder can be missed without a name
+        nameless = "working folder" if isinstance(error, FileNotFoundError) else "output"
+        _fail(f"{error.filename or nameless}: {error.strerror or error}")
     if type(error).__name__ == "Abort":
         _fail("interrupted", interrupt.exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors

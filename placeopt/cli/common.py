@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -222,6 +222,9 @@ def console(*, quiet: bool = False, stderr: bool = False) -> Console:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(CODES.sub(" ", text), **options)
 
+        def on_broken_pipe(self) -> None:
+            print_to_nowhere(self.file)
+
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return WithoutCodes(
         width=None if terminal else 140,
@@ -231,6 +234,11 @@ def console(*, quiet: bool = False, stderr: bool = False) -> Console:
         quiet=quiet,
         stderr=stderr,
     )
+
+
+def print_to_nowhere(output: IO[str]) -> None:
+    """Let a command go on whose output nobody reads any more (`placeopt ... | head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def say(*words: Any) -> None:
