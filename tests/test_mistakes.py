@@ -166,6 +166,7 @@ MISTAKES = [
     # output
     ("out-file", "solve {g} -c 4xA100 --out afile", "received a file", "give another name"),
     ("out-unwritable", "solve {g} -c 4xA100 -o /proc/x", "cannot write there", "another folder"),
+    ("out-lost", "verify {g} ok.json -c uniform:2 --proof /proc/x/p", "cannot write", "another"),
     ("out-folder", "verify {g} ok.json -c uniform:2 -o folder", "received a folder", "name a file"),
     ("out-suffix", "plot {g} ok.json -c uniform:2 -o g.gif", "received 'g.gif'", ".png, .svg"),
     ("out-format", "convert {g} -o g.xyz", "suffix '.xyz'", "use one of .json"),

@@ -415,25 +415,34 @@ def out_folder(out: Path | None) -> Path | None:
             f"--out '{out}': expected a folder, received the name of a file; "
             f"give a folder: --out {out.with_suffix('')}"
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".placeopt"
-        probe.touch()
-        probe.unlink()
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(
-            f"--out '{out}': expected a folder, received a file; give another name"
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"--out '{out}': cannot write there: {error.strerror or error}; give another folder"
-        ) from error
+    _try_folder(out, "--out")
     return out
 
 
 def out_file(path: Path | None, option: str = "--out") -> None:
-    """Refuse a folder as the file to write, before the work is done."""
-    if path is not None and path.is_dir():
+    """Refuse what cannot be the file to write, before the work is done."""
+    if path is None:
+        return
+    if path.is_dir():
         raise InputError(
             f"{option} '{path}': expected a file, received a folder; name a file in it"
         )
+    _try_folder(path.parent, option)
+
+
+def _try_folder(folder: Path, option: str) -> None:
+    """Make a folder, and a file in it for a moment."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".placeopt"
+        probe.touch()
+        probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"{option} '{folder}': expected a folder, received a file; give another name"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{option} '{folder}': cannot write there: {error.strerror or error}; give another "
+            "folder"
+        ) from error

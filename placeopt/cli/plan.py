@@ -430,6 +430,7 @@ def predict_runs(
             "--runs: expected --out FILE, the table with predictions (predicted.csv) or, with "
             "--calibrate, the calibration (calibration.json)"
         )
+    common.out_file(out)
     constants = calibration_constants(costs)
     if calibrate:
         _calibrate(runs, out, constants, json=json)

@@ -55,6 +55,7 @@ def profile_command(
         "KINETO_LOG_LEVEL", "6"
     )  # else torch's profiler tells of its starts and ends
     common.out_file(out)
+    common.out_file(keep, "--keep-trace")
     graph, _ = common.load_graph(model, format, dim, trip_count)
     try:
         if trace is not None:

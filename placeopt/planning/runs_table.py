@@ -588,8 +588,13 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
 def predict_table(
     path: str | Path, out: str | Path, constants: Calibration | None = None
 ) -> list[dict[str, Any]]:
-    """Predict every row of a table and write it with the columns `ADDED`."""
+    """Predict every row of a table and write it with the columns `ADDED`; notes that were there
+    before are kept as `note_given`.
+    """
     columns, rows = _read_table(path)
+    if "note" in columns and PREDICTED[0] not in columns:
+        columns = ["note_given" if name == "note" else name for name in columns]
+        rows = [row | {"note_given": row["note"]} for row in rows]
     rows = [predicted_row(row, constants or default_calibration()) for row in rows]
     names = list(dict.fromkeys((*filter(None, columns), *ADDED)))
     write_text(out, csv_text([names, *([row.get(name, "") for name in names] for row in rows)]))

@@ -301,6 +301,17 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
         read_runs(table)
 
 
+def test_notes_of_others_are_kept(tmp_path):
+    """The column of the same name was written over, also where --out is the table itself."""
+    path = tmp_path / "runs.csv"
+    path.write_text("note,model,gpu,n_gpus,seq_len,step_s\ngood,llama2-7b,H100,8,4096,1\n")
+    for _ in range(2):
+        predict_table(path, path)
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert (rows[0]["note_given"], rows[0]["note"] != "good") == ("good", True)
+
+
 def test_columns_that_are_not_read_are_named(tmp_path, capsys):
     """A table with pipeline_size= was priced without stages, and no word said so."""
     path = tmp_path / "runs.csv"
