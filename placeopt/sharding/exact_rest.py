@@ -4,10 +4,15 @@ One Boolean per strategy and per pair of an edge that survive; the pairs of a ro
 strategy (the local polytope), and usage keeps the capacity at every time point. Nothing that costs
 as much as a known choice is looked for, so that "infeasible" proves the known one best.
 
+Where what is allowed at all is what is hard to find, costs are left out (`allowed_choice`): each
+strategy implies one of those of a neighbour that go with it (support clauses), which decides the
+same by propagation as consistency of arcs does.
+
 References
 ----------
 S. Wright, A. Globerson et al. on the local polytope: M. J. Wainwright, M. I. Jordan, "Graphical
-Models, Exponential Families, and Variational Inference", 2008.
+Models, Exponential Families, and Variational Inference", 2008. I. P. Gent, "Arc Consistency in
+SAT", ECAI 2002.
 """
 
 from __future__ import annotations
@@ -98,6 +103,40 @@ def solve_rest(
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
     return Rest(chosen - compact.node_ptr[:-1], min(bound, most))
+
+
+def allowed_choice(
+    compact: Compact, below: int, *, seconds: float, deterministic: bool = False, seed: int = 0
+) -> Ints | None:
+    """Return a choice whose every strategy and pair costs less than `below`, None if none is found.
+
+    Parameters
+    ----------
+    deterministic : see `solve_rest`.
+    """
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    use, _ = _strategies(model, compact, compact.cost < below)
+    _supports(model, compact, use, compact.table < below)
+    _capacities(model, compact, use)
+    solver = cp_solver(workers=1, seed=seed, **{"effort" if deterministic else "seconds": seconds})
+    if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
+    return chosen - compact.node_ptr[:-1]
+
+
+def _supports(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> None:
+    """Have every strategy that does not go with all of a neighbour's imply one that does."""
+    for e, (u, v) in enumerate(c.edge.tolist()):
+        first, second = (range(*map(int, c.node_ptr[w : w + 2])) for w in (u, v))
+        table = pairs[c.edge_ptr[e] : c.edge_ptr[e + 1]].reshape(len(first), len(second))
+        for here, there, rows in ((first, second, table), (second, first, table.T)):
+            for i in np.flatnonzero(~rows.all(axis=1)).tolist():
+                if here[i] in use:
+                    some = [there[j] for j in np.flatnonzero(rows[i]).tolist()]
+                    model.add_bool_or([~use[here[i]], *(use[y] for y in some if y in use)])
 
 
 def _strategies(

@@ -21,6 +21,7 @@ from placeopt.sharding.bounds.squares import FITS, MOST_STRATEGIES, ROUND, Squar
 from placeopt.sharding.compact import MAX_TOTAL, cost_of, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.exact_rest import allowed_choice
 from placeopt.sharding.objective import PROOF_PART
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.solvers.sharding.dive import LEAST_STEPS
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Ints
-    from placeopt.sharding.compact import Condensed
+    from placeopt.sharding.compact import Compact, Condensed
     from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.bound import BoundTracker
     from placeopt.solving.tactic import State, Tactic
@@ -80,6 +81,8 @@ class Pieces:
     as so many moves, for they take about as long.
     effort : CP-SAT's deterministic seconds that count as one evaluation.
     build_seconds : per pair of strategies that building the model for CP-SAT takes, about.
+    literal_seconds : per literal of clauses and usages that building a model of what is allowed
+    takes, about. most_literals : of such a model; so many take about a gigabyte.
     cube_seconds : per cube of the number of strategies, one of each node left out, that a step of
     squares takes, about.
     """
@@ -91,6 +94,8 @@ class Pieces:
     moves: int = 500
     effort: float = 1e-3
     build_seconds: float = 2.5e-5
+    literal_seconds: float = 2e-6
+    most_literals: int = 5_000_000
     cube_seconds: float = 4e-10
 
 
@@ -401,6 +406,38 @@ def _moves(state: State) -> Iterator[None]:
         yield
 
 
+def _allowed(state: State, part: Tracker[ShardingSolution]) -> bool:
+    """Look for a choice that uses nothing that is all but forbidden, until one is known."""
+    sides: Sides = state.facts
+    condensed, forbidden = sides.bounding.condensed, sides.bounding.forbidden
+    literals = _allowed_literals(condensed.compact)
+    if condensed.counted(state.value) < forbidden or literals > sides.pieces.most_literals:
+        return True
+    spent = part.evaluations_left
+    choice = allowed_choice(
+        condensed.compact,
+        forbidden,
+        seconds=sides.pieces.effort * spent if state.by_evaluations else part.seconds_left,
+        deterministic=state.by_evaluations,
+        seed=int(state.rng.integers(2**31)),
+    )
+    if state.by_evaluations:
+        part.count(spent)
+    if choice is not None:
+        sides.offer(state, condensed, choice)
+    return choice is not None
+
+
+def _allowed_literals(compact: Compact) -> int:
+    """Return how many literals the clauses and usages of what is allowed have, about."""
+    return len(compact.table) + int((compact.last - compact.first) @ compact.num_choices)
+
+
+def _allowed_seconds(sides: Sides) -> float:
+    """Return about how long building the model of what is allowed takes."""
+    return sides.pieces.literal_seconds * _allowed_literals(sides.bounding.compact)
+
+
 def _make_moves(state: State, search: TreeSearch) -> None:
     """Work for a piece of time, or of evaluations, or until a better choice is found."""
     tracker, known, pieces = state.tracker, search.best_cost, state.facts.pieces
@@ -418,5 +455,6 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("squares", BOUND, _squares, needs=_squares_seconds),
     Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
     Steps("tree-moves", VALUE, _moves),
+    Runs("allowed", VALUE, _allowed, needs=_allowed_seconds),
 )
 """Tactics of a sharding problem; those before others begin first."""

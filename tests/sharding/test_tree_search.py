@@ -15,6 +15,7 @@ from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of, over_time, unchanged, usage_of
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.decode import decode, least_usage
+from placeopt.sharding.exact_rest import allowed_choice
 from placeopt.sharding.judge import sharding_violations
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.solvers.sharding.dive import dive, surest
@@ -248,6 +249,22 @@ def test_a_window_of_everything_is_the_best_choice():
         assert choice in feasible
         count += feasible[choice] == min(feasible.values())
     assert count >= 5
+
+
+def test_what_is_allowed_is_found_without_looking_at_costs():
+    """It fits and uses no cost of 10^18, and nothing is found only where no choice does so."""
+    some = none = 0
+    for condensed, search, feasible in searches(range(50)):
+        inner = (condensed.contract(np.array(choice)) for choice in feasible)
+        least = min(search.cost_of(choice) for choice in inner if choice is not None)
+        found = allowed_choice(condensed.compact, 10**15, seconds=1, deterministic=True)
+        assert (found is None) == (least >= 10**15)
+        if found is not None:
+            assert tuple(condensed.expand(found).tolist()) in feasible
+            assert search.cost_of(found) < 10**15
+        some, none = some + (found is not None), none + (found is None)
+    assert some > 20
+    assert none > 2
 
 
 @pytest.mark.jit
