@@ -315,11 +315,13 @@ class FlowBound:
             self.lower, self._best_flow = max(self.lower, value), flow
 
     def _next_flow(self) -> tuple[Floats, float]:
-        """A flow to begin with, if it promises more than is proved; then a step from the best flow
-        towards what is best against the placements found so far; and what the flow promises.
+        """A flow to begin with, if it promises more than is proved; then one between a step from
+        the best flow towards what is best against the placements found so far, and what is nearest
+        to the best flow of all that promises half of that (`_nearest`); and what is promised.
 
         Far from the best flow few placements are known, and what the master problem promises there
-        is worth little: the step is short, and the shorter the more rounds were in vain.
+        is worth little: the step is short, and the shorter the more rounds were in vain. What is
+        nearest goes where these placements let more be proved, but on few edges at a time.
 
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
@@ -331,33 +333,54 @@ class FlowBound:
             )
             if self._may_gain(promise):
                 return flow, promise
-        from scipy.sparse import coo_matrix
+        from scipy.sparse import hstack
 
         assert self._best_flow is not None  # the first flow is one to begin with
         self._opening = False
-        n, ends = len(self.nodes.ops), self._ends
-        width = 2 * n + len(ends) + 1
-        e = np.arange(len(ends))
-        v = np.arange(n)
-        balance = coo_matrix(
-            (
-                np.repeat([1.0, -1.0, 1.0, -1.0, 1.0], [n, n, len(e), len(e), n]),
-                (
-                    np.concatenate([v, v, ends[:, 1], ends[:, 0], np.full(n, n)]),
-                    np.concatenate([v, n + v, 2 * n + e, 2 * n + e, v]),
-                ),
-            ),
-            shape=(n + 1, width),
-        ).tocsr()
-        right = np.append(np.zeros(n), 1.0)
-        cost = np.zeros(width)
-        cost[-1] = -1.0
-        cuts = np.array(self._cuts), np.zeros(len(self._cuts))
-        answer = linear_program(cost, below=cuts, equal=(balance, right))
+        balance, cuts, best = self._balance(), np.array(self._cuts), self._best_flow
+        cost = np.append(np.zeros(len(best)), -1.0)
+        right = np.append(np.zeros(len(self.nodes.ops)), 1.0)
+        equal = hstack([balance, np.zeros((len(right), 1))]), right
+        answer = linear_program(cost, below=(cuts, np.zeros(len(cuts))), equal=equal)
         if answer.x is None:
-            return self._best_flow, 0.0
-        way = (answer.x[:-1] - self._best_flow) / (self.effort.step + self.idle)
-        return self._best_flow + way, -float(answer.fun) * self._scale
+            return best, 0.0
+        promise = -float(answer.fun) * self._scale
+        step = (answer.x[:-1] - best) / (self.effort.step + self.idle)
+        near = self._nearest((self.lower + promise) / 2 / self._scale, balance, cuts[:, :-1])
+        return best + (step + near) / 2, promise
+
+    def _nearest(self, level: float, balance: Any, cuts: Floats) -> Floats:
+        """Return the least change of the best flow, all edges added up, with which no placement
+        found so far costs less than `level`; none where there is no such flow.
+        """
+        from scipy.sparse import hstack
+
+        assert self._best_flow is not None
+        best = np.maximum(self._best_flow, 0)
+        bounds = np.concatenate([np.full_like(best, np.inf), best])  # more and less
+        answer = linear_program(
+            np.ones(2 * len(best)),
+            below=(np.hstack([cuts, -cuts]), -level - cuts @ best),
+            equal=(hstack([balance, -balance]), np.zeros(balance.shape[0])),
+            bounds=np.stack([np.zeros_like(bounds), bounds], axis=1),
+        )
+        if answer.x is None:
+            return np.zeros_like(best)
+        more, less = np.split(answer.x, 2)
+        return more - less
+
+    def _balance(self) -> Any:
+        """Return the sparse rows that keep a flow: what comes to each node leaves it, and, in the
+        last one, what starts anywhere.
+        """
+        from scipy.sparse import csr_matrix
+
+        n, (tail, head) = len(self.nodes.ops), self._ends.T
+        v, e = np.arange(n), 2 * n + np.arange(len(tail))
+        sign = np.repeat([1.0, -1.0, 1.0, -1.0, 1.0], [n, n, len(e), len(e), n])
+        rows = np.concatenate([v, v, head, tail, np.full(n, n)])
+        columns = np.concatenate([v, n + v, e, e, v])
+        return csr_matrix((sign, (rows, columns)), shape=(n + 1, 2 * n + len(e)))
 
     def _round(self, flow: Floats) -> tuple[Ints, Ints, int]:
         """Split the flow into paths of integer weight: (per node, per edge, total)."""
