@@ -5,6 +5,7 @@ slots, flows against their balance, and the reduced graph against paths.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import networkx as nx
@@ -22,6 +23,7 @@ from placeopt.latency.bounds.flow import (
     Reduction,
     _crossing_time,
     _op_graph,
+    flow_bounds,
 )
 from placeopt.model.arrays import NO_VALUE, fastest
 
@@ -286,28 +288,49 @@ def test_the_bound_is_the_value_of_the_game(slots):
         }
 
 
+def parted_problem(seed):
+    """Return a graph of 16 ops that the memory of four accelerators parts."""
+    rng = np.random.default_rng(seed)
+    pairs = [(u, v) for u in range(16) for v in range(u + 1, min(16, u + 5))]
+    edges = [(u, v, int(rng.integers(1, 60))) for u, v in pairs if rng.random() < 0.5]
+    ticks = rng.integers(1, 30, 16)
+    return po.PlacementProblem.from_edges(
+        np.stack([ticks] * 4 + [5 * ticks], axis=1),
+        edges,
+        resident=rng.integers(1, 9, 16),
+        capacity=[24] * 4 + [999],
+        io_class=[0] * 4 + [-1],
+        objective="latency",
+    )
+
+
 def test_flows_come_near_the_best_one_in_few_rounds():
-    """Of six graphs of 16 ops, whose memory parts them; steps towards the best flow against the
-    placements found so far alone took 81 rounds.
-    """
+    """Steps towards the best flow against the placements found so far alone took 81."""
     rounds = 0
     for seed in (13, 14, 22, 24, 30, 34):
-        rng = np.random.default_rng(seed)
-        pairs = [(u, v) for u in range(16) for v in range(u + 1, min(16, u + 5))]
-        edges = [(u, v, int(rng.integers(1, 60))) for u, v in pairs if rng.random() < 0.5]
-        ticks = rng.integers(1, 30, 16)
-        problem = po.PlacementProblem.from_edges(
-            np.stack([ticks] * 4 + [5 * ticks], axis=1),
-            edges,
-            resident=rng.integers(1, 9, 16),
-            capacity=[24] * 4 + [999],
-            io_class=[0] * 4 + [-1],
-            objective="latency",
-        )
-        bound = FlowBound(problem)
+        bound = FlowBound(parted_problem(seed))
         found = [bound.lower for over in bound.pieces(lambda: None) if over]
         rounds += 1 + int(np.argmax(np.array(found) >= 0.995 * found[-1]))
     assert rounds < 65
+
+
+def test_a_level_goes_on_after_a_round_in_vain(monkeypatch):
+    """A coarse graph takes as many rounds as the next one is larger, or all that it has."""
+    levels, effort = [], FlowBound.effort
+
+    class Counted(FlowBound):
+        effort = replace(FlowBound.effort, first_ideals=20)
+
+        def pieces(self, *given):
+            levels.append([])
+            for over in super().pieces(*given):
+                levels[-1] += [self.idle > 0] * over
+                yield over
+
+    monkeypatch.setattr("placeopt.latency.bounds.flow.FlowBound", Counted)
+    list(flow_bounds(parted_problem(28), lambda: None))
+    assert all(len(level) <= effort.finer for level in levels[:-1])
+    assert any(any(level[:-1]) for level in levels[:-1])
 
 
 def test_nothing_is_bounded_without_accelerators():

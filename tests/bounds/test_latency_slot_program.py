@@ -19,8 +19,10 @@ from placeopt.latency.bounds.slot_program import (
     _holders_after,
     fill_rows,
 )
+from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.ideals import ideal_sums
+from placeopt.model.objective import INFEASIBLE
 
 pytestmark = pytest.mark.interpreted
 
@@ -288,3 +290,30 @@ def test_finer_graphs_begin_with_the_flow_of_coarser_ones():
         raised += fine.lower > coarse.lower
     assert carried > 20
     assert raised > 5
+
+
+def test_finer_graphs_know_the_placements_of_coarser_ones():
+    """Those that fit: no flow makes one of them cost more than it takes, and they end no bound
+    below what is proved without them.
+    """
+    rng, known = np.random.default_rng(5), 0
+    for _ in range(30):
+        coarse = drawn_bound(rng, 1)
+        fine, alone = FlowBound(coarse.problem), FlowBound(coarse.problem)
+        if not coarse.usable or not fine.usable:
+            continue
+        placements = []
+        coarse.run(lambda: None, lambda: False, lambda *x, to=placements: to.append(x))
+        fine.begin_at(coarse)
+        devices, slots = np.array(placements).swapaxes(0, 1)
+        taken = latency_batch(coarse.problem, devices, slots).tolist()
+        fits = [ticks for ticks in taken if ticks < INFEASIBLE]
+        assert len(fine._guesses) == len(fits)
+        for guess, ticks in zip(fine._guesses, fits, strict=True):
+            for flow in fine._begin:
+                assert -float(guess[:-1] @ flow) * fine._scale <= ticks * (1 + 1e-6)
+        for bound in (fine, alone):
+            bound.run(lambda: None, lambda: False)
+        assert fine.lower >= alone.lower - 1 - 1e-3 * alone.lower
+        known += len(fits)
+    assert known > 10

@@ -55,6 +55,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.latency.bounds.slot_program import SLOT, Flow, FlowArrays, SlotTables, fill_rows
+from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import (
     NO_VALUE,
     Floats,
@@ -67,6 +68,7 @@ from placeopt.model.arrays import (
 )
 from placeopt.model.ideals import ideal_lattice, ideal_sums
 from placeopt.model.linear_program import linear_program
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
 
@@ -149,6 +151,8 @@ class FlowBound:
         self._set_arrays()
         self._set_tables()
         self._cuts: list[Floats] = []
+        self._priced: list[Ints] = []  # slot of every node in the placement of each cut
+        self._guesses: list[Floats] = []  # cuts by placements found on a coarser graph
         self.idle = 0
         self._best_flow: Floats | None = None
         self._begin = [self._flow_on(1.0, *self._way(set()))]  # flows to begin with
@@ -288,6 +292,9 @@ class FlowBound:
         """
         for _ in range(self.effort.most_rounds if self.usable else 0):
             flow, promise = self._next_flow()
+            if self._guesses and not self._may_gain(promise):
+                self._guesses = []
+                flow, promise = self._next_flow()
             if not self._may_gain(promise):
                 return
             node_flow, edge_flow, total = self._round(flow)
@@ -300,6 +307,7 @@ class FlowBound:
                 return
             units = self._units()
             self._cuts.append(self._cut(units))
+            self._priced.append(units)
             if offer is not None:
                 offer(*self._placement(units))
             yield True
@@ -337,7 +345,8 @@ class FlowBound:
 
         assert self._best_flow is not None  # the first flow is one to begin with
         self._opening = False
-        balance, cuts, best = self._balance(), np.array(self._cuts), self._best_flow
+        balance, best = self._balance(), self._best_flow
+        cuts = np.array([*self._cuts, *self._guesses])
         cost = np.append(np.zeros(len(best)), -1.0)
         right = np.append(np.zeros(len(self.nodes.ops)), 1.0)
         equal = hstack([balance, np.zeros((len(right), 1))]), right
@@ -425,7 +434,8 @@ class FlowBound:
     def begin_at(self, coarse: FlowBound) -> None:
         """Begin with the best flow on a coarser graph of the same problem, whose ops are all here:
         its paths, each from end to end by the longest way through as many of its nodes as a way can
-        pass (all, where none stands for several ops).
+        pass (all, where none stands for several ops). The placements found there that fit, every op
+        that was left out beside a neighbour, count until they let nothing more be proved.
         """
         if not self.usable or not coarse.usable or coarse._best_flow is None:
             return
@@ -434,6 +444,14 @@ class FlowBound:
         for amount, path, _ in coarse._paths(coarse._best_flow):
             flow += self._flow_on(amount, *self._way({here[coarse.nodes.ops[v][0]] for v in path}))
         self._begin.insert(0, flow)
+        first = [ops[0] for ops in self.nodes.ops]
+        for units in coarse._priced:
+            device, slot = coarse._placement(units)
+            if latency_batch(self.problem, device[None], slot[None])[0] < INFEASIBLE:
+                pool = ~np.isin(device, self._accelerators)
+                keys = np.where(pool, -1, device * self.problem.slots + slot)[first]
+                there = np.unique(np.append(keys, -1), return_inverse=True)[1][:-1] - 1
+                self._guesses.append(self._cut(there))
 
     def _flow_on(self, amount: float, first: int, edges: list[int]) -> Floats:
         """Return the flow that goes one way: from a node along some edges."""
@@ -582,11 +600,11 @@ def flow_bounds(
     """Yield the best bound so far, whether a round is over, and whether one on the finest graph was
     in vain, after every piece of work: on coarse graphs first, then on ever finer ones.
 
-    A level has `Effort.finer` times the ideals of the one before, and is left when a round does not
-    raise the bound, or after as many rounds; the last one is gone on with until nothing is left to
+    A level has `Effort.finer` times the ideals of the one before, and is left after as many rounds,
+    or where nothing is left to gain; the last one is gone on with until nothing is left to
     gain. A round takes at least as much longer as there are more ideals, so all rounds of a level
     cost at most one of the next. They give bounds within a second, placements whose values cut the
-    program of the finer levels short, and the flow that the next level begins with.
+    program of the finer levels short, and the flow and the cuts that the next level begins with.
 
     Parameters
     ----------
@@ -605,7 +623,7 @@ def flow_bounds(
         for over in flow.pieces(upper, offer):
             best, rounds = max(best, flow.lower), rounds + over
             yield best, over, last and flow.idle > 0
-            if over and not last and (flow.idle or rounds == effort.finer):
+            if over and not last and rounds == effort.finer:
                 break
         best, coarse = max(best, flow.lower), flow
         yield best, True, last
