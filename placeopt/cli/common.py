@@ -420,14 +420,16 @@ def out_folder(out: Path | None) -> Path | None:
 
 
 def out_file(path: Path | None, option: str = "--out") -> None:
-    """Refuse what cannot be the file to write, before the work is done."""
-    if path is None:
+    """Refuse what cannot be the file to write, before the work is done; devices and pipes take
+    all.
+    """
+    if path is None or (path.exists() and not path.is_dir() and not path.is_file()):
         return
     if path.is_dir():
         raise InputError(
             f"{option} '{path}': expected a file, received a folder; name a file in it"
         )
-    _try_folder(path.parent, option)
+    _try_folder(path.resolve().parent, option)
 
 
 def _try_folder(folder: Path, option: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from numbers import Integral, Rational
@@ -113,7 +114,7 @@ def run(
                 bound = False  # an answer comes first where time is the limit
             if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
-                with nullcontext() if ours else _put_back():
+                with nullcontext() if ours or not _on_main_thread() else _put_back():
                     search_within(
                         lambda: _search(solver, tracker, objective, initial),
                         tracker,
@@ -151,9 +152,15 @@ def _under_way(tracker: Tracker[Any]) -> Iterator[None]:
         _running.remove(tracker)
 
 
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def _put_back() -> Iterator[None]:
-    """Put back what the whole process shares and somebody else's search may have changed."""
+    """Put back what the whole process shares and somebody else's search may have changed; for
+    searches of the main thread, since beside others anybody may have changed it.
+    """
     limit, streams, folder = sys.getrecursionlimit(), (sys.stdout, sys.stderr), ""
     with suppress(OSError):  # a folder that is no more
         folder = os.getcwd()
