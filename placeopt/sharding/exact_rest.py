@@ -133,10 +133,10 @@ def _supports(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> None
         first, second = (range(*map(int, c.node_ptr[w : w + 2])) for w in (u, v))
         table = pairs[c.edge_ptr[e] : c.edge_ptr[e + 1]].reshape(len(first), len(second))
         for here, there, rows in ((first, second, table), (second, first, table.T)):
-            for i in np.flatnonzero(~rows.all(axis=1)).tolist():
-                if here[i] in use:
-                    some = [there[j] for j in np.flatnonzero(rows[i]).tolist()]
-                    model.add_bool_or([~use[here[i]], *(use[y] for y in some if y in use)])
+            some = np.flatnonzero(~rows.all(axis=1)).tolist()
+            for i in (i for i in some if here[i] in use):
+                with_it = (there[j] for j in np.flatnonzero(rows[i]).tolist())
+                model.add_bool_or([~use[here[i]], *(use[y] for y in with_it if y in use)])
 
 
 def _strategies(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from numbers import Integral, Rational
 from typing import TYPE_CHECKING, Any
@@ -109,18 +109,17 @@ def run(
         _offer_initial(tracker, objective, initial)
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
-        with _under_way(tracker), tracker:
+        with _under_way(tracker), _put_back(foreign=not ours), tracker:
             if bound is True and ours and solver.proves and budget.evaluations is None:
                 bound = False  # an answer comes first where time is the limit
             if _may_have_solutions(tracker, objective, bound):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
-                with nullcontext() if ours or not _on_main_thread() else _put_back():
-                    search_within(
-                        lambda: _search(solver, tracker, objective, initial),
-                        tracker,
-                        known.watched_from,
-                        foreign=not ours,
-                    )
+                search_within(
+                    lambda: _search(solver, tracker, objective, initial),
+                    tracker,
+                    known.watched_from,
+                    foreign=not ours,
+                )
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more
         return _conclude(tracker, objective)
@@ -152,15 +151,14 @@ def _under_way(tracker: Tracker[Any]) -> Iterator[None]:
         _running.remove(tracker)
 
 
-def _on_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 @contextmanager
-def _put_back() -> Iterator[None]:
-    """Put back what the whole process shares and somebody else's search may have changed; for
-    searches of the main thread, since beside others anybody may have changed it.
+def _put_back(*, foreign: bool) -> Iterator[None]:
+    """Put back what the whole process shares and somebody else's search may have changed; not for
+    searches of other threads, beside which anybody may have changed it.
     """
+    if not foreign or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     limit, streams, folder = sys.getrecursionlimit(), (sys.stdout, sys.stderr), ""
     with suppress(OSError):  # a folder that is no more
         folder = os.getcwd()
