@@ -13,6 +13,8 @@ from exact_instances import random_layered
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.proof import witness
 from placeopt.makespan.proof.derivation import OutOfReachError
+from placeopt.makespan.proof.supposition import Supposition
+from placeopt.model.problem import PlacementProblem
 
 
 @pytest.mark.parametrize("refused", [1, 2])
@@ -54,3 +56,15 @@ def test_fronts_believe_nothing_that_their_models_refute():
     found = witness._by_fronts(problem, 964, time.perf_counter() + 10)
     beliefs = () if found is None else found[1]
     assert all(witness.has_no_solution(belief.model, 30.0) is not False for belief in beliefs)
+
+
+def test_what_cannot_be_is_later_than_all_that_is_supposed():
+    """Beside an op that takes too long on the second device, the other one of its group never
+    starts there: a number above what is supposed, not one below everything.
+    """
+    problem = PlacementProblem.from_edges([[1, 9], [1, 1]], [(0, 1, 4)], colocation=[0, 0])
+    state = Supposition(problem, 8)
+    witness.sweep(state, backwards=False)
+    analysis = Analysis(problem, seconds=5.0)
+    analysis.run_all(COMBINATORIAL, optional=True)
+    assert witness._supposed(state, analysis).heads.head.tolist() == [[0, 0], [1, 9]]

@@ -233,13 +233,14 @@ def _supposed(state: Supposition, analysis: Analysis) -> Evidence:
     """
     r = analysis.relaxation
     kind = np.array(state.kind)[np.unique(r.class_of, return_index=True)[1]]
+    never = state.most + 1  # what cannot be, as a number
     head, tail = (
-        np.where(r.compute < 0, INCOMPATIBLE, np.array(far)[:, kind]).astype(np.int64)
-        for far in (state.head, state.tail)
+        np.where(r.compute < 0, INCOMPATIBLE, np.minimum(far, never)[:, kind]).astype(np.int64)
+        for far in (np.array(state.head, object), np.array(state.tail, object))
     )
     weights = analysis.load.weights[_classes(state, r)][kind]
     heads = HeadsTails(head, tail, r.compute)
-    return Evidence(r, heads, weights, analysis.best()[0], state.most + 1)
+    return Evidence(r, heads, weights, analysis.best()[0], never)
 
 
 def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
