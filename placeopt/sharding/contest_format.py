@@ -10,6 +10,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import re
 import zlib
 from itertools import chain
@@ -123,22 +125,21 @@ def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
 
 
 def _text(path: str | Path, where: str, max_bytes: int) -> str:
-    """Return the text of a file, decompressed where it is gzip; never more than `max_bytes` of
-    it.
+    """Return the text of a file, decompressed where it is gzip, of one piece or of several behind
+    one another; never more than `max_bytes` of it.
     """
     data = read_bytes(path, max_bytes=max_bytes)
     try:
         if data.startswith(_GZIP):
-            unpacker = zlib.decompressobj(31)
-            data = unpacker.decompress(data, max_bytes)
-            if unpacker.unconsumed_tail:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(max_bytes + 1)
+            if len(data) > max_bytes:
                 raise InputError(
                     f"{where}: more than the limit of {max_bytes} bytes when decompressed"
                 )
-            if not unpacker.eof:
-                raise InputError(f"{where}: truncated gzip: it ends in the middle")
         return data.decode("utf-8-sig")
-    except zlib.error as error:
+    except EOFError as error:
+        raise InputError(f"{where}: truncated gzip: it ends in the middle") from error
+    except (OSError, zlib.error) as error:
         raise InputError(f"{where}: not a valid gzip file: {one_line(str(error))}") from error
     except UnicodeDecodeError as error:
         raise InputError(

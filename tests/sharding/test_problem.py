@@ -191,16 +191,29 @@ def test_a_limit_of_any_size_is_a_limit():
 
 
 def test_damaged_gzip_is_one_line(tmp_path):
-    """Truncated and broken gzip, and one that expands beyond the limit."""
+    """Truncated and broken gzip, what follows it, and one that expands beyond the limit."""
     whole = gzip.compress(json.dumps(draw(3)[1]).encode())
     path = tmp_path / "x.json.gz"
-    for data, words in ((whole[:-9], "truncated"), (whole[:40] + b"\0" * 40, "gzip|truncated")):
+    for data, words in (
+        (whole[:-9], "truncated"),
+        (whole[:40] + b"\0" * 40, "gzip|truncated"),
+        (whole + b"junk", "not a valid gzip file"),
+    ):
         path.write_bytes(data)
         with pytest.raises(InputError, match=words):
             po.load(path)
     path.write_bytes(whole)
     with pytest.raises(InputError, match="limit"):
         po.load(path, max_bytes=100)
+
+
+def test_gzip_may_be_of_several_pieces(tmp_path):
+    """As parallel and block-wise compressors write it: one behind another, zeros at the end."""
+    problem, data = draw(3)
+    text = json.dumps(data).encode()
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(text[:40]) + gzip.compress(text[40:]) + b"\0" * 9)
+    assert np.array_equal(po.load(path).cost, problem.cost)
 
 
 @needs_data
