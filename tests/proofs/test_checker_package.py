@@ -5,6 +5,7 @@ Python.
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,16 @@ def test_a_bare_python_runs_a_copy(tmp_path):
     code, said = answer("copy/check_proof.py", PROOF, folder=tmp_path)
     assert (code, "accepted" in said) == (0, True), said
     assert answer("copy/check_proof.py", folder=tmp_path)[0] == 2
+
+
+def test_what_nobody_reads_is_no_false_statement():
+    """Where the output takes nothing the exit code does not say that a right proof is wrong."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "wb") as nowhere:
+        command = [sys.executable, "-I", TOOLS / "check_proof.py", PROOF]
+        run = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, check=False)
+    assert (run.returncode, len(run.stderr.splitlines())) == (2, 1), run
 
 
 def test_a_zip_of_it_runs(tmp_path):

@@ -1,13 +1,14 @@
 """The command line: python check_proof.py [--max-bytes N] [--problem FILE] FILE ...
 
 Exit code 0: all claims of all files hold; 1: a statement does not, the first one is printed; 2: a
-file is no proof. Of several files the largest code counts. A proof speaks of the problem in its
-file, whatever that is called: with --problem it has to be the one of another file, as `placeopt
-convert` writes it.
+file is no proof, or the output takes no more. Of several files the largest code counts. A proof
+speaks of the problem in its file, whatever that is called: with --problem it has to be the one of
+another file, as `placeopt convert` writes it.
 """
 
 import argparse
 import sys
+from contextlib import suppress
 
 from proof_checker.proof import check
 from proof_checker.reading import (
@@ -62,4 +63,12 @@ def command():
     said = "refuse proofs about any other problem than this JSON of placeopt convert"
     parser.add_argument("--problem", metavar="FILE", help=said)
     options = parser.parse_args()
-    sys.exit(max(main(name, options.max_bytes, options.problem) for name in options.files))
+    try:
+        code = max(main(name, options.max_bytes, options.problem) for name in options.files)
+        print(end="", flush=True)
+    except OSError as error:
+        print(f"check_proof: cannot say what was found: {error}", file=sys.stderr)
+        with suppress(OSError):
+            sys.stdout.close()
+        code = 2
+    sys.exit(code)
