@@ -423,6 +423,35 @@ def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypa
     assert "No space left" in err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "schedule shape:V?devices=2 --micro-batches 4 --seconds 1",
+        "evaluate gen:ffnn given.csv --cluster uniform:2",
+        "jobs stream:ramp?models=gen:chain-mm&device=A100&jobs=3&beta=2&interval=2 -p min-degree",
+        "shard gen:ffnn --mesh 8 --seconds 1",
+        "plan gen:gpt2?layers=2 --cluster 2xA100 --batch 4 --seconds 1",
+        "plan gpt2 --cluster 2xA100 --batch 4 --seconds 1",
+    ],
+)
+def test_a_full_disk_hides_no_outcome(capsys, tmp_path, monkeypatch, command):
+    """What was computed is printed, nothing is left half written, and one line says why."""
+    from placeopt.model import files
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    ops = po.load("gen:ffnn", cluster="uniform:2").num_ops
+    Path("given.csv").write_text("op,device\n" + "".join(f"{v},0\n" for v in range(ops)))
+    monkeypatch.setattr(files.tempfile, "mkstemp", full)
+    code, out, err = run(capsys, *command.split(), "--out", "out", "--json")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert len(json.loads(out)) > 5
+    assert "No space left" in err
+    assert list(Path("out").iterdir()) == []
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     """Interrupted in its second solver, `solve` writes and prints what the first one found."""

@@ -80,9 +80,12 @@ def jobs_command(
     def tell() -> None:
         if found.summaries:
             data = found.report(lookahead)
-            files = [] if folder is None else _write(folder, found, data)
-            if interrupt.may_print():
-                common.print_json(data) if json else _print(problem, data, files)
+            try:
+                if folder is not None:
+                    data["files"] = _write(folder, found, data)
+            finally:  # a full disk does not hide the outcome
+                if interrupt.may_print():
+                    common.print_json(data) if json else _print(problem, data)
 
     def compare() -> None:
         with common.progress(json) as (announce, show):
@@ -216,12 +219,12 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
             written.append(
                 write_figure(plot_occupancy(result.solution), folder / f"occupancy-{stem}.png")
             )
-    data["files"] = [str(path) for path in (*written, folder / "jobs.json")]
-    write_json(folder / "jobs.json", data, 2)
-    return list(data["files"])
+    files = [str(path) for path in (*written, folder / "jobs.json")]
+    write_json(folder / "jobs.json", {**data, "files": files}, 2)
+    return files
 
 
-def _print(problem: JobStreamProblem, data: dict[str, Any], files: list[str]) -> None:
+def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
     common.say(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
@@ -240,7 +243,7 @@ def _print(problem: JobStreamProblem, data: dict[str, Any], files: list[str]) ->
     for row in data["policies"]:
         if row["message"]:
             common.say(f"{row['policy']}: {row['message']}")
-    for path in files:
+    for path in data.get("files", []):
         common.say(f"wrote {path}")
 
 

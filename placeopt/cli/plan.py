@@ -276,14 +276,17 @@ def _write(planned: Planned, folder: Path) -> None:
 
 def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, json: bool) -> None:
     """Write and print the plan, print that after a loss; exit with 1 where there is none."""
-    if folder is not None and planned.plan is not None:
-        _write(planned, folder)
-    if json:
-        common.print_json(planned.to_json() | ({} if after is None else {"after": after.to_json()}))
-    else:
-        _print(planned)
-        if after is not None:
-            after.say()
+    try:
+        if folder is not None and planned.plan is not None:
+            _write(planned, folder)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            later = {} if after is None else {"after": after.to_json()}
+            common.print_json(planned.to_json() | later)
+        else:
+            _print(planned)
+            if after is not None:
+                after.say()
     if planned.plan is None:
         raise Exit(1)
 
@@ -682,12 +685,14 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
 
     body = to_json(answer)
     shown = answer.given or answer.best
-    if folder is not None and shown is not None and body["fits"]:
-        write_launchers(answer.problem, shown.conf, folder)
-    if json:
-        common.print_json(body)
-    else:
-        _print_launch(body, answer.problem.machine.said)
+    try:
+        if folder is not None and shown is not None and body["fits"]:
+            write_launchers(answer.problem, shown.conf, folder)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(body)
+        else:
+            _print_launch(body, answer.problem.machine.said)
     if shown is None:
         raise Exit(1)
 

@@ -100,12 +100,14 @@ def run_command(
         raise Exit(1) from None
     simulated = execution.simulated()
     data = _describe(execution, simulated, warning)
-    if folder is not None:
-        data["files"] = _write(folder, execution.graph, execution.measurement, simulated, data)
-    if json:
-        common.print_json(data)
-    else:
-        _print_run(data)
+    try:
+        if folder is not None:
+            data["files"] = _write(folder, execution.graph, execution.measurement, simulated, data)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(data)
+        else:
+            _print_run(data)
 
 
 @dataclass

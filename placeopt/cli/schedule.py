@@ -210,12 +210,15 @@ def schedule_command(
         if repetend_size:
             _try_larger(shown.problem, outcome, data, seconds, seed)
         _execute(outcome, data, transfers)
-    _write(shown, outcomes, objects, folder)
-    if json:
-        common.print_json(objects[0] if len(objects) == 1 else {"results": objects, "best": best})
-        return
-    print_report(shown, names, outcomes, best, objects)
-    print_files(objects)
+    try:
+        _write(shown, outcomes, objects, folder)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            single = len(objects) == 1
+            common.print_json(objects[0] if single else {"results": objects, "best": best})
+        else:
+            print_report(shown, names, outcomes, best, objects)
+            print_files(objects)
 
 
 def _memory(
@@ -549,16 +552,17 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
     rows = best.cut.rows(mode=wanted["mode"], recompute=best.recompute)
     shown = ScheduledSource(best.problem, best.cut, tuple(rows))
     data = outcome_object(best.result.solver, best.result, shown)
-    _write(shown, [best.result], [data], folder)
-    data["joint"] = chosen.to_json()
-    if json:
-        common.print_json(data)
-        return
-    print_choice(chosen)
-    print_stages(shown)
-    if best.result.solution is not None:
-        print_memory(best.cut, best.result.solution)
-    print_files([data])
+    try:
+        _write(shown, [best.result], [data], folder)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(data | {"joint": chosen.to_json()})
+        else:
+            print_choice(chosen)
+            print_stages(shown)
+            if best.result.solution is not None:
+                print_memory(best.cut, best.result.solution)
+            print_files([data])
 
 
 def _source_to_cut(given: _SourceOptions) -> Any:

@@ -101,13 +101,15 @@ def shard_command(
         rows = layout_rows(model, result.solution)
         layouts = _parameters(source, model, result.solution, program, to)
     data = _summary(model, result, rows, layouts)
-    if folder is not None:
-        data["files"] = _write(folder, model, result, rows)
-        data["files"] += _write_parameters(folder, model, result, layouts, to, program)
-    if json:
-        common.print_json(data)
-    else:
-        _print(model, result, data)
+    try:
+        if folder is not None:
+            data["files"] = _write(folder, model, result, rows)
+            data["files"] += _write_parameters(folder, model, result, layouts, to, program)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(data)
+        else:
+            _print(model, result, data)
     raise Exit(int(result.solution is None))
 
 

@@ -246,19 +246,23 @@ def evaluate_command(
             **common.told(execution, "makespan", "queue", "busy", "peak_memory"),
             "transfers": len(execution.transfers),
         }
-        if folder is not None:
+    data[objective.name] = data["value"]
+    data["warning"] = over_limit(problem, given, queue)
+    try:
+        if execution is not None and folder is not None:
             from placeopt.plotting.gantt import write_pictures
 
             paths = write_pictures(folder, problem, given, execution.queue)
             data["files"] = list(map(str, paths))
-    data[objective.name] = data["value"]
-    data["warning"] = over_limit(problem, given, queue)
-    if json:
-        common.print_json(data)
-        return
-    common.say(
-        f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)"
-    )
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(data)
+        else:
+            _print_value(data, objective.text(problem, finished.value), execution)
+
+
+def _print_value(data: dict[str, Any], text: str, execution: Any) -> None:
+    common.say(f"{data['objective']} {text}  ({data['value']} ticks)")
     if execution is not None:
         _print_execution(execution)
     if data["warning"]:

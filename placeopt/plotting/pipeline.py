@@ -5,12 +5,13 @@ memory over time.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, Ints
-from placeopt.plotting.style import new_figure, time_unit
+from placeopt.plotting.style import new_figure, time_unit, write_figure
 
 if TYPE_CHECKING:
     import os
@@ -88,7 +89,7 @@ def draw_pipeline(schedule: PipelineSchedule, path: str | os.PathLike[str] | Non
     axes[-1].xaxis.set_major_formatter(lambda ticks, _: f"{ticks / size:g}")
     axes[-1].set_xlabel(f"time ({unit})")
     if path is not None:
-        figure.savefig(path, dpi=130)
+        write_figure(figure, Path(path), dpi=130)
     return figure
 
 
