@@ -10,6 +10,7 @@ from __future__ import annotations
 import pkgutil
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from numbers import Rational
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -292,9 +293,11 @@ class OutsideObjective:
         """
         rows = np.array(devices)
         given = self._ask("evaluate_batch", problem, rows.copy(), priorities, **how)
-        found = np.asarray(given)
-        if found.dtype == object:
-            found = np.asarray(found.tolist())
+        found = np.array(None)
+        with suppress(Exception):  # unlike rows, tensors that numpy does not take
+            found = np.asarray(given)
+            if found.dtype == object:
+                found = np.asarray(found.tolist())
         right = found.shape == rows.shape[:1] and found.dtype.kind in "iuf"
         if not right or not (found >= 0).all():
             raise self._wrong("evaluate_batch", f"{len(rows)} numbers of ticks, 0 or more", given)
@@ -362,7 +365,10 @@ class OutsideObjective:
             raise self._wrong(key, "whole ticks, 0 or more", value)
 
     def _wrong(self, key: str, expected: str, received: Any) -> SolverError:
-        words = f"its {key} gives {received!r:.60}, expected {expected}"
+        given = type(received).__name__
+        with suppress(Exception):  # which may be unable to say what it is
+            given = f"{received!r:.60}"
+        words = f"its {key} gives {given}, expected {expected}"
         return SolverError(brief(f"objective '{self.name}': {words}"))
 
 

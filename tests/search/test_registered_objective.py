@@ -109,6 +109,16 @@ def raises(*given, **how):
     raise OSError("no\nluck")
 
 
+class Mute:
+    """What neither numpy nor a person can read."""
+
+    def __array__(self, *given, **how):
+        """Fail as a tensor with a gradient does."""
+        raise RuntimeError
+
+    __repr__ = __array__
+
+
 def changed(objective, monkeypatch, **members):
     """Return a problem of the objective with some of its members changed."""
     for key, member in members.items():
@@ -124,6 +134,8 @@ def changed(objective, monkeypatch, **members):
         (lambda self, problem, devices, *rest, **how: np.full(len(devices), -1), "0 or more"),
         (lambda self, problem, devices, *rest, **how: np.zeros((len(devices), 2)), "0 or more"),
         (lambda self, problem, devices, *rest, **how: np.full(len(devices), np.nan), "nan"),
+        (lambda self, problem, devices, *rest, **how: [[1], [1, 2]], "expected 1 numbers"),
+        (lambda self, problem, devices, *rest, **how: Mute(), "gives Mute, expected 1 numbers"),
     ],
 )
 @pytest.mark.parametrize("solver", ["annealing", "portfolio"])
