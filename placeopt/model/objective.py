@@ -8,16 +8,18 @@ objective is a class with the members of `Objective` and one call of `register_o
 from __future__ import annotations
 
 import pkgutil
+import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from fractions import Fraction
 from functools import partial
 from numbers import Rational
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.bound import BoundReport, check_methods
+from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import (
     InfeasiblePlacementError,
     InfeasibleProblemError,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from placeopt.model.arrays import Ints
-    from placeopt.model.bound import Witness
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""
@@ -335,6 +336,13 @@ class OutsideObjective:
         """Prove lower bounds in milliseconds."""
         return self._bounded("quick_bounds", *given, **how)
 
+    def witness(self, *given: Any) -> Witness | None:
+        """Return what proves a bound, as data; None where there is nothing."""
+        found = self._ask("witness", *given)
+        if not isinstance(found, Witness | None):
+            raise self._wrong("witness", "a Witness or None", found)
+        return found
+
     def _bounded(self, key: str, *given: Any, **how: Any) -> BoundReport:
         found = self._ask(key, *given, **how)
         if not isinstance(found, BoundReport):
@@ -361,8 +369,9 @@ class OutsideObjective:
             raise self._wrong(key, "texts", words)
 
     def _check_ticks(self, key: str, value: Any) -> None:
-        if not isinstance(value, Rational) or value < 0:
-            raise self._wrong(key, "whole ticks, 0 or more", value)
+        largest = Fraction(sys.float_info.max)
+        if not isinstance(value, Rational) or value < 0 or largest < value:
+            raise self._wrong(key, "whole ticks, 0 or more, below 2^1024", value)
 
     def _wrong(self, key: str, expected: str, received: Any) -> SolverError:
         given = type(received).__name__

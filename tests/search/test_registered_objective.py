@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from placeopt.api import load, solve
+from placeopt.certify.certificate import prove
 from placeopt.certify.verify import verify
 from placeopt.model import objective as objectives
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import Refused, SolverError
 from placeopt.model.objective import INFEASIBLE, Finished, named_objective
+from placeopt.model.placement import Placement
 from placeopt.model.result import Budget
 from placeopt.solving import registry
 from placeopt.solving.bound import bound
@@ -184,17 +186,20 @@ def test_infeasible_placements_may_have_infinite_values(traffic, monkeypatch):
         ("finish", lambda *given, **how: 7, "its finish gives 7, expected a Finished"),
         ("finish", lambda *given, **how: Finished(None, "", ()), "expected whole ticks, 0 or more"),
         ("finish", lambda *given, **how: Finished(None, "", (3,)), "expected texts"),
+        ("finish", lambda *given, **how: Finished(10**400, "", ()), "expected whole .*, below 2"),
         ("bounds", raises, "its bounds raised OSError"),
         ("bounds", lambda *given, **how: 3, "expected a BoundReport"),
         ("bounds", lambda *given, **how: BoundReport(3.5, "x"), "expected whole ticks, 0 or more"),
         ("bounds", lambda *given, **how: BoundReport(2, "x", {3: 2}), "expected texts"),
+        ("witness", lambda *given, **how: 5, "its witness gives 5, expected a Witness"),
     ],
 )
 def test_answers_that_are_none_name_the_objective(traffic, monkeypatch, key, answer, words):
     """Whoever verifies or bounds reads one line."""
     problem = changed(traffic, monkeypatch, **{key: answer})
+    placed = Placement(np.arange(problem.num_ops) * 2 // problem.num_ops)
     with pytest.raises(SolverError, match=f"^objective 'traffic': .*{words}"):
-        verify(problem, [0] * problem.num_ops, seconds=0)
+        prove(problem, placed, verify(problem, placed, seconds=0))
     if key == "bounds":
         with pytest.raises(SolverError, match=f"^objective 'traffic': .*{words}"):
             bound(problem)
