@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import zipfile
-import zlib
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.ir_graph import Reading
@@ -80,13 +79,9 @@ def _program(path: Path, max_bytes: int) -> str:
                 data = stream.read(
                     most + 1
                 )  # what is declared may be a lie: stop when it is enough
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,
-        OSError,
-    ) as error:
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # every way to pack has errors of its own
         raise InputError(f"truncated or damaged archive: {one_line(str(error))}") from error
     if len(data) > most:
         raise InputError(f"the program unpacks to more than the limit of {most} bytes")

@@ -209,6 +209,20 @@ def test_flops_of_a_grouped_convolution_counted_one_by_one(tmp_path):
     assert read_graph(tmp_path / "m.onnx").flops.tolist() == [2 * products]
 
 
+@pytest.mark.parametrize("way", [zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_damaged_archive_is_one_line(way, tmp_path):
+    """However it is packed, whichever byte is another: name, content or what is said of them."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", way) as file:
+        file.writestr("m/models/mod\u00e9l.json", "[]")
+    for at in range(4, len(stream.getvalue())):
+        data = bytearray(stream.getvalue())
+        data[at] = 0xFF
+        (tmp_path / "x.pt2").write_bytes(data)
+        with pytest.raises(InputError, match=r"x\.pt2"):
+            read_graph(tmp_path / "x.pt2")
+
+
 def test_a_huge_mixture_of_experts_is_refused():
     """The size is refused before anything is built."""
     with pytest.raises(InputError, match="make 500000000 ops"):
