@@ -107,8 +107,9 @@ def solve_rest(
 
 def allowed_choice(
     compact: Compact, below: int, *, seconds: float, deterministic: bool = False, seed: int = 0
-) -> Ints | None:
-    """Return a choice whose every strategy and pair costs less than `below`, None if none is found.
+) -> Rest:
+    """Look for a choice whose every strategy and pair costs less than `below`, which is the bound
+    where there is none.
 
     Parameters
     ----------
@@ -121,10 +122,11 @@ def allowed_choice(
     _supports(model, compact, use, compact.table < below)
     _capacities(model, compact, use)
     solver = cp_solver(workers=1, seed=seed, **{"effort" if deterministic else "seconds": seconds})
-    if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
+    status = solve_interruptibly(solver, model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Rest(None, below if status == cp_model.INFEASIBLE else 0)
     chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
-    return chosen - compact.node_ptr[:-1]
+    return Rest(chosen - compact.node_ptr[:-1], 0)
 
 
 def _supports(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> None:

@@ -407,14 +407,16 @@ def _moves(state: State) -> Iterator[None]:
 
 
 def _allowed(state: State, part: Tracker[ShardingSolution]) -> bool:
-    """Look for a choice that uses nothing that is all but forbidden, until one is known."""
+    """Look for a choice that uses nothing that is all but forbidden, until one is known, or that
+    there is none.
+    """
     sides: Sides = state.facts
     condensed, forbidden = sides.bounding.condensed, sides.bounding.forbidden
     literals = _allowed_literals(condensed.compact)
     if condensed.counted(state.value) < forbidden or literals > sides.pieces.most_literals:
         return True
     spent = part.evaluations_left
-    choice = allowed_choice(
+    rest = allowed_choice(
         condensed.compact,
         forbidden,
         seconds=sides.pieces.effort * spent if state.by_evaluations else part.seconds_left,
@@ -423,9 +425,9 @@ def _allowed(state: State, part: Tracker[ShardingSolution]) -> bool:
     )
     if state.by_evaluations:
         part.count(spent)
-    if choice is not None:
-        sides.offer(state, condensed, choice)
-    return choice is not None
+    if rest.choice is not None:
+        sides.offer(state, condensed, rest.choice)
+    return rest.choice is not None or rest.bound == forbidden
 
 
 def _allowed_literals(compact: Compact) -> int:

@@ -257,8 +257,9 @@ def test_what_is_allowed_is_found_without_looking_at_costs():
     for condensed, search, feasible in searches(range(50)):
         inner = (condensed.contract(np.array(choice)) for choice in feasible)
         least = min(search.cost_of(choice) for choice in inner if choice is not None)
-        found = allowed_choice(condensed.compact, 10**15, seconds=1, deterministic=True)
-        assert (found is None) == (least >= 10**15)
+        rest = allowed_choice(condensed.compact, 10**15, seconds=1, deterministic=True)
+        found = rest.choice
+        assert (found is None) == (least >= 10**15) == (rest.bound == 10**15)
         if found is not None:
             assert tuple(condensed.expand(found).tolist()) in feasible
             assert search.cost_of(found) < 10**15
