@@ -12,7 +12,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from fractions import Fraction
 from functools import partial
 from numbers import Rational
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -369,8 +368,8 @@ class OutsideObjective:
             raise self._wrong(key, "texts", words)
 
     def _check_ticks(self, key: str, value: Any) -> None:
-        largest = Fraction(sys.float_info.max)
-        if not isinstance(value, Rational) or value < 0 or largest < value:
+        fits = isinstance(value, Rational) and not value < 0 and value <= sys.float_info.max
+        if not fits:
             raise self._wrong(key, "whole ticks, 0 or more, below 2^1024", value)
 
     def _wrong(self, key: str, expected: str, received: Any) -> SolverError:

@@ -99,10 +99,9 @@ def solve_rest(
     bound = max(0, math.ceil(proved - 1e-6 - 1e-12 * abs(proved)))  # it is reported as a float
     if status == cp_model.UNKNOWN:
         return Rest(None, min(bound, most))
-    chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
-    return Rest(chosen - compact.node_ptr[:-1], min(bound, most))
+    return Rest(_chosen(compact, solver, use), min(bound, most))
 
 
 def allowed_choice(
@@ -125,8 +124,13 @@ def allowed_choice(
     status = solve_interruptibly(solver, model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Rest(None, below if status == cp_model.INFEASIBLE else 0)
+    return Rest(_chosen(compact, solver, use), 0)
+
+
+def _chosen(compact: Compact, solver: Any, use: dict[int, Any]) -> Ints:
+    """Return the strategy of every node that CP-SAT chose."""
     chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
-    return Rest(chosen - compact.node_ptr[:-1], 0)
+    return chosen - compact.node_ptr[:-1]
 
 
 def _supports(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> None:

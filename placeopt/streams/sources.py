@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 MAX_JOBS = 10**7
-"""More jobs are refused: their arrays would take gigabytes."""
+"""More jobs are refused. A stream has 24 bytes a job, its episode 16 and one for each server: with
+60 servers so many jobs take a gigabyte."""
 
 BETAS = ("A", "B", "C", "D")
 _SKEW = {"B": (5.0, 18), "C": (0.0, 52), "D": (-5.0, 212)}

@@ -456,10 +456,12 @@ def _overloaded(g, w, run, limit):
     for d in range(w.used.shape[0]):
         if w.used[d] > g.units.capacity[d] or w.load[d] > limit:
             return True
+    if run.arrays.num_channels == 0:
+        return False
     arrays, stamp, load = run.arrays, run.memory.stamp, run.memory.cutoff.load
     load[:] = 0
     stamp[:] = -1
-    for tensor in range(arrays.producer.shape[0] if arrays.num_channels > 0 else 0):
+    for tensor in range(arrays.producer.shape[0]):
         source = w.device[arrays.producer[tensor]]
         stamp[source] = tensor
         for e in row_of(arrays.consumer_ptr, tensor):

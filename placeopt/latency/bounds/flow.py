@@ -47,7 +47,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -345,7 +345,7 @@ class FlowBound:
 
         assert self._best_flow is not None  # the first flow is one to begin with
         self._opening = False
-        balance, best = self._balance(), self._best_flow
+        balance, best = self._balance, self._best_flow
         cuts = np.array([*self._cuts, *self._guesses])
         cost = np.append(np.zeros(len(best)), -1.0)
         right = np.append(np.zeros(len(self.nodes.ops)), 1.0)
@@ -355,17 +355,17 @@ class FlowBound:
             return best, 0.0
         promise = -float(answer.fun) * self._scale
         step = (answer.x[:-1] - best) / (self.effort.step + self.idle)
-        near = self._nearest((self.lower + promise) / 2 / self._scale, balance, cuts[:, :-1])
+        near = self._nearest((self.lower + promise) / 2 / self._scale, cuts[:, :-1])
         return best + (step + near) / 2, promise
 
-    def _nearest(self, level: float, balance: Any, cuts: Floats) -> Floats:
+    def _nearest(self, level: float, cuts: Floats) -> Floats:
         """Return the least change of the best flow, all edges added up, with which no placement
         found so far costs less than `level`; none where there is no such flow.
         """
         from scipy.sparse import hstack
 
         assert self._best_flow is not None
-        best = np.maximum(self._best_flow, 0)
+        best, balance = np.maximum(self._best_flow, 0), self._balance
         bounds = np.concatenate([np.full_like(best, np.inf), best])  # more and less
         answer = linear_program(
             np.ones(2 * len(best)),
@@ -378,8 +378,9 @@ class FlowBound:
         more, less = np.split(answer.x, 2)
         return more - less
 
+    @cached_property
     def _balance(self) -> Any:
-        """Return the sparse rows that keep a flow: what comes to each node leaves it, and, in the
+        """The sparse rows that keep a flow: what comes to each node leaves it, and, in the
         last one, what starts anywhere.
         """
         from scipy.sparse import csr_matrix
