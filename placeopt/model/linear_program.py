@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats
 
+LEAST_TOLERANCE = 1e-10
+"""The least that HiGHS takes for what rows and reduced costs may be off."""
+
 
 def linear_program(
     cost: Floats,
@@ -27,10 +30,11 @@ def linear_program(
     seconds: float | None = None,
     iterations: int | None = None,
     method: str = "highs",
+    exactly: bool = False,
 ) -> Any:
     """Minimise cost x subject to A x <= b (`below`), A x = b (`equal`) and `bounds` on x.
 
-    Returns scipy's answer: `status` (0 optimal, 1 out of time or iterations, 2 infeasible), `x` or
+    `exactly` asks for the least tolerance that HiGHS takes. Returns scipy's answer: `status` (0 optimal, 1 out of time or iterations, 2 infeasible), `x` or
     None, `fun`, and the marginals of `ineqlin` and `eqlin`.
     """
     from scipy.optimize import linprog
@@ -39,6 +43,10 @@ def linear_program(
     matrix, right = equal or (None, None)
     options: dict[str, float] = {} if seconds is None else {"time_limit": max(0.01, seconds)}
     options |= {} if iterations is None else {"maxiter": iterations}
+    if exactly:
+        options |= dict.fromkeys(
+            ("primal_feasibility_tolerance", "dual_feasibility_tolerance"), LEAST_TOLERANCE
+        )
     return call_interruptibly(
         lambda: linprog(
             cost,

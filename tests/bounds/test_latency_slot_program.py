@@ -12,9 +12,13 @@ import pytest
 import placeopt as po
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.bounds.slot_program import (
+    APART,
+    FREE,
     ONE,
     SEVERAL,
+    TOGETHER,
     UNKNOWN,
+    UNRELATED,
     Flow,
     _holders_after,
     fill_rows,
@@ -58,11 +62,25 @@ def drawn_flow(rng, bound):
     for weight in rng.integers(1, 9, 4).tolist():
         v = int(rng.integers(len(node)))
         node[v] += weight
-        while len(out := np.flatnonzero(bound._ends[:, 0] == v)) and rng.random() < 0.8:
+        while (
+            len(out := np.flatnonzero((bound._ends[:, 0] == v) & (bound._ends[:, 1] > v)))
+            and rng.random() < 0.8
+        ):
             e = int(rng.choice(out))
             edge[e], v = edge[e] + weight, int(bound._ends[e, 1])
             node[v] += weight
     return node, edge
+
+
+def with_rules(rng, bound):
+    """Return the bound with some more edges, in any direction, and with rules for some pairs."""
+    next(over for over in bound.pieces(lambda: None) if over)
+    for _ in range(2 * (len(bound.nodes.ops) > 1)):
+        tail, head = rng.permutation(len(bound.nodes.ops))[:2].tolist()
+        bound, _ = bound._with_edge(tail, head)
+    rule = rng.choice([FREE, FREE, APART, TOGETHER, UNRELATED], len(bound._ends)).astype(np.int8)
+    bound.arrays = bound.arrays._replace(edge_rule=rule)
+    return bound
 
 
 class Written:
@@ -134,6 +152,12 @@ class Written:
         times = [*(int(a.slot_time[v]) for v in held), *(b.time for b in between)]
         if min(times) < 0 or used > a.capacity:
             return
+        for (u, v), rule in zip(self.ends, a.edge_rule.tolist(), strict=True):
+            shared = {u, v} <= held
+            if (rule >= APART and shared) or (
+                rule == TOGETHER and min(u, v) in held and not shared
+            ):
+                return
         here = {g for g, c in enumerate(self.classes) if c & held}
         earlier = {g for g in here if self.classes[g] & smaller}
         later = {g for g in here if self.classes[g] - ideal}
@@ -186,6 +210,8 @@ def test_the_tables_are_those_of_the_recursion(part):
         bound = drawn_bound(rng, int(rng.choice([1, 2, 2, 2, 3])))
         if not bound.usable:
             continue
+        if part % 2:
+            bound = with_rules(rng, bound)
         node, edge = drawn_flow(rng, bound)
         written = Written(bound, node, edge)
         lattice, tables, steps = bound.lattice, bound._tables, bound._steps

@@ -44,8 +44,10 @@ a bound for the reduced graph holds for the whole one.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
@@ -54,7 +56,17 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from placeopt.latency.bounds.slot_program import SLOT, Flow, FlowArrays, SlotTables, fill_rows
+from placeopt.latency.bounds.slot_program import (
+    APART,
+    FREE,
+    SLOT,
+    TOGETHER,
+    UNRELATED,
+    Flow,
+    FlowArrays,
+    SlotTables,
+    fill_rows,
+)
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import (
     NO_VALUE,
@@ -67,7 +79,7 @@ from placeopt.model.arrays import (
     touching_tensors,
 )
 from placeopt.model.ideals import ideal_lattice, ideal_sums
-from placeopt.model.linear_program import linear_program
+from placeopt.model.linear_program import LEAST_TOLERANCE, linear_program
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
@@ -105,7 +117,7 @@ class Effort:
     most_steps: int = 16
     states: int = 8_000
     min_weight: int = 10**3
-    max_weight: int = 10**6
+    max_weight: int = 10**15
     most_rounds: int = 400
     step: int = 4
     close: float = 1e-7
@@ -154,6 +166,9 @@ class FlowBound:
         self._priced: list[Ints] = []  # slot of every node in the placement of each cut
         self._guesses: list[Floats] = []  # cuts by placements found on a coarser graph
         self.idle = 0
+        self._promise = np.inf
+        self._known = 0  # rounds since the last that found a new placement
+        self._mix = np.zeros(0)  # shares of the cuts in what is best against every flow
         self._best_flow: Floats | None = None
         self._begin = [self._flow_on(1.0, *self._way(set()))]  # flows to begin with
         self._opening = False  # whether the last flow was one of them
@@ -240,6 +255,7 @@ class FlowBound:
             touch_role=touch_role,
             edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)),
             edge_head=self._ends[:, 1].copy(),
+            edge_rule=np.zeros(len(self._ends), np.int8),
             **self._classes(),
             **self._left_out(),
         )
@@ -292,10 +308,11 @@ class FlowBound:
         """
         for _ in range(self.effort.most_rounds if self.usable else 0):
             flow, promise = self._next_flow()
-            if self._guesses and not self._may_gain(promise):
+            if self._guesses and not self._may_gain(promise, upper()):
                 self._guesses = []
                 flow, promise = self._next_flow()
-            if not self._may_gain(promise):
+            self._promise = promise
+            if not self._may_gain(promise, upper()):
                 return
             node_flow, edge_flow, total = self._round(flow)
             yield from self._price(node_flow, edge_flow, total, upper)
@@ -306,15 +323,134 @@ class FlowBound:
             if most is not None and self.lower >= most:
                 return
             units = self._units()
-            self._cuts.append(self._cut(units))
-            self._priced.append(units)
-            if offer is not None:
-                offer(*self._placement(units))
+            if any((units == other).all() for other in self._priced):
+                self._known += 1
+            else:
+                self._known = 0
+                self._cuts.append(self._cut(units))
+                self._priced.append(units)
+                if offer is not None:
+                    offer(*self._placement(units))
             yield True
 
-    def _may_gain(self, promise: float) -> bool:
-        """Whether a flow that promises so much may prove more than is proved, by enough to try."""
-        return promise > self.lower * (1 + self.effort.close) + 1
+    def _may_gain(self, promise: float, most: int | None) -> bool:
+        """Whether a flow that promises so much may prove more than is proved, by enough to try:
+        more than a tick, or all up to the best value known.
+        """
+        if self._known and (promise - self.lower) / 2**self._known < LEAST_TOLERANCE * self._scale:
+            return False
+        closes = most is not None and promise > most - 1
+        return closes or promise > self.lower * (1 + self.effort.close) + 1
+
+    def halves(self, most: int) -> list[FlowBound]:
+        """Return the two halves of the placements, each with a bound of its own to go on with;
+        nothing while flows may gain more here than they leave, or where there is no difference.
+
+        Against the best mix of placements no flow proves more than the mix costs, which is less
+        than `most`. It is split where its placements differ most, by share and by flow: is a class
+        in the pool or in slots, or do the ends of an edge share a slot? Where they do not differ,
+        one of them lasts longer than any path in it, as a slot lets what comes in at one node wait
+        for what goes out of another. Where the two share a slot, that is an edge.
+        """
+        gained = self._promise - self.lower
+        gains = self.idle == 0 or gained > most - self._promise
+        if (gains and self._may_gain(self._promise, most)) or not self._mix.any():
+            return []
+        a, close = self.arrays, self.effort.close
+        used = np.flatnonzero(self._mix > close)
+        units, share = np.array(self._priced)[used], self._mix[used]
+        flow = self._round(self._best_flow)[0] / self._weight
+        groups, ends = len(a.group_size), self._ends
+        held = np.array([sums_by(a.group, unit >= 0, groups) for unit in units])
+        through = np.zeros(groups)
+        np.maximum.at(through, a.group, flow)
+        together = (units[:, ends[:, 0]] == units[:, ends[:, 1]]) & (units[:, ends[:, 0]] >= 0)
+        inside = np.concatenate([share @ (held == a.group_size), share @ together])
+        outside = np.concatenate([share @ (held == 0), share @ ~together])
+        differ = np.where(np.minimum(inside, outside) > close, np.minimum(inside, outside), 0.0)
+        at = int((differ * (np.append(through, flow[ends].min(axis=1)) + close)).argmax())
+        if differ[at] > 0:
+            return [self._half(at, within) for within in (True, False)]
+        for unit in units[np.argsort(-share)]:
+            pair = self._missing_edge(unit)
+            if pair is not None:
+                linked, at = self._with_edge(*pair)
+                return [linked._half(groups + at, within, UNRELATED) for within in (True, False)]
+        return []
+
+    def _missing_edge(self, units: Ints) -> tuple[int, int] | None:
+        """Return the nodes by which what takes longest in a placement enters and leaves a slot,
+        without a path of edges from the one to the other.
+        """
+        n, ends = len(units), self._ends[self.arrays.edge_rule != UNRELATED].tolist()
+        unit = np.where(units < 0, np.arange(n) + n, units).tolist()  # each node of the pool
+        lasts = dict(zip(unit, self._durations(units).tolist(), strict=True))
+        order = nx.DiGraph()
+        order.add_nodes_from(unit)
+        order.add_edges_from((unit[u], unit[v]) for u, v in ends if unit[u] != unit[v])
+        for u, v in order.edges:
+            order.edges[u, v]["weight"] = lasts[v]
+        first = "first"
+        order.add_weighted_edges_from((first, u, lasts[u]) for u in list(order))
+        way = nx.dag_longest_path(order)[1:]
+        reached = {v for v in range(n) if unit[v] == way[0]}
+        for here, there in itertools.pairwise(way):
+            out = [u for u, v in ends if (unit[u], unit[v]) == (here, there)]
+            inner = nx.DiGraph((u, v) for u, v in ends if unit[u] == unit[v] == here)
+            inner.add_nodes_from(reached)
+            came, reached = reached, reached.union(*(nx.descendants(inner, v) for v in reached))
+            if not reached.intersection(out):
+                return min(came), out[0]
+            reached = {v for u, v in ends if u in reached and unit[v] == there}
+        return None
+
+    def _with_edge(self, tail: int, head: int) -> tuple[FlowBound, int]:
+        """Return the same bound with another edge, and its number.
+
+        The program takes the nodes of a slot from behind, and the flow that visits it grows with
+        every one of them. An edge back to an earlier node comes with its head; as the two always
+        share a slot, its flow is left out where the tail comes in (`_price`).
+        """
+        a, more = self.arrays, copy(self)
+        low, high = sorted((tail, head))
+        at, n = int(a.edge_ptr[low + 1]), len(a.group)
+        more.arrays = a._replace(
+            edge_ptr=a.edge_ptr + (np.arange(n + 1) > low),
+            edge_head=np.insert(a.edge_head, at, high),
+            edge_rule=np.insert(a.edge_rule, at, FREE),
+        )
+        more._ends = np.insert(self._ends, at, (tail, head), axis=0)
+        more._best_flow = np.insert(self._best_flow, 2 * n + at, 0)
+        more._cuts = [np.insert(cut, 2 * n + at, 0) for cut in self._cuts]
+        more.__dict__.pop("_balance", None)
+        return more, at
+
+    def _half(self, at: int, within: bool, apart: int = APART) -> FlowBound:
+        """Return the bound for the placements with a class in slots, or a pair in one, or not."""
+        a, half = self.arrays, copy(self)
+        classes = len(a.group_size)
+        slot_time, pool_time, rule = a.slot_time.copy(), a.pool_time.copy(), a.edge_rule.copy()
+        units = np.array(self._priced)
+        if at < classes:
+            there = units[:, a.group == at] >= 0
+            kept = (there == within).all(axis=1)
+            (pool_time if within else slot_time)[a.group == at] = -1
+        else:
+            ends = self._ends[at - classes]
+            first, last = units[:, ends].T
+            kept = ((first == last) & (first >= 0)) == within
+            rule[at - classes] = TOGETHER if within else apart
+            if within:
+                pool_time[np.isin(a.group, a.group[ends])] = -1
+        half.arrays = a._replace(slot_time=slot_time, pool_time=pool_time, edge_rule=rule)
+        half._fast = fastest(np.stack([slot_time, pool_time], axis=1))
+        half._cuts, half._priced = (
+            [x for x, keep in zip(found, kept, strict=True) if keep]
+            for found in (self._cuts, self._priced)
+        )
+        half._guesses, half._begin = [], [] if half._cuts else [self._best_flow]
+        half.idle, half._promise, half._mix, half._known = 0, np.inf, np.zeros(0), 0
+        return half
 
     def _judge(self, flow: Floats, value: int) -> None:
         """Keep a flow that proves more than those before it, or is the first."""
@@ -339,7 +475,7 @@ class FlowBound:
             promise = min(
                 (-float(cut[:-1] @ flow) * self._scale for cut in self._cuts), default=np.inf
             )
-            if self._may_gain(promise):
+            if self._may_gain(promise, None):
                 return flow, promise
         from scipy.sparse import hstack
 
@@ -350,13 +486,22 @@ class FlowBound:
         cost = np.append(np.zeros(len(best)), -1.0)
         right = np.append(np.zeros(len(self.nodes.ops)), 1.0)
         equal = hstack([balance, np.zeros((len(right), 1))]), right
-        answer = linear_program(cost, below=(cuts, np.zeros(len(cuts))), equal=equal)
+        most = np.append(self._most_flow, np.inf)
+        answer = linear_program(
+            cost,
+            below=(cuts, np.zeros(len(cuts))),
+            equal=equal,
+            bounds=np.stack([np.zeros_like(most), most], axis=1),
+            exactly=True,
+        )
         if answer.x is None:
             return best, 0.0
         promise = -float(answer.fun) * self._scale
+        self._mix = -answer.ineqlin.marginals[: len(self._cuts)]
         step = (answer.x[:-1] - best) / (self.effort.step + self.idle)
-        near = self._nearest((self.lower + promise) / 2 / self._scale, cuts[:, :-1])
-        return best + (step + near) / 2, promise
+        left = (promise - self.lower) / 2 ** (1 + self._known)
+        near = self._nearest((promise - left) / self._scale, cuts[:, :-1])
+        return best + (near if self._known else (step + near) / 2), promise
 
     def _nearest(self, level: float, cuts: Floats) -> Floats:
         """Return the least change of the best flow, all edges added up, with which no placement
@@ -366,17 +511,24 @@ class FlowBound:
 
         assert self._best_flow is not None
         best, balance = np.maximum(self._best_flow, 0), self._balance
-        bounds = np.concatenate([np.full_like(best, np.inf), best])  # more and less
+        bounds = np.concatenate([self._most_flow, best])  # more and less
         answer = linear_program(
             np.ones(2 * len(best)),
             below=(np.hstack([cuts, -cuts]), -level - cuts @ best),
             equal=(hstack([balance, -balance]), np.zeros(balance.shape[0])),
             bounds=np.stack([np.zeros_like(bounds), bounds], axis=1),
+            exactly=True,
         )
         if answer.x is None:
             return np.zeros_like(best)
         more, less = np.split(answer.x, 2)
         return more - less
+
+    @property
+    def _most_flow(self) -> Floats:
+        """What may start and end at each node, and go along each edge."""
+        edges = np.where(self.arrays.edge_rule == UNRELATED, 0.0, np.inf)
+        return np.append(np.full(2 * len(self.nodes.ops), np.inf), edges)
 
     @cached_property
     def _balance(self) -> Any:
@@ -410,23 +562,25 @@ class FlowBound:
         """Yield paths that make up the flow: (amount, nodes, edges)."""
         n = len(self.nodes.ops)
         start, end, rest = flow[:n].copy(), flow[n : 2 * n].copy(), flow[2 * n :].copy()
-        pointer, head = self.arrays.edge_ptr, self.arrays.edge_head
+        head = self._ends[:, 1].tolist()
+        leaving = by_number(n, zip(self._ends[:, 0].tolist(), itertools.count(), strict=False))
         for _ in range(4 * (n + len(rest)) + 4):
             v = int(np.argmax(start))
             amount = start[v]
-            if amount < 1e-6:
+            if amount < 1e-9:
                 break
-            first, path, edges = v, [v], []
+            first, path, edges, seen = v, [v], [], {v}
             while True:
-                out = np.arange(pointer[v], pointer[v + 1])
-                e = int(out[np.argmax(rest[out])]) if len(out) else -1
-                if e < 0 or end[v] >= rest[e] or rest[e] < 1e-9:
-                    amount = min(amount, max(end[v], 1e-6))
+                out = [e for e in leaving[v] if head[e] not in seen]
+                e = max(out, key=rest.__getitem__, default=-1)
+                if e < 0 or end[v] >= rest[e] or rest[e] < 1e-12:
+                    amount = min(amount, max(end[v], 1e-9))
                     break
                 amount = min(amount, rest[e])
                 v = int(head[e])
                 path.append(v)
                 edges.append(e)
+                seen.add(v)
             start[first] -= amount
             end[v] -= amount
             rest[edges] -= amount
@@ -485,8 +639,12 @@ class FlowBound:
         """Fill the tables of the program under the flow of weight `total`, as far as they cost at
         most the best value known by then.
         """
-        lattice = self.lattice
+        lattice, (tail, head) = self.lattice, self._ends.T
         low = ideal_sums(lattice, (np.maximum(self._fast, 0) * node_flow)[None])[0]
+        # what goes back along an edge stays in the slot that its tail brings it to
+        back = np.where(tail > head, edge_flow, 0)
+        node_flow = node_flow - sums_by(tail, back, len(node_flow))
+        edge_flow = edge_flow - back
         row, chunk = 0, 16
         while row < self.lattice.num_ideals:
             begin, most = time.perf_counter(), upper()
@@ -521,9 +679,9 @@ class FlowBound:
             unit[held] = slot
         return unit
 
-    def _cut(self, units: Ints) -> Floats:
-        """Row of the master problem: value <= cost of this placement under any flow."""
-        a, n, unit = self.arrays, len(units), units.tolist()
+    def _durations(self, units: Ints) -> Ints:
+        """Return how long each node takes where it is, in the pool or in its slot."""
+        a, unit = self.arrays, units.tolist()
         there = units >= 0
         lasts = sums_by(units[there], a.slot_time[there], max(1, int(units.max()) + 1))
         for b in self.nodes.between:
@@ -535,8 +693,11 @@ class FlowBound:
                 lasts[unit[u]] += ticks
             for s in at - {unit[u], -1}:
                 lasts[s] += ticks
-        duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale
-        ends = self._ends
+        return np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time)
+
+    def _cut(self, units: Ints) -> Floats:
+        """Row of the master problem: value <= cost of this placement under any flow."""
+        n, ends, duration = len(units), self._ends, self._durations(units) / self._scale
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
         return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
@@ -592,6 +753,35 @@ class FlowBound:
         return device, slot
 
 
+def _by_halves(
+    root: FlowBound,
+    upper: Callable[[], int | None],
+    offer: Callable[[Ints, Ints], None] | None = None,
+) -> Iterator[tuple[int, bool, bool]]:
+    """Yield the bound of a graph, whether a round is over, and whether one was in vain: of the
+    halves of its placements, halves of halves and so on, the one with the lowest bound comes next.
+    """
+    number, ended, vain = itertools.count(), NO_VALUE, False
+    waiting = [(root.lower, next(number), root, root.pieces(upper, offer))]
+    while waiting:
+        _, _, node, pieces = heappop(waiting)
+        others, over = min(ended, waiting[0][0] if waiting else NO_VALUE), False
+        for over in pieces:
+            vain = vain or node.idle > 0
+            yield min(others, node.lower), over, vain
+            if over:
+                break
+        most = upper()
+        halves = [] if most is None or node.lower >= most else node.halves(most)
+        for half in halves:
+            heappush(waiting, (half.lower, next(number), half, half.pieces(upper, offer)))
+        if over and not halves and (most is None or node.lower < most):
+            heappush(waiting, (node.lower, next(number), node, pieces))
+        elif not halves:
+            ended = min(ended, node.lower)
+    yield ended, True, True
+
+
 def flow_bounds(
     problem: PlacementProblem,
     upper: Callable[[], int | None],
@@ -621,11 +811,14 @@ def flow_bounds(
         last = ideals >= effort.max_ideals or whole
         ideals = 0 if last else ideals * effort.finer
         rounds = 0
-        for over in flow.pieces(upper, offer):
+        for over in () if last else flow.pieces(upper, offer):
             best, rounds = max(best, flow.lower), rounds + over
-            yield best, over, last and flow.idle > 0
-            if over and not last and rounds == effort.finer:
+            yield best, over, False
+            if over and rounds == effort.finer:
                 break
+        for bound, over, vain in _by_halves(flow, upper, offer) if last and flow.usable else ():
+            best = max(best, bound)
+            yield best, over, vain
         best, coarse = max(best, flow.lower), flow
         yield best, True, last
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 UNKNOWN, ONE, SEVERAL = range(3)
 """How many slots hold the classes that cross the border of an ideal."""
 
+FREE, TOGETHER, APART, UNRELATED = range(4)
+"""Whether two nodes share a slot: as is best, always, never, or never and there is no edge."""
+
 POOL, SLOT = range(2)
 """Last step of a state: an op of the pool, a slot, or a slot that stays empty."""
 
@@ -45,8 +48,9 @@ class FlowArrays(NamedTuple):
     touch_ptr: Ints  # (N + 1,) tensors that touch a node
     touch_tensor: Ints
     touch_role: Ints  # 1 producer, 0 consumer
-    edge_ptr: Ints  # (N + 1,) edges by their tail
-    edge_head: Ints  # (E,)
+    edge_ptr: Ints  # (N + 1,) pairs of nodes, edges above all, by the one that comes first
+    edge_head: Ints  # (E,) the other one
+    edge_rule: NDArray[np.int8]  # (E,) FREE, TOGETHER, APART, or UNRELATED
     group: Ints  # (N,) colocation class
     group_size: Ints  # (classes,) nodes
     # (N,) the node that this one follows into the pool, itself where it follows none
@@ -245,7 +249,14 @@ def _may_take(
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
-        if contains(lattice.bits, way.at[0], a.edge_head[e]):  # then it is in the slot
+        other, rule = a.edge_head[e], a.edge_rule[e]
+        # in the slot, whose nodes come in from behind
+        inside = contains(lattice.bits, way.at[0], other) and not contains(
+            lattice.bits, below, other
+        )
+        if rule >= APART if inside else rule == TOGETHER:
+            return False
+        if inside:
             way.visits[d] -= flow.edge[e]
     way.compute[d] = way.compute[depth] + a.slot_time[node] + ticks
     way.used[d] = way.used[depth] + a.resident[node] + size
