@@ -56,19 +56,23 @@ def drawn_bound(rng, slots):
     return FlowBound(problem, max_ideals=int(rng.choice([3, 4, 60_000, 60_000])))
 
 
-def drawn_flow(rng, bound):
-    """Return what some random paths carry, per node and per edge."""
+def drawn_flow(rng, bound, *, back=False):
+    """Return what some random paths carry, per node and per edge; to no node twice."""
     node, edge = np.zeros(len(bound.nodes.ops), np.int64), np.zeros(len(bound._ends), np.int64)
+    tails, heads = bound._ends.T
+    may_go = (heads > tails) | back
     for weight in rng.integers(1, 9, 4).tolist():
         v = int(rng.integers(len(node)))
         node[v] += weight
-        while (
-            len(out := np.flatnonzero((bound._ends[:, 0] == v) & (bound._ends[:, 1] > v)))
-            and rng.random() < 0.8
-        ):
+        seen = {v}
+        while rng.random() < 0.8:
+            out = np.flatnonzero((tails == v) & may_go & ~np.isin(heads, list(seen)))
+            if not len(out):
+                break
             e = int(rng.choice(out))
-            edge[e], v = edge[e] + weight, int(bound._ends[e, 1])
+            edge[e], v = edge[e] + weight, int(heads[e])
             node[v] += weight
+            seen.add(v)
     return node, edge
 
 
@@ -206,7 +210,7 @@ def test_the_tables_are_those_of_the_recursion(part):
     that cost; below a limit the value of the whole is the same.
     """
     rng, parted, several, between = np.random.default_rng(part), 0, 0, 0
-    for _ in range(40):
+    for _ in range(48):
         bound = drawn_bound(rng, int(rng.choice([1, 2, 2, 2, 3])))
         if not bound.usable:
             continue
@@ -250,6 +254,32 @@ def test_the_tables_are_those_of_the_recursion(part):
     assert between > 2
     assert parted > 20
     assert several > 10
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_flow_goes_back_along_edges_that_stay_in_a_slot(slots):
+    """The least cost is that of the recursion, also where what costs too much is left out early."""
+    rng, back = np.random.default_rng(slots), 0
+    for _ in range(100):
+        bound = drawn_bound(rng, slots)
+        if not bound.usable or len(bound.nodes.ops) < 2:
+            continue
+        next(over for over in bound.pieces(lambda: None) if over)
+        for _ in range(2):
+            if bound._priced:
+                tail, head = rng.permutation(len(bound.nodes.ops))[:2].tolist()
+                bound, at = bound._with_edge(tail, head)
+                bound = bound._half(len(bound.arrays.group_size) + at, True)
+        node, edge = drawn_flow(rng, bound, back=True)
+        costs = Written(bound, node, edge).value[-1].values()
+        list(bound._price(node, edge, 1, lambda: None))
+        least = int(bound._tables.value[-1, :, -1].min())
+        assert least == min(costs, default=NO_VALUE)
+        if least < NO_VALUE:
+            list(bound._price(node, edge, 1, lambda most=least + 1: most))
+            assert int(bound._tables.value[-1, :, -1].min()) == least
+            back += edge[bound._ends[:, 0] > bound._ends[:, 1]].any()
+    assert back > 3
 
 
 def known_of(slots):
