@@ -34,8 +34,9 @@ def linear_program(
 ) -> Any:
     """Minimise cost x subject to A x <= b (`below`), A x = b (`equal`) and `bounds` on x.
 
-    `exactly` asks for the least tolerance that HiGHS takes. Returns scipy's answer: `status` (0 optimal, 1 out of time or iterations, 2 infeasible), `x` or
-    None, `fun`, and the marginals of `ineqlin` and `eqlin`.
+    `exactly` asks for the least tolerance that HiGHS takes. Returns scipy's answer: `status` (0
+    optimal, 1 out of time or iterations, 2 infeasible), `x` or None, `fun`, and the marginals of
+    `ineqlin` and `eqlin`.
     """
     from scipy.optimize import linprog
 

@@ -2,9 +2,9 @@
 model.
 
 `flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
-its program finds placements that are good as well; `cp-sat` runs where both leave a gap, once a
-flow on the finest graph was in vain: it gained nothing on any problem of results/engine, in half of
-the time of the lane.
+its program finds placements that are good as well; `cp-sat` runs where they end and leave a gap: it
+gained nothing on any problem of results/engine, in half of the time of the lane. It does not wait
+where its model is built within a tactic's first piece of work, or while no placement is known.
 
 The CP-SAT model is that of `placeopt.latency.evaluate`, with q slots per accelerator. Variables:
 x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
@@ -67,7 +67,7 @@ from placeopt.solvers.exact.placement_cp_sat import (
     with_threads,
 )
 from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, FIRST_SECONDS, VALUE, Runs, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,21 +88,18 @@ class LatencyFacts:
 
     def __init__(self, settings: CpSatSettings, problem: PlacementProblem) -> None:
         self.settings, self.problem = settings, problem
-        self.flows_gain = False  # whether finer graphs, or more flows on one, may still prove more
+        self.flows_gain = False  # whether a placement is known and flows may still prove more of it
         self.model: LatencyCpModel | None = None
 
     @property
     def building(self) -> float:
-        """Seconds that building the CP-SAT model takes, about; more than there are while flows
-        gain.
-
-        What it can prove it proves of small graphs, on which flows come to their end at once.
+        """Seconds that building the CP-SAT model takes, about; more than there are for a large one
+        while flows gain.
         """
-        if self.flows_gain:
-            return math.inf
         p = self.problem
         size = p.num_ops + p.num_tensors + p.num_edges
-        return building_seconds(size, p.num_devices * p.slots)
+        seconds = building_seconds(size, p.num_devices * p.slots)
+        return math.inf if self.flows_gain and seconds > FIRST_SECONDS else seconds
 
 
 def search_latency(
@@ -137,16 +134,15 @@ def _filling(state: State) -> Iterator[None]:
 def _flow(state: State) -> Iterator[None]:
     """Prove by flows, and offer the placements found."""
     facts: LatencyFacts = state.facts
-    facts.flows_gain = True
 
     def offer(device: Ints, slot: Ints) -> None:
         offer_slots(state.tracker, device, slot)
 
     try:
-        for bound, over, vain in flow_bounds(state.problem, lambda: state.value, offer, state.stop):
+        for bound, over in flow_bounds(state.problem, lambda: state.value, offer, state.stop):
             if over or not state.by_evaluations:  # pieces of a round are cut by the clock
                 state.raise_bound(bound, "flow")
-                facts.flows_gain = facts.flows_gain and not vain
+                facts.flows_gain = state.value is not None
                 yield
     finally:
         facts.flows_gain = False

@@ -105,7 +105,6 @@ SMALL = {
     "latency": (
         (FlowBound, "effort.states", (4, 40)),
         (FlowBound, "effort.most_rounds", (2, 30)),
-        (FlowBound, "effort.max_weight", (2000,)),
     ),
 }
 """Limits on the work of bounds, by objective: (owner, name, smaller values), as for `patched`."""

@@ -375,7 +375,7 @@ def test_halves_of_the_placements_prove_what_flows_alone_do_not():
 
         alone = FlowBound(problem).run(lambda v=values: min(v), lambda: False, offer)
         before = min(values)
-        *_, (bound, _, _) = flow_bounds(problem, lambda v=values: min(v), offer)
+        *_, (bound, _) = flow_bounds(problem, lambda v=values: min(v), offer)
         left += alone < before
         assert bound == min(values)
     assert left > 9

@@ -100,7 +100,7 @@ def test_flows_end_where_a_known_latency_is_met(upper, expected):
     def bounds(problem, known, offer, stop):
         for value in (3, 5, 7, 9):
             asked.append(value)
-            yield value, True, False
+            yield value, True
 
     problem = problems.random_problem(0, n=4, objective="latency", slots=1)
     with mock.patch.object(flow, "flow_bounds", bounds):

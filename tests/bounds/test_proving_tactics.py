@@ -110,24 +110,26 @@ def test_each_tactic_of_the_period_alone_holds(name, contiguity):
             assert result.lower_bound <= best <= (result.value or best)
 
 
-@pytest.mark.parametrize("ends", ["in vain", "refused"])
-def test_cp_sat_waits_for_the_latency_while_flows_gain(ends, monkeypatch):
-    """It begins once a flow on the finest graph was in vain, or where flows end, however they do."""
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("refused", [True, False])
+def test_cp_sat_waits_for_the_latency_while_flows_gain(large, refused, monkeypatch):
+    """A large model waits until flows end, however they do; a small one does not."""
     begun: list[bool] = []
 
     def flows(*_):
         for _ in range(300):
-            assert not begun
-            yield 0, True, False
-        if ends == "refused":
+            assert not (begun and large)
+            yield 0, True
+        if refused:
             raise Refused("no more flows")
-        while not begun:
-            yield 0, True, True
+        while not (begun or large):
+            yield 0, True
 
     def cp_sat(*_):
         begun.append(True)
         return True
 
+    monkeypatch.setattr(latency_tactics, "building_seconds", lambda *_: 1.0 if large else 0.01)
     monkeypatch.setattr(latency_tactics, "flow_bounds", flows)
     monkeypatch.setattr(latency_tactics.LatencyCpModel, "solve", cp_sat)
     problem = period_problems.random_problem(1, n=7, objective="latency", slots=1)

@@ -82,7 +82,7 @@ def _flow(problem: PlacementProblem, end: float, upper: int | None) -> int:
         return time.perf_counter() > end
 
     best = 0
-    for best, _, _ in flow_bounds(problem, lambda: min(known, default=None), offer, stop):
+    for best, _ in flow_bounds(problem, lambda: min(known, default=None), offer, stop):
         if stop() or (upper is not None and best >= upper):
             break
     return best

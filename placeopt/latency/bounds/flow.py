@@ -22,6 +22,10 @@ and placements). Flows are rounded to integers along paths, so that the program 
 its value is a proof. The placements are good as well: the program knows the memory, the transfers
 and the pool.
 
+Where the best flow proves less than the best placement takes, the placements are halved and each
+half has a flow of its own (`FlowBound.halves`): branch and bound, the half with the lowest bound
+first.
+
 Classes of colocation are kept together as far as the program can see. With q slots the nodes of a
 class may lie in several slots of one accelerator, so with q = 1 no slot parts a class, and with q =
 2 the accelerator of a class that is parted has no third slot: a slot parts classes only with
@@ -101,12 +105,13 @@ class Effort:
     max_ops : of a problem that is tried at all. max_ideals : of the finest graph.
     first_ideals, finer : of the coarsest graph, and how many times as many each one after it has.
     most_steps : of memory. states : ideals times steps, at most.
-    min_weight, max_weight : of all paths that a flow is rounded to; where less is all that 64 bits
-    have room for, the problem is not tried.
+    min_weight : of all paths that a flow is rounded to; where less is all that 64 bits have room
+    for, the problem is not tried.
     most_rounds : flows that are priced.
     step : 1 / step is the part of the way to the flow of the master problem that is gone where the
     last round was not in vain.
-    close : the bound ends where the master problem promises no relative improvement above this.
+    close : the bound ends where the master problem promises no relative improvement above this,
+    and a placement with less of a share is not in the mix.
     chunk_seconds : between two looks at the clock.
     """
 
@@ -117,7 +122,6 @@ class Effort:
     most_steps: int = 16
     states: int = 8_000
     min_weight: int = 10**3
-    max_weight: int = 10**15
     most_rounds: int = 400
     step: int = 4
     close: float = 1e-7
@@ -175,7 +179,7 @@ class FlowBound:
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         moves = 2 * self._num_slots * int(self.arrays.io_time.sum())
         total = int(np.maximum(largest, 0).sum()) + moves + 1 + self._hidden
-        self._weight = min(self.effort.max_weight, 2**60 // total)
+        self._weight = 2**60 // total
         self.usable = self._weight >= self.effort.min_weight
 
     def _classes(self) -> dict[str, Any]:
@@ -359,7 +363,7 @@ class FlowBound:
         a, close = self.arrays, self.effort.close
         used = np.flatnonzero(self._mix > close)
         units, share = np.array(self._priced)[used], self._mix[used]
-        flow = self._round(self._best_flow)[0] / self._weight
+        flow = self._round(self._flow)[0] / self._weight
         groups, ends = len(a.group_size), self._ends
         held = np.array([sums_by(a.group, unit >= 0, groups) for unit in units])
         through = np.zeros(groups)
@@ -367,7 +371,8 @@ class FlowBound:
         together = (units[:, ends[:, 0]] == units[:, ends[:, 1]]) & (units[:, ends[:, 0]] >= 0)
         inside = np.concatenate([share @ (held == a.group_size), share @ together])
         outside = np.concatenate([share @ (held == 0), share @ ~together])
-        differ = np.where(np.minimum(inside, outside) > close, np.minimum(inside, outside), 0.0)
+        differ = np.minimum(inside, outside)
+        differ[differ <= close] = 0
         at = int((differ * (np.append(through, flow[ends].min(axis=1)) + close)).argmax())
         if differ[at] > 0:
             return [self._half(at, within) for within in (True, False)]
@@ -390,8 +395,7 @@ class FlowBound:
         order.add_edges_from((unit[u], unit[v]) for u, v in ends if unit[u] != unit[v])
         for u, v in order.edges:
             order.edges[u, v]["weight"] = lasts[v]
-        first = "first"
-        order.add_weighted_edges_from((first, u, lasts[u]) for u in list(order))
+        order.add_weighted_edges_from((-1, u, lasts[u]) for u in list(order))
         way = nx.dag_longest_path(order)[1:]
         reached = {v for v in range(n) if unit[v] == way[0]}
         for here, there in itertools.pairwise(way):
@@ -420,7 +424,7 @@ class FlowBound:
             edge_rule=np.insert(a.edge_rule, at, FREE),
         )
         more._ends = np.insert(self._ends, at, (tail, head), axis=0)
-        more._best_flow = np.insert(self._best_flow, 2 * n + at, 0)
+        more._best_flow = np.insert(self._flow, 2 * n + at, 0)
         more._cuts = [np.insert(cut, 2 * n + at, 0) for cut in self._cuts]
         more.__dict__.pop("_balance", None)
         return more, at
@@ -444,11 +448,9 @@ class FlowBound:
                 pool_time[np.isin(a.group, a.group[ends])] = -1
         half.arrays = a._replace(slot_time=slot_time, pool_time=pool_time, edge_rule=rule)
         half._fast = fastest(np.stack([slot_time, pool_time], axis=1))
-        half._cuts, half._priced = (
-            [x for x, keep in zip(found, kept, strict=True) if keep]
-            for found in (self._cuts, self._priced)
-        )
-        half._guesses, half._begin = [], [] if half._cuts else [self._best_flow]
+        half._cuts = [self._cuts[i] for i in np.flatnonzero(kept)]
+        half._priced = [self._priced[i] for i in np.flatnonzero(kept)]
+        half._guesses, half._begin = [], [] if half._cuts else [self._flow]
         half.idle, half._promise, half._mix, half._known = 0, np.inf, np.zeros(0), 0
         return half
 
@@ -462,6 +464,8 @@ class FlowBound:
         """A flow to begin with, if it promises more than is proved; then one between a step from
         the best flow towards what is best against the placements found so far, and what is nearest
         to the best flow of all that promises half of that (`_nearest`); and what is promised.
+        Where the last placement was known before, it is what is nearest alone, with half as much
+        left of the promise each time.
 
         Far from the best flow few placements are known, and what the master problem promises there
         is worth little: the step is short, and the shorter the more rounds were in vain. What is
@@ -479,9 +483,8 @@ class FlowBound:
                 return flow, promise
         from scipy.sparse import hstack
 
-        assert self._best_flow is not None  # the first flow is one to begin with
         self._opening = False
-        balance, best = self._balance, self._best_flow
+        balance, best = self._balance, self._flow
         cuts = np.array([*self._cuts, *self._guesses])
         cost = np.append(np.zeros(len(best)), -1.0)
         right = np.append(np.zeros(len(self.nodes.ops)), 1.0)
@@ -509,8 +512,7 @@ class FlowBound:
         """
         from scipy.sparse import hstack
 
-        assert self._best_flow is not None
-        best, balance = np.maximum(self._best_flow, 0), self._balance
+        best, balance = np.maximum(self._flow, 0), self._balance
         bounds = np.concatenate([self._most_flow, best])  # more and less
         answer = linear_program(
             np.ones(2 * len(best)),
@@ -523,6 +525,12 @@ class FlowBound:
             return np.zeros_like(best)
         more, less = np.split(answer.x, 2)
         return more - less
+
+    @property
+    def _flow(self) -> Floats:
+        """The flow that proves most; after a round there is one."""
+        assert self._best_flow is not None
+        return self._best_flow
 
     @property
     def _most_flow(self) -> Floats:
@@ -567,14 +575,14 @@ class FlowBound:
         for _ in range(4 * (n + len(rest)) + 4):
             v = int(np.argmax(start))
             amount = start[v]
-            if amount < 1e-9:
+            if amount < LEAST_TOLERANCE:
                 break
             first, path, edges, seen = v, [v], [], {v}
             while True:
                 out = [e for e in leaving[v] if head[e] not in seen]
                 e = max(out, key=rest.__getitem__, default=-1)
-                if e < 0 or end[v] >= rest[e] or rest[e] < 1e-12:
-                    amount = min(amount, max(end[v], 1e-9))
+                if e < 0 or end[v] >= rest[e] or rest[e] < LEAST_TOLERANCE:
+                    amount = min(amount, max(end[v], LEAST_TOLERANCE))
                     break
                 amount = min(amount, rest[e])
                 v = int(head[e])
@@ -757,18 +765,17 @@ def _by_halves(
     root: FlowBound,
     upper: Callable[[], int | None],
     offer: Callable[[Ints, Ints], None] | None = None,
-) -> Iterator[tuple[int, bool, bool]]:
-    """Yield the bound of a graph, whether a round is over, and whether one was in vain: of the
-    halves of its placements, halves of halves and so on, the one with the lowest bound comes next.
+) -> Iterator[tuple[int, bool]]:
+    """Yield the bound of a graph and whether a round is over: of the halves of its placements,
+    halves of halves and so on, the one with the lowest bound comes next.
     """
-    number, ended, vain = itertools.count(), NO_VALUE, False
+    number, ended = itertools.count(), NO_VALUE
     waiting = [(root.lower, next(number), root, root.pieces(upper, offer))]
     while waiting:
         _, _, node, pieces = heappop(waiting)
         others, over = min(ended, waiting[0][0] if waiting else NO_VALUE), False
         for over in pieces:
-            vain = vain or node.idle > 0
-            yield min(others, node.lower), over, vain
+            yield min(others, node.lower), over
             if over:
                 break
         most = upper()
@@ -779,7 +786,7 @@ def _by_halves(
             heappush(waiting, (node.lower, next(number), node, pieces))
         elif not halves:
             ended = min(ended, node.lower)
-    yield ended, True, True
+    yield ended, True
 
 
 def flow_bounds(
@@ -787,9 +794,10 @@ def flow_bounds(
     upper: Callable[[], int | None],
     offer: Callable[[Ints, Ints], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[int, bool, bool]]:
-    """Yield the best bound so far, whether a round is over, and whether one on the finest graph was
-    in vain, after every piece of work: on coarse graphs first, then on ever finer ones.
+) -> Iterator[tuple[int, bool]]:
+    """Yield the best bound so far and whether a round is over, after every piece of work: on coarse
+    graphs first, then on ever finer ones, and on the finest for ever smaller parts of its
+    placements.
 
     A level has `Effort.finer` times the ideals of the one before, and is left after as many rounds,
     or where nothing is left to gain; the last one is gone on with until nothing is left to
@@ -813,14 +821,14 @@ def flow_bounds(
         rounds = 0
         for over in () if last else flow.pieces(upper, offer):
             best, rounds = max(best, flow.lower), rounds + over
-            yield best, over, False
+            yield best, over
             if over and rounds == effort.finer:
                 break
-        for bound, over, vain in _by_halves(flow, upper, offer) if last and flow.usable else ():
+        for bound, over in _by_halves(flow, upper, offer) if last and flow.usable else ():
             best = max(best, bound)
-            yield best, over, vain
+            yield best, over
         best, coarse = max(best, flow.lower), flow
-        yield best, True, last
+        yield best, True
 
 
 def _in_turn(times: Ints, ops: list[int]) -> int:
