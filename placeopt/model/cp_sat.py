@@ -1,6 +1,11 @@
 """CP-SAT runs: the one place that makes a solver and sets its limits.
 
 The number of workers is always given, since by default CP-SAT takes every core.
+
+Presolve of CP-SAT 9.15 keeps some sums and coefficients in 32 bits: it drops the condition of a row
+whose literals add up to more (google/or-tools issue 5293), and cuts off solutions of conditional
+rows with larger times. The first is part of what looks for inclusions, the second of what keeps
+only some optima. Models with such numbers are solved without both.
 """
 
 from __future__ import annotations
@@ -48,6 +53,24 @@ def solve_interruptibly(search: Any, model: Any, callback: Any = None) -> Any:
     """Return `search.solve(model, callback)`; on Ctrl-C stop the search, then raise
     KeyboardInterrupt.
     """
+    if _passes_32_bits(model.proto):
+        search.parameters.presolve_inclusion_work_limit = 0
+        search.parameters.keep_all_feasible_solutions_in_presolve = True
     # after CP-SAT's own handler, SIGINT would end the process
     search.parameters.catch_sigint_signal = False
     return call_interruptibly(lambda: search.solve(model, callback), search.stop_search)
+
+
+def _passes_32_bits(model: Any) -> bool:
+    """Whether the terms of a row or of the objective may add up to 2^31."""
+    ends = (x.domain for x in model.variables)
+    most = [max(abs(x[0]), abs(x[len(x) - 1])) for x in ends]  # -1 is no index of it
+    rows = [row.linear for row in model.constraints if row.has_linear()]
+    if model.has_objective():
+        rows.append(model.objective)
+
+    def reach(row: Any) -> int:  # -x - 1 is the negation of variable x
+        terms = zip(row.coeffs, row.vars, strict=True)
+        return sum(abs(ticks) * most[max(x, -x - 1)] for ticks, x in terms)
+
+    return max(map(reach, rows), default=0) >= 2**31

@@ -256,5 +256,5 @@ class PlacementModel(ABC):
                 self.cp.add_bool_or([var.negated(), then, *([] if beside is None else [beside])])
 
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
-        if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none
-            tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
+        if np.isfinite(bound):  # a whole number, of which the float misses some last bits
+            tracker.raise_bound(self.ticks(round(bound)), "cp-sat")

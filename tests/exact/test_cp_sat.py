@@ -30,6 +30,7 @@ from placeopt.model.result import Budget
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_grid import add_hint, record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.period_tactics import PeriodCpModel
 from placeopt.solvers.exact.placement_cp_sat import configured
 from placeopt.solvers.search.cp_sat_start import warm_start
 from placeopt.solving.registry import make_solver
@@ -292,6 +293,14 @@ def test_evaluations_alone_limit_the_search():
     solver = configured(CpSat(), Tracker("cp-sat", problem, Budget(evaluations=100)))
     assert solver.parameters.max_number_of_conflicts == 100
     assert solver.parameters.max_deterministic_time <= 10
+
+
+def test_last_bits_of_a_bound_are_no_tick():
+    """CP-SAT tells bounds as floats: one that is a little above a whole number proves that one."""
+    problem = PlacementProblem.from_edges([[119_823_470_612]], [], objective="period")
+    tracker = Tracker("cp-sat", problem, Budget(seconds=1))
+    PeriodCpModel(problem, None, 0)._raise_bound(tracker, 119_823_470_612.00002)
+    assert tracker.lower_bound == 119_823_470_612
 
 
 def test_a_bound_above_the_incumbent_is_kept():

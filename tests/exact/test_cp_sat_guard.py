@@ -30,6 +30,7 @@ from placeopt.makespan.bounds.front import FrontModel, Fronts
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.bounds.segments import _Model as SegmentModel
 from placeopt.makespan.proof.witness import has_no_solution
+from placeopt.model.cp_sat import solve_interruptibly
 from placeopt.schedules.bounds import smallest_excess
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.problem import Block, PipelineProblem
@@ -534,6 +535,44 @@ def test_the_search_for_shared_variables_finds_them():
     assert shared_intervals(model) == []
     model.new_optional_interval_var(start, 5, end, y, "five")
     assert shared_intervals(model) == ["five"]
+
+
+def test_rows_beyond_32_bits_keep_their_conditions():
+    """Conditional rows whose literals add up to 2^31 or more hold only where they should: OR-tools
+    9.15 called 41 364 343 749 the least of the first, and the second infeasible.
+    """
+    cp, top = cp_model.CpModel(), 50_664_002_540
+    first, held, late, last, cut, paid, a, b, c = map(cp.new_bool_var, "firstheld")
+    load, most = cp.new_int_var(0, top, "load"), cp.new_int_var(20_443_544_300, top, "most")
+    cp.add_bool_or([~held, cut, first])
+    cp.add_bool_or([~late, paid, last])
+    cp.add_bool_or([~first, ~a, held])
+    cp.add_bool_or([~held, ~b, late])
+    for x, y in ((late, b), (last, c), (b, a), (c, b)):
+        cp.add_implication(x, y)
+    ticks = 1_571_093_849, 39_793_249_900, 245_179_294, 723_242_542, 2_251_523_443, 1_465_116_956
+    cp.add(load == cp_model.LinearExpr.weighted_sum([first, held, late, last, cut, paid], ticks))
+    cp.add(load <= most)
+    cp.minimize(most)
+    solver = one_worker()
+    assert solve_interruptibly(solver, cp) == cp_model.OPTIMAL
+    assert solver.objective_value == 20_443_544_300
+
+    cp, top = cp_model.CpModel(), 2**36
+    fast, slow, here, there = map(cp.new_bool_var, "fsht")
+    start, middle, end, path = (cp.new_int_var(0, top, x) for x in "smep")
+    cp.add_exactly_one(fast, slow)
+    cp.add_exactly_one(here, there)
+    for x, before, after, least in (
+        (fast, start, middle, 1_790_879_198),
+        (slow, start, middle, 834_770_888),
+        (here, middle, end, 294_095_282),
+    ):
+        cp.add(after - before >= least).only_enforce_if(x)
+    cp.add(path >= 26_562_335_300 * there)
+    cp.add(path <= start)
+    cp.minimize(end)
+    assert solve_interruptibly(one_worker(), cp) == cp_model.OPTIMAL
 
 
 def one_worker():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ortools.sat.python.cp_model import CpModel
 
 from placeopt.model.cp_sat import solve_interruptibly
 
@@ -39,10 +40,10 @@ class FakeSolver:
 
 def test_an_early_end_is_an_answer():
     """A solver that ends before its limit just returns; from another thread too."""
-    assert solve_interruptibly(FakeSolver("ends"), None) == "unknown"
+    assert solve_interruptibly(FakeSolver("ends"), CpModel()) == "unknown"
     answers = []
     thread = threading.Thread(
-        target=lambda: answers.append(solve_interruptibly(FakeSolver("ends"), None))
+        target=lambda: answers.append(solve_interruptibly(FakeSolver("ends"), CpModel()))
     )
     thread.start()
     thread.join()
@@ -52,18 +53,19 @@ def test_an_early_end_is_an_answer():
 def test_errors_reach_the_caller():
     """What the solver raises is raised."""
     with pytest.raises(ValueError, match="bad model"):
-        solve_interruptibly(FakeSolver("fails"), None)
+        solve_interruptibly(FakeSolver("fails"), CpModel())
 
 
 SIGNALLED = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
+from ortools.sat.python.cp_model import CpModel
 from test_interruptible import FakeSolver
 from placeopt.model.cp_sat import solve_interruptibly
 solver = FakeSolver("searches")
 try:
-    solve_interruptibly(solver, None)
+    solve_interruptibly(solver, CpModel())
 except KeyboardInterrupt:
     print("interrupted", solver.stopped.is_set())
 """
