@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MAX_STRUCTURE = 512 * 2**20
 """Most bytes of a model without its large tensors."""
 
+KEEP_BYTES = 65536
+"""Tensors up to this size keep their content: shapes and axes are computed from small ones."""
+
 MAX_DEPTH = 40
 
 # Which fields of a message are messages that may hold a large tensor: {field number: kind}.
@@ -80,7 +83,23 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
     if not model.graph.node:
         raise InputError("no ONNX model, or one without any op")
     _check_names(model.graph.node)
+    _fetch_small(model.graph.initializer, path.parent)
     return model
+
+
+def _fetch_small(tensors: Any, folder: Path) -> None:
+    """Read the whole numbers that lie in files beside the model, few as the targets of reshapes
+    are; what cannot be read stays unknown, as large weights do.
+    """
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    for tensor in tensors:
+        size = {x.key: x.value for x in tensor.external_data}.get("length", "")
+        small = len(size) < 6 and size.isdecimal() and int(size) <= KEEP_BYTES
+        if small and tensor.data_type in (6, 7):  # INT32, INT64
+            with contextlib.suppress(Exception):  # the package raises its own and others
+                load_external_data_for_tensor(tensor, str(folder))
+                tensor.data_location = 0
 
 
 def _check_names(nodes: Any) -> None:
@@ -105,12 +124,10 @@ class _Stripper:
         nested = _NESTED.get(kind, {})
         drop = _CONTENT if kind == "tensor" else frozenset()
         parts: list[bytes] = []
-        # Tensors up to this size keep their content: shapes and axes are computed from small ones
-        keep_bytes = 65536
         while at < end:
             start = at
             number, content, at = self.field(start, end)
-            if at - content > keep_bytes and number in nested:
+            if at - content > KEEP_BYTES and number in nested:
                 body = self.strip(content, at, nested[number], depth + 1)
                 parts += [_varint(number << 3 | 2), _varint(len(body)), body]
                 continue

@@ -669,10 +669,39 @@ def _declaration(onnx: Any, name: str, element: int, shape: Shape) -> Any:
 
 def _told_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
     """Return the shapes of outputs that follow from what kind of op it is."""
-    if node.op_type in SAME_SHAPE and node.input and found.shape(node.output[0]) is None:
-        shape = found.shape(node.input[0])
-        return {} if shape is None else {node.output[0]: shape}
-    return _loop_shapes(node, found) if node.op_type == "Loop" else {}
+    if node.op_type == "Loop":
+        return _loop_shapes(node, found)
+    shape = found.shape(node.input[0]) if node.input else None
+    if shape and node.op_type in _PRODUCTS and len(node.input) > 1:
+        columns = _columns(node, found)
+        return {} if columns is None else {node.output[0]: (*shape[:-1], columns)}
+    if shape is None or node.op_type not in SAME_SHAPE:
+        return {}
+    kept = node.output if node.op_type.startswith("Skip") else node.output[:1]  # with their sum
+    if node.op_type == "GroupQueryAttention" and not any(node.input[1:3]):
+        shape = _query_shape(shape, plain_attributes(node))
+    return {name: shape for name in (*kept[:1], *kept[3:]) if name and found.shape(name) is None}
+
+
+_PRODUCTS = ("MatMulNBits", "DynamicQuantizeMatMul", "FusedMatMul")
+"""Ops outside the standard whose output has the rows and the type of their first input."""
+
+
+def _columns(node: Any, found: Inferred) -> int | None:
+    """Return the columns of a product of rows with one matrix, None where they are unknown."""
+    attrs = plain_attributes(node)
+    matrix = found.shape(node.input[1]) or ()
+    turned = attrs.get("transA") or attrs.get("transBatchA") or attrs.get("transBatchB")
+    if "N" in attrs or turned or len(matrix) != 2:
+        return attrs.get("N")
+    return matrix[0 if attrs.get("transB") else 1]
+
+
+def _query_shape(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Return the shape of the queries where an input holds them beside their keys and values."""
+    heads, others = attrs.get("num_heads", 1), 2 * attrs.get("kv_num_heads", 1)
+    width = shape[-1] if shape else None
+    return (*shape[:-1], None if width is None else width * heads // max(1, heads + others))
 
 
 def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
@@ -702,7 +731,7 @@ def _num_turns(node: Any, found: Inferred) -> int | None:
     the loop before.
     """
     turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
-    if turns is None:
+    if turns is None or not turns.size:
         return None
     count = int(turns.reshape(-1)[0])
     return None if count > op_costs.MAX_TURNS else max(0, count)

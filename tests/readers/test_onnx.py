@@ -572,7 +572,9 @@ def test_control_flow(tmp_path):
 
 
 def test_a_loop_that_its_condition_ends_has_no_trip_count(tmp_path):
-    """Exporters of while loops write the largest number there is, which is no number of turns."""
+    """Exporters of while loops write the largest number there is, which is no number of turns; an
+    empty list is none either.
+    """
     body = helper.make_graph(
         [node("Identity", "go", "on"), node("Sin", "s", "t")],
         "body",
@@ -584,11 +586,12 @@ def test_a_loop_that_its_condition_ends_has_no_trip_count(tmp_path):
         [info("on", dtype=TensorProto.BOOL), info("t", 3, 4)],
     )
     nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
-    trips = tensor("trips", value=2**63 - 1, dtype=np.int64)
-    path = save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 4)], [trips])
-    graph = read_graph(path)
-    assert graph.unshaped[0]
-    assert graph.flops[0] == 4 * 12
+    for value in ([], 2**63 - 1):
+        trips = tensor("trips", value=value, dtype=np.int64)
+        path = save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 4)], [trips])
+        graph = read_graph(path)
+        assert graph.unshaped[0]
+        assert graph.flops[0] == 4 * 12
     assert read_graph(path, trip_count=7).flops[0] == 7 * 4 * 12
 
 
@@ -624,6 +627,48 @@ def test_graphs_beside_each_other_may_use_the_same_names(tmp_path):
     outputs = [info("y4", 3, 4), info("y32", 3, 32)]
     graph = read_graph(save(tmp_path, [scan(4), scan(32)], inputs, outputs))
     assert graph.flops.tolist() == [7 * 2 * 3 * d * d for d in (4, 32)]
+
+
+def test_products_and_norms_outside_the_standard_tell_their_shapes(tmp_path):
+    """Of a quantised layer that declares none of them: packed queries, products by their columns,
+    and the sum that a norm hands on.
+    """
+
+    def contributed(kind, inputs, outputs, **attributes):
+        names = inputs.split(" "), outputs.split(" ")
+        return helper.make_node(kind, *names, domain="com.microsoft", **attributes)
+
+    nodes = [
+        contributed("MatMulNBits", "x w s", "qkv", K=32, N=64, bits=4, block_size=32),
+        contributed("GroupQueryAttention", "qkv  ", "a", num_heads=4, kv_num_heads=2),
+        contributed("FusedMatMul", "a v", "b", transB=1),
+        contributed("SkipSimplifiedLayerNormalization", "x b n", "c   d"),
+        contributed("DynamicQuantizeMatMul", "d u s", "e"),
+        node("Add", "c e", "y"),
+    ]
+    weights = [tensor("w", 64, 1, 16, dtype=np.uint8), tensor("v", 32, 32), tensor("n", 32)]
+    weights += [tensor("s", 64), tensor("u", 32, 32, dtype=np.int8)]
+    graph = read_graph(save(tmp_path, nodes, [info("x", 1, 5, 32)], [info("y")], weights))
+    attention = 2 * 2 * 32 * 5 * 5 + 5 * 5 * 4 * 5
+    norm, product = 4 * 5 * 32, 2 * 5 * 32 * 32
+    assert graph.flops.tolist() == [2 * product, attention, product, norm, product, 5 * 32]
+    assert not graph.unshaped.any()
+
+
+def test_shapes_beside_the_model_are_read(tmp_path):
+    """A reshape's target in the file of the weights counts; where that file is missing, cut or
+    elsewhere, the op is flagged.
+    """
+    nodes = [node("Reshape", "x target", "a"), node("MatMul", "a w", "y")]
+    weights = [tensor("w", 8, 4), tensor("target", 2, dtype=np.int64, value=[3, 8])]
+    path = save(tmp_path, nodes, [info("x", 24)], [info("y")], weights)
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w", size_threshold=0)
+    for content, known in ((None, True), (b"", False)):
+        if content is not None:
+            (tmp_path / "w").write_bytes(content)
+        graph = read_graph(path)
+        assert graph.unshaped.tolist() == [not known] * 2
+        assert not known or graph.flops[1] == 2 * 3 * 8 * 4
 
 
 def test_attention_reads_its_cache(tmp_path):
