@@ -86,9 +86,10 @@ class OnnxProgram:
             for name in reads(self.nodes[i]):
                 if maker.get(name, g) != g:
                     wanted[maker[name]][name] = None
+        fed = set(self.inputs)
         for name in self.outputs:
-            if name in maker:
-                wanted[maker[name]][name] = None
+            if name not in fed:  # the first group hands over weights that are results
+                wanted[maker.get(name, 0)][name] = None
         return list(map(list, wanted))
 
     def _part(self, title: str, group: Sequence[int], outputs: list[str]) -> Part:
@@ -96,7 +97,7 @@ class OnnxProgram:
 
         graph = self.proto.graph
         nodes = [self.nodes[i] for i in sorted(group)]
-        needed = _needed(nodes)
+        needed = _needed(nodes, outputs)
         stored = {x.name: x for x in graph.initializer if x.name in needed}
         sparse = {x.values.name: x for x in graph.sparse_initializer if x.values.name in needed}
         constants = {
@@ -197,10 +198,11 @@ def stored_sizes(program: OnnxProgram) -> dict[str, tuple[tuple[int, ...], int]]
     return found
 
 
-def _needed(nodes: Sequence[Any]) -> dict[str, None]:
-    """Return the tensors that nodes read and do not make, in order."""
+def _needed(nodes: Sequence[Any], outputs: Sequence[str]) -> dict[str, None]:
+    """Return the tensors that nodes read, and results, that they do not make, in order."""
     made = {name for node in nodes for name in node.output}
-    return dict.fromkeys(name for node in nodes for name in reads(node) if name not in made)
+    names = [*(name for node in nodes for name in reads(node)), *outputs]
+    return dict.fromkeys(name for name in names if name not in made)
 
 
 def _is_constant(node: Any) -> bool:

@@ -140,6 +140,24 @@ def test_onnx_parts_run_under_any_placement(flow):
             assert (run.start[:, v] >= run.finish[:, u]).all()
 
 
+def test_weights_and_inputs_may_be_results(tmp_path):
+    """The parts hand over what the whole model does, computed or not."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from placeopt.programs.onnx_program import onnx_program
+    from placeopt.runtime.onnx_sessions import OnnxSessions
+
+    x, y, w = (onnx.helper.make_tensor_value_info(name, 1, [4]) for name in "xyw")
+    weight = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")
+    nodes = [onnx.helper.make_node(*row) for row in (("Add", "xw", "a"), ("Relu", "a", "y"))]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y, w, x], [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "m.onnx")
+    sessions = OnnxSessions(onnx_program(tmp_path / "m.onnx"), {"x": np.ones(4, np.float32)})
+    graph = load_graph(tmp_path / "m.onnx")[0]
+    sessions.run(sessions.parts(graph, po.Placement([1, 0])), check=True)
+
+
 def test_scalar_inputs_are_arrays(tmp_path):
     """Inputs that nobody gives are arrays, scalars too: onnxruntime takes nothing else."""
     onnx = pytest.importorskip("onnx")
