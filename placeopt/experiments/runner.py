@@ -384,7 +384,9 @@ def _end_without(parent: int, seconds: float = 1.0) -> None:
 def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:
     """Connect to the Dask scheduler at an address, or start a local cluster."""
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
+
+        from placeopt.runtime.dask_runtime import local_cluster
     except ImportError as error:
         raise MissingExtraError("distributed", "dask", "--backend dask") from error
     stack = ExitStack()
@@ -394,9 +396,7 @@ def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.CRITICAL)
     if address is None:
-        cluster = stack.enter_context(
-            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
-        )
+        cluster = stack.enter_context(local_cluster(n_workers=jobs, dashboard_address=None))
         stack.enter_context(Client(cluster))
     else:
         try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
+from placeopt.model.files import one_line
 from placeopt.runtime import dask_worker
 from placeopt.runtime.execution_plan import first_ranks, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
@@ -144,14 +145,13 @@ class DaskRuntime:
             return self._client
         try:
             import dask
-            from distributed import Client, LocalCluster
+            from distributed import Client
         except ImportError:
             raise MissingExtraError("distributed", "dask", "the Dask runtime") from None
         if self.address is None:
             with dask.config.set(SETTINGS):
-                self._local = LocalCluster(
+                self._local = local_cluster(
                     n_workers=self.num_devices,
-                    threads_per_worker=1,
                     processes=True,
                     preload=[dask_worker.__name__],
                     dashboard_address=":0",
@@ -361,6 +361,22 @@ class DaskRuntime:
         rows = np.array(sorted(moved), np.int64).reshape(-1, 4)
         transfers = np.column_stack([rows[:, :2], 1e-9 * (rows[:, 2:] - zero)]).astype(np.float64)
         return (1e-9 * (nanoseconds - zero)).astype(np.float64), transfers
+
+
+def local_cluster(**settings: Any) -> Any:
+    """Return a cluster of Dask workers of this machine, with a thread each.
+
+    Raises
+    ------
+    InputError
+        If they cannot be started, as without a folder for temporary files.
+    """
+    from distributed import LocalCluster
+
+    try:
+        return LocalCluster(threads_per_worker=1, **settings)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"Dask workers cannot be started: {one_line(str(error), 200)}") from error
 
 
 class _WorkerLostError(Exception):

@@ -203,6 +203,18 @@ def test_unreachable_scheduler() -> None:
         DaskRuntime(2, "tcp://127.0.0.1:9", timeout=1).pids()
 
 
+def test_workers_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask says so in its own words, which are told in one line."""
+    distributed = pytest.importorskip("distributed")
+
+    def broken(**_: object) -> None:
+        raise RuntimeError("Cluster failed to start: no usable temporary directory")
+
+    monkeypatch.setattr(distributed, "LocalCluster", broken)
+    with pytest.raises(InputError, match="cannot be started: Cluster failed to start: no usable"):
+        module.DaskRuntime(2).pids()
+
+
 def test_workers_end_with_a_killed_process() -> None:
     """Workers do not outlive the process that started them, however that ends, and say nothing
     about it.
