@@ -65,29 +65,30 @@ def load_graph(
 def _graph(
     source: Any, format: str | None, training: bool, options: dict[str, Any]
 ) -> tuple[OpGraph, Cluster | None]:
+    asked = {"format": format, **options}
     if isinstance(source, OpGraph):
-        _check_options(source.name, options)
+        _check_options(source.name, asked)
         graph = source
     elif is_torch_source(source):
         from placeopt.instances.readers import from_torch, options_of
 
         model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
-        _check_options("torch", options, sorted(options_of(from_torch)))
+        _check_options("torch", {"format": format, **options}, sorted(options_of(from_torch)))
         graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
     elif str(source).startswith("gen:"):
         from placeopt.instances.generators import generate
 
-        _check_options(str(source), options)
+        _check_options(str(source), asked)
         graph = generate(str(source))
     elif _is_a(source, "torch.export", "ExportedProgram"):
         from placeopt.instances.readers import from_exported, options_of
 
-        _check_options("torch", options, options_of(from_exported))
+        _check_options("torch", asked, options_of(from_exported))
         graph = from_exported(source, **options)
     elif _is_a(source, "networkx", "Graph"):
         from placeopt.instances.readers import from_networkx, options_of
 
-        _check_options("networkx", options, options_of(from_networkx))
+        _check_options("networkx", asked, options_of(from_networkx))
         graph = from_networkx(source, **options)
     elif not isinstance(source, str | Path):
         raise InputError(

@@ -452,6 +452,17 @@ def test_a_full_disk_hides_no_outcome(capsys, tmp_path, monkeypatch, command):
     assert list(Path("out").iterdir()) == []
 
 
+def test_a_certificate_that_is_not_written_keeps_no_proof_back(capsys, problem_file, tmp_path):
+    """The disk of one file may be full, the other's not."""
+    file, proof = placed(tmp_path, "xxyx"), tmp_path / "proof.json"
+    given = ("verify", problem_file, file, "--out", "/dev/full", "--proof", proof)
+    code, out, err = run(capsys, *given, "--seconds", "1")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "/dev/full" in err
+    assert f"proof: {proof} shows" in out
+    assert proof.exists()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     """Interrupted in its second solver, `solve` writes and prints what the first one found."""

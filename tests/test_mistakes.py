@@ -95,6 +95,7 @@ MISTAKES = [
     ("graph-empty", "info nothing.dot", "received none", "at least one op"),
     ("graph-cycle", "solve cycle.dot -c uniform:2", "the graph has a cycle", "a -> b -> a"),
     ("format", "info text.onnx --format onxx", "format 'onxx' is not known", "mean 'onnx'"),
+    ("format-generator", "info {g} --format csv", "option 'format' is not known", "?key=value"),
     ("onnx-name", "info onnx:resnet5", "no such model", "did you mean onnx:resnet50?"),
     ("dim", "info {g} --dim batch=0", "received 'batch=0'", "NAME=VALUE"),
     ("dim-digit", "info {g} --dim batch=\N{SUPERSCRIPT TWO}", "received 'batch=", "NAME=VALUE"),

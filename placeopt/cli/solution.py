@@ -129,12 +129,18 @@ def verify_command(
 
     with interrupt.rescued_by(rescue):
         certificate = verify(problem, given, seconds=seconds, queue=queue)
-        _report(problem, certificate, out, json=json)
+        unwritten = None
+        try:
+            _report(problem, certificate, out, json=json)
+        except InputError as error:  # the proof may lie where there is room
+            unwritten = error
         warning = over_limit(problem, given.solution, certificate.queue)
         if warning and certificate.feasible and not json:
             common.say(warning)
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
+        if unwritten is not None:
+            raise unwritten
     if interrupt.received():
         raise Exit(interrupt.exit_code())
     raise Exit(int(not certificate.feasible))
