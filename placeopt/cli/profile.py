@@ -65,19 +65,22 @@ def profile_command(
             costs = _measure(model, graph, how, device, kind, common.dims(dim), inputs)
     except ExecutionError as error:
         raise InputError(str(error)) from error
-    write_costs(out, costs)
-    if json:
-        common.print_json(
-            {
-                "file": str(out),
-                "kind": costs.kind,
-                "counts": costs.counts(),
-                "seconds": sum(costs.seconds.values()),
-            }
-        )
-        return
-    _print_costs(graph, costs)
-    print(f"wrote {out}")
+    try:
+        write_costs(out, costs)
+    finally:  # a full disk does not hide the outcome
+        if json:
+            common.print_json(
+                {
+                    "file": str(out),
+                    "kind": costs.kind,
+                    "counts": costs.counts(),
+                    "seconds": sum(costs.seconds.values()),
+                }
+            )
+        else:
+            _print_costs(graph, costs)
+    if not json:
+        print(f"wrote {out}")
 
 
 def _measure(

@@ -335,9 +335,12 @@ class RunStore:
         except OSError as error:  # a file system without locks keeps nobody out
             words = f"'{self.folder}' cannot be locked ({error.strerror}): run one study at a time"
             warnings.warn(words, stacklevel=2)
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()}")
-        self._lock.flush()
+        try:
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()}")
+            self._lock.flush()
+        except OSError as error:
+            raise InputError(f"'{self.folder}' cannot be written to: {error.strerror}") from error
         self._repair()
         self._file = self.path.open("ab", buffering=0)
         return self

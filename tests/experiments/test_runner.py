@@ -476,7 +476,9 @@ def test_second_process_is_kept_out(tmp_path):
 
 
 def test_full_disk_keeps_rows_until_there_is_room(tmp_path):
-    """When writing fails, no half line stays, and the rows are written as soon as there is room."""
+    """When writing fails, no half line stays, and the rows are written as soon as there is room; a
+    disk that is full before is named.
+    """
     code = f"""
 import resource, signal
 from placeopt.experiments.store import RunStore
@@ -491,6 +493,16 @@ with RunStore({str(tmp_path)!r}) as store:
     assert store.append({{"key": "d"}})
 assert [row["key"] for row in store.rows()] == ["a", "b", "c", "d"]
 assert store.unsaved == []
+"""
+    code += f"""
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+from placeopt.model.errors import InputError
+try:
+    RunStore({str(tmp_path)!r}).__enter__()
+except InputError as error:
+    assert "cannot be written to" in str(error), error
+else:
+    raise AssertionError("a store that takes nothing was opened")
 """
     assert resource.RLIM_INFINITY is not None
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

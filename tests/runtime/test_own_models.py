@@ -369,6 +369,16 @@ def test_kernels_that_nobody_started_are_nobodys(tmp_path):
     assert read_trace(path).by_kind == {"relu": [7e-6], "gelu": [0.0]}
 
 
+def test_a_full_disk_does_not_hide_what_was_measured(flow, capsys):
+    """The costs are shown, then one line says why they are not written."""
+    code, out, err = command(
+        capsys, "profile", flow[0], "--out", "/dev/full", "--repeat", "1", "--json"
+    )
+    assert (code, err.count("\n")) == (2, 1), err
+    assert json.loads(out)["counts"]["measured"] > 0
+    assert "/dev/full" in err
+
+
 def test_onnx_profile_measures_ops_and_the_rest_is_fitted(flow, tmp_path):
     """Every node is measured, If and Loop as a whole; the file is read back as it was written."""
     from placeopt.runtime.profile_model import onnx_op_seconds
