@@ -333,12 +333,13 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
 
     An If costs its dearest branch; a Loop its body times its trip count, a Scan its body times the
     length of the sequence. Where these are unknown the user's trip count is taken, else one turn
-    (and the op is flagged).
+    (and the op is flagged, as it is where a shape in a body is unknown).
     """
-    costs = []
+    costs, doubt = [], False
     for body in nested_graphs(proto_node):
-        cost, captured = _body_cost(body, found)
+        cost, captured, sure = _body_cost(body, found)
         costs.append(cost)
+        doubt |= not sure
         node.inputs += [name for name in captured if name in values and name not in node.inputs]
     known: int | None = 1
     if proto_node.op_type == "Loop":
@@ -346,6 +347,7 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
     elif proto_node.op_type == "Scan":
         known = _scan_length(proto_node, values)
     op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, found.turns))
+    node.attrs["uncertain"] |= doubt
 
 
 def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:
@@ -358,12 +360,14 @@ def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:
     return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
 
-def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
-    """Return the cost of one run of a nested graph, and the values it captures from outside."""
+def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str], bool]:
+    """Return the cost of one run of a nested graph, the values it captures from outside, and
+    whether all that the cost rests on is known.
+    """
     inside = {item.name: _value(item.name, found) for item in body.input}
     inside |= {tensor.name: _constant(tensor, tensor.dims) for tensor in body.initializer}
     captured: dict[str, None] = {}
-    total = Cost(0, 0)
+    total, sure = Cost(0, 0), True
     for proto_node in body.node:
         inside |= {name: _value(name, found) for name in proto_node.output if name}
         if proto_node.op_type == "Constant":
@@ -374,9 +378,12 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
         node = _node(proto_node, scope, found)
         _capture(node.inputs, inside, scope, captured, found)  # what is nested deeper captures
         total = total.plus(op_costs.run_cost([node], scope))
+        used = (scope[name] for name in (*node.inputs, *node.outputs[:1]) if name)
+        sure &= not node.attrs.get("uncertain")
+        sure &= all(value.known for value in used if value.real)  # others count or decide
     captured |= dict.fromkeys(item.name for item in body.output if item.name not in inside)
     weights = (value for value in inside.values() if value.constant)
-    return total.plus(stored_cost(weights)), list(captured)
+    return total.plus(stored_cost(weights)), list(captured), sure
 
 
 def _capture(
@@ -430,12 +437,28 @@ def infer(model: Any) -> Inferred:
     max_rounds = 30
     for _ in range(max_rounds):
         computed = {name: (x.shape, str(x.dtype)) for name, x in found.data.items()}
+        _hand_down(work.graph, found.known)
         found.shapes = {**dict(_collect(_run(onnx, work).graph)), **computed}
         fresh = _evaluate(work, found)
         fresh |= _extend(onnx, work, found)
         if not fresh:
             break
     return found
+
+
+def _hand_down(graph: Any, known: Mapping[str, Array]) -> None:
+    """Store what is known of outer values in the nested graphs that read them: the inference of the
+    package looks no further.
+    """
+    from onnx import numpy_helper
+
+    for node in graph.node:
+        for inner in nested_graphs(node):
+            read = {name for reader in inner.node for name in reader.input}
+            for name in sorted(known.keys() & read - _own_names(inner)):
+                array = np.ascontiguousarray(known[name]).reshape(known[name].shape)
+                inner.initializer.append(numpy_helper.from_array(array, name))
+            _hand_down(inner, known)
 
 
 def _import_domains(onnx: Any, work: Any) -> None:

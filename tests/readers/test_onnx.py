@@ -571,6 +571,32 @@ def test_control_flow(tmp_path):
             read_graph(path, trip_count=wrong)
 
 
+def test_nested_graphs_know_outer_shapes_and_say_what_they_do_not(tmp_path):
+    """A branch reshapes to what the outer graph stores; behind an unknown op, or around a loop of
+    unknown length, the If is flagged.
+    """
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Sin", "s", "t")],
+        "body",
+        [info(x, *d, dtype=t) for x, d, t in (("i", (), 7), ("go", (1,), 9), ("s", (3, 8), 1))],
+        [info("on", 1, dtype=TensorProto.BOOL), info("t", 3, 8)],
+    )
+    cases = (
+        (node("Reshape", "x target", "a"), 2 * 3 * 8 * 4),
+        (helper.make_node("Mystery", ["x"], ["a"], domain="my.own"), None),
+        (helper.make_node("Loop", ["", "flag", "m"], ["a"], body=body), None),
+    )
+    weights = [tensor("w", 8, 4), tensor("target", 2, dtype=np.int64, value=[3, 8])]
+    ends = [info("x", 24), info("m", 3, 8), info("flag", 1, dtype=TensorProto.BOOL)]
+    other = helper.make_graph([node("MatMul", "m w", "e")], "else", [], [info("e", 3, 4)])
+    for first, flops in cases:
+        then = helper.make_graph([first, node("MatMul", "a w", "t")], "then", [], [info("t", 3, 4)])
+        choice = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+        graph = read_graph(save(tmp_path, [choice], ends, [info("y", 3, 4)], weights))
+        assert bool(graph.unshaped[0]) == (flops is None)
+        assert flops in (None, graph.flops[0])
+
+
 def test_a_loop_that_its_condition_ends_has_no_trip_count(tmp_path):
     """Exporters of while loops write the largest number there is, which is no number of turns; an
     empty list is none either.
