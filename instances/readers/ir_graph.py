@@ -59,7 +59,10 @@ _BROADCAST = (
 
 _JOIN = "Concat cat concat stack"
 
-_OTHER_PRODUCTS = ("MatMulNBits", "FusedMatMul", "_scaled_mm", "_int_mm", "FullyConnected")
+_OTHER_PRODUCTS = (
+    "MatMulNBits FusedMatMul FullyConnected _scaled_mm _int_mm _weight_int8pack_mm "
+    "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit"
+)
 
 VIEWS = frozenset({"view", "layout", "identity", "dequantize"})
 """Rules that keep the stored content of a constant they are applied to (of their first input)."""
@@ -391,7 +394,7 @@ def _check_of(node: Node) -> Check | None:
         return _CHECKS[node.type]
     if node.rule == "conv":
         return _conv
-    return _product if node.rule == "matmul" and node.type not in _OTHER_PRODUCTS else None
+    return _product if node.rule == "matmul" and node.type not in _OTHER_PRODUCTS.split() else None
 
 
 def _shape(model: Model, name: str) -> Shape | None:

@@ -126,6 +126,24 @@ def test_cells_are_products_and_unknown_products_are_flagged():
     assert graph.unshaped.tolist() == [True]
 
 
+def test_products_with_packed_weights_are_products():
+    """What quantised linear layers call cost a flop per element of its output."""
+    torch = pytest.importorskip("torch")
+
+    class Packed(torch.nn.Module):
+        def forward(self, x, w8, s8, w4, s4):
+            y = torch.ops.aten._weight_int8pack_mm(x, w8, s8)
+            return torch.ops.aten._weight_int4pack_mm_for_cpu(y, w4, 32, s4)
+
+    w8, w4 = torch.zeros(64, 32, dtype=torch.int8), torch.zeros(16, 32, dtype=torch.uint8)
+    inputs = (torch.zeros(4, 32), w8, torch.ones(64), w4, torch.ones(2, 16, 2))
+    graph = from_torch(
+        Packed(), tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
+    )
+    assert graph.flops.tolist() == [2 * 4 * 32 * 64, 2 * 4 * 64 * 16]
+    assert not graph.unshaped.any()
+
+
 def test_writes_into_views_are_not_lost(tmp_path):
     """What was written into a part of a tensor was left out with all before it, and who reads the
     whole depended on nothing of it; an archive tells how it is to be saved.
