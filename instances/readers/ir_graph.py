@@ -60,7 +60,7 @@ _BROADCAST = (
 _JOIN = "Concat cat concat stack"
 
 _OTHER_PRODUCTS = (
-    "MatMulNBits FusedMatMul FullyConnected _scaled_mm _int_mm _weight_int8pack_mm "
+    "MatMulNBits MatMulBnb4 FusedMatMul FullyConnected _scaled_mm _int_mm _weight_int8pack_mm "
     "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit"
 )
 
@@ -208,7 +208,8 @@ def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
     used = [model.values[name] for name in (*node.inputs, *made) if name]
     sure = all(value.known for value in used) and not node.attrs.get("uncertain")
     if sure and node.rule == "elementwise":  # or an unknown kind, which may be a product
-        sure = all(_spreads(value.shape, used[-1].shape) for value in used if value.real)
+        read_whole = (value for value in used if _is_parameter(value, value.constant))
+        sure = all(_spreads(value.shape, used[-1].shape) for value in read_whole)
     if all(value.shape is not None for value in used):
         return op_costs.cost(node, model.values), sure
     return None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved), sure

@@ -706,7 +706,7 @@ def _told_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
     return {name: shape for name in (*kept[:1], *kept[3:]) if name and found.shape(name) is None}
 
 
-_PRODUCTS = ("MatMulNBits", "DynamicQuantizeMatMul", "FusedMatMul")
+_PRODUCTS = ("MatMulNBits", "MatMulBnb4", "DynamicQuantizeMatMul", "FusedMatMul")
 """Ops outside the standard whose output has the rows and the type of their first input."""
 
 

@@ -436,11 +436,12 @@ def test_ops_outside_the_standard_that_keep_the_shape(tmp_path):
 
 def test_ops_of_unknown_kinds_with_weights_are_flagged(tmp_path):
     """Experts of another standard cost a flop per element of their output, and no word said so."""
-    experts = helper.make_node("MoE", ["x", "w"], ["m"], domain="com.microsoft")
-    nodes = [experts, node("PRelu", "m s", "p"), node("Mul", "p c", "y")]
-    weights = [tensor("w", 4, 7, 7), tensor("s", 7), tensor("c", 3, 1)]
-    path = save(tmp_path, nodes, [info("x", 3, 7)], [info("m", 3, 7), info("y", 3, 7)], weights)
-    assert read_graph(path, fuse=False).unshaped.tolist() == [True, False, False]
+    for kind, dtype in (("MoE", np.float32), ("QMoE", np.uint8)):
+        experts = helper.make_node(kind, ["x", "w"], ["m"], domain="com.microsoft")
+        nodes = [experts, node("PRelu", "m s", "p"), node("Mul", "p c", "y")]
+        weights = [tensor("w", 4, 7, 7, dtype=dtype), tensor("s", 7), tensor("c", 3, 1)]
+        path = save(tmp_path, nodes, [info("x", 3, 7)], [info("m", 3, 7), info("y", 3, 7)], weights)
+        assert read_graph(path, fuse=False).unshaped.tolist() == [True, False, False]
 
 
 def test_dimensions_that_do_not_exist(tmp_path):
@@ -670,14 +671,16 @@ def test_products_and_norms_outside_the_standard_tell_their_shapes(tmp_path):
         contributed("FusedMatMul", "a v", "b", transB=1),
         contributed("SkipSimplifiedLayerNormalization", "x b n", "c   d"),
         contributed("DynamicQuantizeMatMul", "d u s", "e"),
-        node("Add", "c e", "y"),
+        contributed("MatMulBnb4", "c p s", "f", K=32, N=32, block_size=32, quant_type=1),
+        node("Add", "f e", "y"),
     ]
     weights = [tensor("w", 64, 1, 16, dtype=np.uint8), tensor("v", 32, 32), tensor("n", 32)]
     weights += [tensor("s", 64), tensor("u", 32, 32, dtype=np.int8)]
+    weights += [tensor("p", 512, dtype=np.uint8)]
     graph = read_graph(save(tmp_path, nodes, [info("x", 1, 5, 32)], [info("y")], weights))
     attention = 2 * 2 * 32 * 5 * 5 + 5 * 5 * 4 * 5
     norm, product = 4 * 5 * 32, 2 * 5 * 32 * 32
-    assert graph.flops.tolist() == [2 * product, attention, product, norm, product, 5 * 32]
+    assert graph.flops.tolist() == [2 * product, attention, product, norm, product, product, 160]
     assert not graph.unshaped.any()
 
 
