@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.op_cost_file import OpCosts, costs_of
 from placeopt.instances.traces import MARK, match, read_kineto, read_trace
 from placeopt.model.errors import ExecutionError
-from placeopt.model.files import one_line
+from placeopt.model.files import one_line, write_bytes, write_text
 from placeopt.model.threads import torch_threads
 from placeopt.programs.torch_program import check_devices
 from placeopt.runtime.module_runtime import ModuleTasks, ModuleWork
@@ -62,7 +62,7 @@ def onnx_op_seconds(
         file = Path(session.end_profiling())
         trace = read_trace(file)
         if keep is not None:
-            keep.write_bytes(file.read_bytes())
+            write_bytes(keep, file.read_bytes())
     return costs_of(graph, match(graph, trace), kind=kind, family=trace.family)
 
 
@@ -115,7 +115,7 @@ def torch_op_seconds(
             profiler.export_chrome_trace(str(file))
             text = file.read_text(encoding="utf-8")
         if keep is not None:
-            keep.write_text(text, encoding="utf-8")
+            write_text(keep, text)
     except RuntimeError as error:
         raise ExecutionError(
             f"module '{program.program.name}': {one_line(str(error), 300)}"

@@ -377,6 +377,10 @@ def test_a_full_disk_does_not_hide_what_was_measured(flow, capsys):
     assert (code, err.count("\n")) == (2, 1), err
     assert json.loads(out)["counts"]["measured"] > 0
     assert "/dev/full" in err
+    for model in (flow[0], f"torch:{user_models.__file__}:resnet"):
+        given = ("profile", model, "--out", "/dev/null", "--repeat", "1", "--keep-trace")
+        code, _, err = command(capsys, *given, "/dev/full")
+        assert (code, err.count("\n"), "'/dev/full'" in err) == (2, 1, True), err
 
 
 def test_onnx_profile_measures_ops_and_the_rest_is_fitted(flow, tmp_path):
