@@ -85,8 +85,8 @@ class Value:
 
     @property
     def real(self) -> bool:
-        """Whether the elements are real numbers."""
-        return self.dtype.startswith(("float", "bfloat"))
+        """Whether the elements are real or complex numbers, no whole ones."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
 
     @property
     def bytes(self) -> int:

@@ -125,6 +125,8 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     s = Shapes(node, values)
     rule = node.rule
     flops = RULES[rule](s) if rule in RULES else PER_ELEMENT.get(rule, 1) * s.out
+    if rule in ("conv", "conv_transpose", "matmul", "einsum") and s.outputs[:1]:
+        flops *= 4 if s.outputs[0].dtype.startswith("complex") else 1  # of real multiply-adds
     read = sum(
         {name: values[values[name].root or name].bytes for name in node.inputs if name}.values()
     )

@@ -144,6 +144,23 @@ def test_products_with_packed_weights_are_products():
     assert not graph.unshaped.any()
 
 
+def test_complex_products_are_four_real_ones():
+    """They cost as much as real ones of their shapes, and complex weights were no parameters."""
+    torch = pytest.importorskip("torch")
+
+    class Complex(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(8, 4, dtype=torch.complex64))
+
+        def forward(self, x):
+            return x @ self.w
+
+    graph = from_torch(Complex(), (torch.zeros(2, 8, dtype=torch.complex64),))
+    assert graph.flops.tolist() == [4 * 2 * 2 * 8 * 4]
+    assert graph.parameters.tolist() == [8 * 4]
+
+
 def test_writes_into_views_are_not_lost(tmp_path):
     """What was written into a part of a tensor was left out with all before it, and who reads the
     whole depended on nothing of it; an archive tells how it is to be saved.
