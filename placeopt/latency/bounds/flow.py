@@ -104,6 +104,8 @@ class Effort:
     ----------
     max_ops : of a problem that is tried at all. max_ideals : of the finest graph.
     first_ideals, finer : of the coarsest graph, and how many times as many each one after it has.
+    dearer : how many times as long a round takes with `finer` times as many, as measured on
+    Inception and NASNet from 2000 to 30 000.
     most_steps : of memory. states : ideals times steps, at most.
     min_weight : of all paths that a flow is rounded to; where less is all that 64 bits have room
     for, the problem is not tried.
@@ -119,6 +121,7 @@ class Effort:
     max_ideals: int = 60_000
     first_ideals: int = 120
     finer: int = 4
+    dearer: int = 8
     most_steps: int = 16
     states: int = 8_000
     min_weight: int = 10**3
@@ -345,6 +348,11 @@ class FlowBound:
             return False
         closes = most is not None and promise > most - 1
         return closes or promise > self.lower * (1 + self.effort.close) + 1
+
+    def gains_little(self, most: int | None) -> bool:
+        """Whether flows can gain less than one part in `Effort.dearer` of what they leave."""
+        gained = self._promise - self.lower
+        return most is None or gained * self.effort.dearer < most - self._promise
 
     def halves(self, most: int) -> list[FlowBound]:
         """Return the two halves of the placements, each with a bound of its own to go on with;
@@ -765,9 +773,11 @@ def _by_halves(
     root: FlowBound,
     upper: Callable[[], int | None],
     offer: Callable[[Ints, Ints], None] | None = None,
+    *,
+    alone: bool = False,
 ) -> Iterator[tuple[int, bool]]:
     """Yield the bound of a graph and whether a round is over: of the halves of its placements,
-    halves of halves and so on, the one with the lowest bound comes next.
+    halves of halves and so on, the one with the lowest bound comes next; or of the whole `alone`.
     """
     number, ended = itertools.count(), NO_VALUE
     waiting = [(root.lower, next(number), root, root.pieces(upper, offer))]
@@ -779,14 +789,39 @@ def _by_halves(
             if over:
                 break
         most = upper()
-        halves = [] if most is None or node.lower >= most else node.halves(most)
+        closed = most is not None and node.lower >= most
+        halves = [] if alone or most is None or closed else node.halves(most)
         for half in halves:
             heappush(waiting, (half.lower, next(number), half, half.pieces(upper, offer)))
-        if over and not halves and (most is None or node.lower < most):
+        if over and not halves and not closed:
             heappush(waiting, (node.lower, next(number), node, pieces))
         elif not halves:
             ended = min(ended, node.lower)
     yield ended, True
+
+
+class _Beside:
+    """The halves of the placements of a level, with as much work as the levels after it."""
+
+    def __init__(self, level: FlowBound, found: Iterator[tuple[int, bool]]) -> None:
+        self._found, self._round, self._behind = found, _work(level), 0.0
+
+    def keep_up(self, work: float) -> Iterator[tuple[int, bool]]:
+        """Yield bounds and whether a round is over, until it has had so much more work or ends."""
+        self._behind += work
+        over = True
+        while self._behind > 0 and over:
+            self._behind, over = self._behind - self._round, False
+            for bound, over in self._found:
+                yield bound, over
+                if over:
+                    break
+
+
+def _work(level: FlowBound) -> float:
+    """Return about how long a round takes, see `Effort.dearer`."""
+    effort = level.effort
+    return float(level.lattice.num_ideals ** (np.log(effort.dearer) / np.log(effort.finer)))
 
 
 def flow_bounds(
@@ -796,39 +831,49 @@ def flow_bounds(
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, bool]]:
     """Yield the best bound so far and whether a round is over, after every piece of work: on coarse
-    graphs first, then on ever finer ones, and on the finest for ever smaller parts of its
+    graphs first, then on ever finer ones, and on the finest for ever smaller parts of the
     placements.
 
-    A level has `Effort.finer` times the ideals of the one before, and is left after as many rounds,
-    or where nothing is left to gain; the last one is gone on with until nothing is left to
-    gain. A round takes at least as much longer as there are more ideals, so all rounds of a level
-    cost at most one of the next. They give bounds within a second, placements whose values cut the
-    program of the finer levels short, and the flow and the cuts that the next level begins with.
+    Coarse graphs give bounds within a second, placements whose values cut the program of the finer
+    ones short, and the flow and the cuts that the next level begins with. A level has
+    `Effort.finer` times the ideals of the one before, and its rounds take `Effort.dearer` times as
+    long. So it is left, after `finer` rounds, once flows can gain less than such a share of what
+    they leave of the gap. Where its first rounds close less than such a share, the halves of the
+    placements of the level before get as much work as it and those after it, until one closes more.
 
     Parameters
     ----------
     upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
     """
-    best, effort = 0, FlowBound.effort
-    ideals, coarse = effort.first_ideals, None
-    while ideals > 0:
+    best, effort, before, last = 0, FlowBound.effort, None, False
+    ideals, beside = effort.first_ideals, None
+    while not last:
         flow = FlowBound(problem, max_ideals=min(ideals, effort.max_ideals), stop=stop)
-        if coarse is not None:
-            flow.begin_at(coarse)
+        if before is not None:
+            flow.begin_at(before)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= effort.max_ideals or whole
-        ideals = 0 if last else ideals * effort.finer
-        rounds = 0
-        for over in () if last else flow.pieces(upper, offer):
-            best, rounds = max(best, flow.lower), rounds + over
+        start, rounds = best, 0
+        for bound, over in _by_halves(flow, upper, offer, alone=not last) if flow.usable else ():
+            best, rounds = max(best, bound), rounds + over
             yield best, over
-            if over and rounds == effort.finer:
+            if not over:
+                continue
+            most = upper()
+            left = 0 if most is None else most - best
+            if rounds == effort.finer and before is not None:
+                if (best - start) * effort.dearer >= left:
+                    beside = None
+                elif beside is None:
+                    beside = _Beside(before, _by_halves(before, upper, offer))
+            if beside is not None:
+                for bound, done in beside.keep_up(_work(flow)):
+                    best = max(best, bound)
+                    yield best, done
+            if not last and rounds >= effort.finer and flow.gains_little(most):
                 break
-        for bound, over in _by_halves(flow, upper, offer) if last and flow.usable else ():
-            best = max(best, bound)
-            yield best, over
-        best, coarse = max(best, flow.lower), flow
-        yield best, True
+        before, ideals = flow, ideals * effort.finer
+    yield best, True
 
 
 def _in_turn(times: Ints, ops: list[int]) -> int:
