@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
-from placeopt.model.cluster import CONTENTION
+from placeopt.model.cluster import CONTENTION, contention_matrix
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import check_objective
 from placeopt.streams.episode_loop import JobArrays, StreamArrays
@@ -73,10 +73,7 @@ class JobTable:
             )
         if self.steps < 1:
             raise InputError(f"job stream: training steps must be >= 1, received {self.steps}")
-        if self.contention not in CONTENTION:
-            raise InputError(
-                f"contention: expected none, source or pair, received '{self.contention}'"
-            )
+        check_choice("contention", self.contention, CONTENTION)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -337,19 +334,13 @@ def _split_job_problem(
     consumer[sinks] = n + np.arange(len(sinks))
     devices = np.concatenate([device, device[job.target[sinks]]])
     times = np.pad(cost, (0, len(sinks)))
-    channel = np.full((k, k), -1, np.int64)
-    off = ~np.eye(k, dtype=bool)
-    if contention == "source":
-        channel[off] = np.repeat(np.arange(k), k - 1)
-    elif contention == "pair":
-        channel[off] = np.arange(k * (k - 1))
     problem = PlacementProblem.from_arrays(
         compute=np.repeat(times[:, None], k, axis=1),
         producer=job.source,
         consumer_ptr=np.arange(len(consumer) + 1),
         consumer=consumer,
         transfer=ticks,
-        channel=channel,
+        channel=contention_matrix(k, contention),
         name=name,
         tick_seconds=TICK,
     )
@@ -372,7 +363,6 @@ def contended_step_time(
     from placeopt.makespan.evaluate import evaluate
 
     topology.require_degree(degree)
-    check_choice("contention", contention, CONTENTION)
     job = build_split_job(profile, degree, topology, config)
     if job is None:
         return math.inf

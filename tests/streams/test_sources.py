@@ -203,7 +203,7 @@ def test_job_type_from_a_measured_graph():
         ({"units": "metric"}, "expected one of consistent, published, received 'metric'"),
         ({"quantum": 0}, "expected a number > 0"),
         ({"steps": 0}, "training steps must be >= 1, received 0"),
-        ({"contention": "bus"}, "expected none, source or pair, received 'bus'"),
+        ({"contention": "bus"}, "expected one of none, pair, source, received 'bus'"),
         ({"groups": 0}, "groups must be a whole number >= 1, received 0"),
         ({"groups": 99, "racks": 99}, "at most 4096 servers"),
         ({"bandwidth": -1}, "bandwidth must be a positive number"),
