@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import by_number, together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def freed_while_running(memory: Ints, span: Ints) -> int:
     """Unit-ticks that one micro-batch's blocks have freed on a device while they still run
     there.
     """
-    return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
+    return sum(-m * ticks for m, ticks in together(memory, span) if m < 0)
 
 
 def _least_residence(memory: Ints, ways: Ints, edges: list[tuple[int, int, int]]) -> int:

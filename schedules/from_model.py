@@ -31,7 +31,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.instances.module_groups import colocated, families
-from placeopt.model.arrays import UNLIMITED, Ints, by_key
+from placeopt.model.arrays import UNLIMITED, Ints, by_key, together
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode
@@ -344,7 +344,7 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
     tensor = model.problem.edge_tensor
     source, target = at[model.problem.producer[tensor]], at[model.problem.consumer]
     keep = (source >= 0) & (target >= 0) & (source != target)
-    pairs = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
+    pairs = set(together(source[keep], target[keep]))
     groups = by_key((piece.group, index) for index, piece in enumerate(pieces))
     for (place, part, role), after in groups.items():
         before = groups.get((place, part, INPUTS), [])
@@ -458,7 +458,7 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
     found = dict.fromkeys(quotient(model, pieces), 0)
     tensor = problem.edge_tensor
     source, target = piece_of[problem.producer[tensor]], piece_of[problem.consumer]
-    for t, u, v in set(zip(tensor.tolist(), source.tolist(), target.tolist(), strict=True)):
+    for t, u, v in set(together(tensor, source, target)):
         if (u, v) not in found:
             continue
         here, there = pieces[u].place, pieces[v].place

@@ -43,6 +43,7 @@ from placeopt.model.arrays import (
     ints,
     names,
     settle,
+    together,
 )
 from placeopt.model.errors import InputError, twice_in
 from placeopt.model.graph import topological_order
@@ -236,7 +237,7 @@ class PipelineProblem(ArrayHolder):
     def predecessors_of(self, block: int) -> list[tuple[int, int]]:
         """Return (predecessor, lag in ticks) pairs of `block`."""
         low, high = self.pred_ptr[block], self.pred_ptr[block + 1]
-        return list(zip(self.pred[low:high].tolist(), self.lag[low:high].tolist(), strict=True))
+        return list(together(self.pred[low:high], self.lag[low:high]))
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, int], ...]:

@@ -26,6 +26,7 @@ from placeopt.instances.generators.task_graphs import (
     tensors_of,
     timed_graph,
 )
+from placeopt.model.arrays import together
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
@@ -219,12 +220,8 @@ def _one_at_a_time(
     requests = requests[np.lexsort((tensor[requests], rank[v[requests]], device[u[requests]]))]
     ticks = transfer.tolist()
     sender, free = -1, 0
-    for source, t, release, deadline in zip(
-        device[u[requests]].tolist(),
-        tensor[requests].tolist(),
-        finish[u[requests]].tolist(),
-        start[v[requests]].tolist(),
-        strict=True,
+    for source, t, release, deadline in together(
+        device[u[requests]], tensor[requests], finish[u[requests]], start[v[requests]]
     ):
         if source != sender:
             sender, free = source, 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.readers.draft import abstract_draft, whole
+from placeopt.model.arrays import together
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 from placeopt.model.graph import UNKNOWN
@@ -155,7 +156,7 @@ def _is_dummy(graph: OpGraph, ends: list[int]) -> bool:
 def _incoming(graph: OpGraph, number: dict[int, int]) -> dict[int, dict[int, int]]:
     """Return the cost of the edge from each predecessor, by its task, of every op."""
     incoming: dict[int, dict[int, int]] = {op: {} for op in number}
-    for t, v in zip(graph.edge_tensor.tolist(), graph.consumer.tolist(), strict=True):
+    for t, v in together(graph.edge_tensor, graph.consumer):
         row, u = incoming[v], number[int(graph.producer[t])]
         row[u] = max(row.get(u, 0), int(graph.measured_transfer[t]), 0)
     return incoming

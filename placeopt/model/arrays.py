@@ -23,7 +23,7 @@ from placeopt.model.errors import InputError, brief, twice_in
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -326,6 +326,11 @@ def rows_of(pointer: Ints, flat: Ints) -> list[list[int]]:
     """Return the rows that `csr` made a pointer and one array of."""
     values = flat.tolist()
     return [values[first:last] for first, last in pairwise(pointer.tolist())]
+
+
+def together(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of some arrays of the same length, as plain numbers."""
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

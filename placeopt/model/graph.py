@@ -29,6 +29,7 @@ from placeopt.model.arrays import (
     names,
     rows_of,
     settle,
+    together,
 )
 from placeopt.model.errors import InputError, twice_in
 
@@ -87,7 +88,7 @@ class SharedTensors(ArrayHolder):
 
     def reads(self) -> list[list[int]]:
         """Return the tensors that each op reads."""
-        edges = zip(self.consumer.tolist(), self.edge_tensor.tolist(), strict=True)
+        edges = together(self.consumer, self.edge_tensor)
         return by_number(self.num_ops, edges)
 
     def makes(self) -> list[list[int]]:
@@ -369,7 +370,7 @@ def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[i
 def _name_cycle(stuck: Flags, source: Ints, consumer: Ints, op_names: Sequence[str]) -> str:
     """Walk backwards among the ops that never became ready until one repeats."""
     inside = stuck[source] & stuck[consumer]
-    predecessor = dict(zip(consumer[inside].tolist(), source[inside].tolist(), strict=True))
+    predecessor = dict(together(consumer[inside], source[inside]))
     at, path = next(iter(predecessor)), dict[int, int]()
     while at not in path:
         path[at] = len(path)

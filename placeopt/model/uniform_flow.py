@@ -26,6 +26,8 @@ import numpy as np
 from scipy.sparse import coo_array, coo_matrix, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
+from placeopt.model.arrays import together
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -102,7 +104,7 @@ class Flow(NamedTuple):
         totals[:, nodes] = units, self.sent.ends
         for u in np.flatnonzero(units):
             sums, of = [[0] * len(row) for row in rows], self.sent.net[[u]]
-            for column, amount in zip(of.indices.tolist(), of.data.tolist(), strict=True):
+            for column, amount in together(of.indices, of.data):
                 hub, v = hubs[column // size - len(nodes)], column % size
                 sums[place[hub]][hub.index(nodes[v])] += amount
             sent.append(sums)
@@ -194,7 +196,7 @@ def flows(
                 more = _net(sources, *tree, len(nodes), sent.net.shape)
                 sent = sent._replace(net=sent.net + more)
         rounds += 1
-        most = max(Fraction(u, w) for u, w in zip(used.tolist(), weight.tolist(), strict=True))
+        most = max(Fraction(u, w) for u, w in together(used, weight))
         yield Flow(total, int(demand[there].sum()), per_unit, rounds, most, sent)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placeopt.model.arrays import together
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_problem import shared_counts
 
@@ -53,7 +54,7 @@ def _order(problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:
     return [
         f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage "
         f"{stage_of[u]}"
-        for u, v in zip(problem.source.tolist(), problem.target.tolist(), strict=True)
+        for u, v in together(problem.source, problem.target)
         if stage_of[u] > stage_of[v]
     ]
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array, together
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -129,11 +129,7 @@ class SamplePlanProblem(ArrayHolder):
         flights = min(self.devices, self.samples) + 2
         units = [
             kept * flights + fixed
-            for kept, fixed in zip(
-                self.kept.max(axis=(0, 1)).tolist(),
-                self.fixed.max(axis=(0, 1)).tolist(),
-                strict=True,
-            )
+            for kept, fixed in together(self.kept.max(axis=(0, 1)), self.fixed.max(axis=(0, 1)))
         ]
         if max(units) >= MAX_UNITS or sum(units) >= MAX_TICKS:
             raise InputError(

@@ -31,7 +31,7 @@ from placeopt.instances.cost_fit import (
     with_measured_times,
 )
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.arrays import by_key
+from placeopt.model.arrays import by_key, together
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
 from placeopt.model.objective import time_text
@@ -292,12 +292,7 @@ class _Samples:
 
     def add(self, graph: OpGraph, seconds: Floats, runs: Sequence[Measurement]) -> None:
         known = graph.flops + graph.bytes_moved > 0
-        self.work += zip(
-            graph.flops[known].tolist(),
-            graph.bytes_moved[known].tolist(),
-            seconds[known].tolist(),
-            strict=True,
-        )
+        self.work += together(graph.flops[known], graph.bytes_moved[known], seconds[known])
         for run in runs:
             for turn in range(len(run.start)):
                 rows = run.transfers[run.transfers[:, 0] == turn]

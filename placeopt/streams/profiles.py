@@ -24,6 +24,7 @@ from placeopt.model.arrays import (
     frozen,
     int_array,
     place_in,
+    together,
 )
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file
@@ -212,7 +213,7 @@ class JobProfile(ArrayHolder):
         source, target = position[graph.producer], position[graph.consumer]
         memory = graph.resident[keep].astype(np.float64)
         np.add.at(memory, source[source >= 0], graph.tensor_bytes[source >= 0])
-        ends = zip(source[graph.edge_tensor].tolist(), target.tolist(), strict=True)
+        ends = together(source[graph.edge_tensor], target)
         pairs = dict.fromkeys(pair for pair in ends if min(pair) >= 0)
         forward = times.astype(np.float64) * graph.tick_seconds
         edges = np.array(list(pairs), np.int64).reshape(-1, 2)
