@@ -24,6 +24,7 @@ from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
 from placeopt.model.files import raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.query import without_none
 from placeopt.model.sizes import MemoryLimit, device_limits
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def load(
         "pipeline": pipeline,
         "slots": slots,
     }
-    fields: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
+    fields: dict[str, Any] = without_none(choices)
     source = _saved_problem(source)
     if isinstance(source, PlacementProblem):
         if cluster is not None:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 
 from placeopt.model.errors import InputError
-from placeopt.model.query import parse_query
+from placeopt.model.query import parse_query, without_none
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.options import check_options, option
 
@@ -292,7 +292,7 @@ def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
         key: value if key == "mode" else _number(key, value)
         for key, value in parse_query(query, f"'{text}'").items()
     }
-    options |= {key: value for key, value in overrides.items() if value is not None}
+    options |= without_none(overrides)
     if "split" in options:
         options["split"] = bool(options["split"])
     return shape(name, **options)

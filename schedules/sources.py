@@ -33,7 +33,7 @@ from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
-from placeopt.model.query import parse_query
+from placeopt.model.query import parse_query, without_none
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
 
@@ -81,7 +81,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     """
     text, _, query = source.partition("?")
     given: dict[str, Any] = dict(parse_query(query, f"'{text}'"))
-    given |= {key: value for key, value in options.items() if value is not None}
+    given |= without_none(options)
     for key in given:
         if key not in OPTIONS:
             raise InputError(

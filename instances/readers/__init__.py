@@ -24,7 +24,7 @@ from placeopt.model.files import (
     write_text,
 )
 from placeopt.model.lazy import on_first_use
-from placeopt.model.query import parse_query, typed
+from placeopt.model.query import parse_query, typed, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,7 @@ def read_bundled(
     shown = str(source) if str(source).startswith("onnx:") else str(path)
     read = _function(entry.target)
     known = options_of(read)
-    values = {key: value for key, value in options.items() if value is not None}
+    values = without_none(options)
     derive = "training" not in known and typed(
         str(values.pop("training", False)), False, "option training"
     )

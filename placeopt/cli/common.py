@@ -17,6 +17,7 @@ from typer import Argument, Option
 
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.objective import objective_of, time_text as seconds_text
+from placeopt.model.query import without_none
 from placeopt.model.sizes import bytes_text as bytes_text
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def reader_options(
 ) -> dict[str, Any]:
     """Return the reader options of the command line."""
     given = {"dims": dims(dim) or None, "trip_count": trip_count, "shared": shared}
-    return {key: value for key, value in given.items() if value is not None}
+    return without_none(given)
 
 
 def is_word(source: str) -> bool:

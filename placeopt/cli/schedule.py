@@ -22,6 +22,7 @@ from placeopt.io.serialize import result_object
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.files import write_text
+from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.plotting.pipeline import draw_pipeline
@@ -567,7 +568,7 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
 
 def _source_to_cut(given: _SourceOptions) -> Any:
     """Return the source, or its graph where options say how it is read."""
-    reader = {key: value for key, value in given.reader.items() if value is not None}
+    reader = without_none(given.reader)
     return load_graph(given.source, **reader)[0] if reader else given.source
 
 

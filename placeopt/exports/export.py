@@ -23,6 +23,7 @@ from placeopt.instances.sources import load_graph
 from placeopt.io.placement_file import check_devices, placement_csv, placement_of
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
+from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.programs.calls import constants, homes, segments
@@ -323,7 +324,7 @@ def make(
     placement = placement_of(placement, problem)
     check_devices(problem, placement, "placement")
     names = framework_devices(problem, devices)
-    given = {key: value for key, value in options.items() if value is not None}
+    given = without_none(options)
     return chosen.export(Job(problem, placement, model, names, inputs, given))
 
 

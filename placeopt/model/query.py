@@ -35,6 +35,11 @@ def parse_query(query: str, where: str, given: Mapping[str, Any] | None = None) 
     return found
 
 
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are given: those that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
 def typed(text: str, default: Any, where: str) -> Any:
     """Return the value of an option, of the type of its default; of None, a whole number.
 

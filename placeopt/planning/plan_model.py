@@ -16,6 +16,7 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.errors import InputError, check_choice, did_you_mean
 from placeopt.model.objective import time_text
+from placeopt.model.query import without_none
 from placeopt.model.result import Budget
 from placeopt.model.shown import Shown
 from placeopt.model.sizes import MemoryLimit, device_limits
@@ -330,7 +331,7 @@ def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str
             raise InputError(
                 f"plan: option '{name}' is not known; {did_you_mean(name, list(defaults))}"
             )
-    chosen = defaults | {name: value for name, value in space.items() if value is not None}
+    chosen = defaults | without_none(space)
     chosen["recompute"] = chosen["recompute"] and formula == "predicted"
     return chosen
 
