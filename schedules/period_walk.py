@@ -302,7 +302,7 @@ def _pass(arcs: Arcs, uses: Uses, arc: int, back: bool, moves: Ints) -> int:
         if _exchange(arcs, uses, arc):
             moves[count] = arc
             return count + 1
-        step = _between(arcs, uses, i, j, back)
+        step = _between(uses, i, j, back)
         if step < 0 or not _exchange(arcs, uses, step):
             _take_back(arcs, uses, moves, count)
             return 0
@@ -312,7 +312,7 @@ def _pass(arcs: Arcs, uses: Uses, arc: int, back: bool, moves: Ints) -> int:
 
 
 @inner_kernel
-def _between(arcs: Arcs, uses: Uses, i: int, j: int, back: bool) -> int:
+def _between(uses: Uses, i: int, j: int, back: bool) -> int:
     """Return the arc from the one before j to j, or from i to the one after it, on a device that
     has others between them.
     """

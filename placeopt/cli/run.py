@@ -102,7 +102,7 @@ def run_command(
     data = _describe(execution, simulated, warning)
     try:
         if folder is not None:
-            data["files"] = _write(folder, execution.graph, execution.measurement, simulated, data)
+            data["files"] = _write(folder, execution.measurement, simulated, data)
     finally:  # a full disk does not hide the outcome
         if json:
             common.print_json(data)
@@ -280,11 +280,7 @@ def _describe(
 
 
 def _write(
-    folder: Path,
-    graph: OpGraph,
-    measurement: Measurement,
-    simulated: dict[str, Evaluation],
-    data: dict[str, Any],
+    folder: Path, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
     from placeopt.io.placement_file import write_placement
