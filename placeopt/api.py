@@ -11,17 +11,15 @@ from placeopt.io.serialize import load as load_json
 from placeopt.model.errors import InputError
 from placeopt.model.files import says_format
 from placeopt.model.objective import default_solver, objective_names, objective_of
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.sharding.contest_format import holds_sharding, read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
-from placeopt.solving.registry import make_solver
+from placeopt.solving.registry import Solver, make_solver
 from placeopt.solving.run import run
 from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
-    from placeopt.model.result import Result
-    from placeopt.solving.registry import Solver
     from placeopt.solving.tracker import OnProgress
 
 SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}

@@ -13,12 +13,12 @@ from placeopt.solvers.heuristics.context import Context, packing_seconds
 from placeopt.solvers.policy.tuned_list import passes
 from placeopt.solvers.search.cp_sat_start import analyse, offer
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.stages import SWEEPS
+from placeopt.solvers.stages import SWEEPS, Stages
 from placeopt.solving.compilation import ready
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import VALUE, Runs, Steps
+from placeopt.solving.tactic import VALUE, Runs, State, Steps, Tactic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
-    from placeopt.solvers.stages import Stages
-    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 

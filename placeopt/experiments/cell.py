@@ -20,19 +20,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.experiments.study import Cell, load_cell_problem
 from placeopt.io.body import plain
 from placeopt.io.serialize import result_fields
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import MAX_BYTES, one_line, parse_json
 from placeopt.model.objective import named_objective
 from placeopt.model.placement import Placement
+from placeopt.solving.registry import make_solver
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from placeopt.experiments.store import Row
-    from placeopt.experiments.study import Cell
 
 RESULT_FIELDS = (
     "problem",
@@ -100,7 +101,6 @@ def prepare(cells: Sequence[Cell]) -> None:
     runs.
     """
     from placeopt.solving.compilation import ensure, kernels_of
-    from placeopt.solving.registry import make_solver
 
     needed: list[str] = []
     for cell in cells:
@@ -184,7 +184,6 @@ def failure(cell: Cell, message: str, runtime: float) -> Row:
 
 @lru_cache(maxsize=64)
 def _problem(text: str) -> Any:
-    from placeopt.experiments.study import load_cell_problem
 
     return load_cell_problem(**json.loads(text))
 
@@ -198,7 +197,6 @@ def _bound(text: str) -> Any:
 
 def _solve(cell: Cell) -> Row:
     from placeopt.model.result import Budget
-    from placeopt.solving.registry import make_solver
     from placeopt.solving.run import run
 
     source = plain(cell, "instance", "cluster", "objective", "kind", "training", "fields")

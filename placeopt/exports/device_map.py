@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.export import Exported, text_file
+from placeopt.exports.export import Exported, Job, text_file
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_json
@@ -36,8 +36,6 @@ from placeopt.programs.torch_program import is_torch_program
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from placeopt.exports.export import Job
 
 
 SHOWN = 4

@@ -26,9 +26,14 @@ from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file,
 from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
-from placeopt.programs.calls import constants, homes, segments
-from placeopt.programs.onnx_program import is_onnx_program, onnx_program, parts_of
-from placeopt.programs.torch_program import is_archive, is_torch_program, torch_program
+from placeopt.programs.calls import Program, constants, homes, segments
+from placeopt.programs.onnx_program import OnnxProgram, is_onnx_program, onnx_program, parts_of
+from placeopt.programs.torch_program import (
+    TorchProgram,
+    is_archive,
+    is_torch_program,
+    torch_program,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +42,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.programs.calls import Program
-    from placeopt.programs.onnx_program import OnnxProgram
-    from placeopt.programs.torch_program import TorchProgram
 
 
 @dataclass(frozen=True, eq=False, repr=False)

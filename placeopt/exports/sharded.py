@@ -19,16 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.torch_module import class_source, import_line, own_copy, registering
 from placeopt.model.errors import InputError
-from placeopt.programs.torch_program import attribute
-from placeopt.sharding.layouts import AXIS_NAMES, REPLICATE, partition_spec, torch_placements
+from placeopt.programs.torch_program import TorchProgram, attribute
+from placeopt.sharding.layouts import (
+    AXIS_NAMES,
+    REPLICATE,
+    Layout,
+    partition_spec,
+    torch_placements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.from_model import ShardingModel
     from placeopt.sharding.layout_table import ParameterLayout
-    from placeopt.sharding.layouts import Layout
     from placeopt.sharding.problem import ShardingSolution
 
 DTENSOR = '''\

@@ -16,17 +16,21 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.export import Exported
+from placeopt.exports.export import Exported, Job
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_text
-from placeopt.programs.torch_program import attribute, held, is_here, known_devices, with_devices
+from placeopt.programs.torch_program import (
+    TorchProgram,
+    attribute,
+    held,
+    is_here,
+    known_devices,
+    with_devices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from placeopt.exports.export import Job
-    from placeopt.programs.torch_program import TorchProgram
 
 
 STORED_DEVICES = "placeopt_devices"

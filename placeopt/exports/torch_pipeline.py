@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.exports.export import Exported, text_file
+from placeopt.exports.export import Exported, Job, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.instances.module_groups import families
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import time_text
-from placeopt.programs.torch_program import cut_stages, held, stage_of_calls
+from placeopt.programs.torch_program import Stage, cut_stages, held, stage_of_calls
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, schedule_in, torch_rows
 from placeopt.schedules.from_model import (
     PlacedModel,
@@ -45,10 +45,8 @@ from placeopt.schedules.solve import schedule as search
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.exports.export import Job
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.programs.torch_program import Stage
     from placeopt.schedules.solution import PipelineSchedule
 
 CODE = '''

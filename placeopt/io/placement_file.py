@@ -16,7 +16,7 @@ import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
-from placeopt.model.arrays import as_array
+from placeopt.model.arrays import Ints, as_array
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
@@ -25,7 +25,6 @@ from placeopt.model.result import Result
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 
 JSON_KEYS = ("problem", "device", "priority", "queue", "stage")

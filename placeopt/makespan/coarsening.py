@@ -22,17 +22,12 @@ of blocks); what is left, the products and sums, is decided many times faster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
-from placeopt.model.placement import Placement
+from placeopt.model.arrays import Flags, Ints, place_in
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.model.placement import Schedule
 
 Links = dict[int, "Ints"]
 """Other op: units of the transfer, per link class."""

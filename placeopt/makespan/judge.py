@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import sums_by
-from placeopt.model.placement import Placement
+from placeopt.model.arrays import Flags, Ints, sums_by
+from placeopt.model.placement import Placement, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.model.placement import Schedule
     from placeopt.model.problem import PlacementProblem
 
 MOST_WORDS = 1000

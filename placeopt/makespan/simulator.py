@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, distinct, frozen
+from placeopt.model.arrays import Flags, Ints, distinct, frozen
 from placeopt.model.compiled import entry, inlined, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.heaps import argsort, merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -31,7 +31,6 @@ from placeopt.model.objective import INFEASIBLE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.arrays import Flags
     from placeopt.model.problem import PlacementProblem
 
 

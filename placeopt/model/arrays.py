@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from placeopt.model.errors import InputError, brief, twice_in
 from placeopt.model.shown import Shown
@@ -25,7 +25,6 @@ from placeopt.model.shown import Shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import ArrayLike
 
 Ints = NDArray[np.int64]
 """Ticks, bytes, indices, counts."""

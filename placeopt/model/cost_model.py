@@ -21,12 +21,11 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.model.graph import UNKNOWN, UNSUPPORTED
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster, Device, Rates
-    from placeopt.model.graph import OpGraph
 
 
 OF_THE_GRAPH = (

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Rational, Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from placeopt.model.bound import plain_number
+from placeopt.model.bound import BoundReport, plain_number
 from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
-
-    from placeopt.model.bound import BoundReport
 
     Number = int | float | Fraction
 

@@ -23,17 +23,14 @@ from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array, coo_matrix, csr_array
+from scipy.sparse import coo_array, coo_matrix, csr_array, csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from placeopt.model.arrays import together
+from placeopt.model.arrays import Floats, Ints, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scipy.sparse import csr_matrix
-
-    from placeopt.model.arrays import Floats, Ints
 
 UNITS = 2**22
 """Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a

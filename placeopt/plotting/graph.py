@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.graph import depths
+from placeopt.model.graph import OpGraph, depths
 from placeopt.plotting.style import COLOURS, GREY, new_figure
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.graph import OpGraph
 
 
 def levels(graph: OpGraph) -> Ints:

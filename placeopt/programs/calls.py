@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import by_key, by_number
+from placeopt.model.arrays import Ints, by_key, by_number
 from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    from placeopt.model.arrays import Ints
 
 
 @dataclass(frozen=True)

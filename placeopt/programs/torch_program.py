@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.readers.torch_export import exported as export_module, functional, refusing
 from placeopt.instances.readers.torch_ops import (
     OPS,
     base_name,
@@ -83,7 +84,6 @@ def torch_program(
         import torch
     except ImportError:
         raise MissingExtraError("torch", "torch", "running torch modules") from None
-    from placeopt.instances.readers.torch_export import exported as export_module, functional
 
     if is_torch_source(source):
         example = torch_model(source, inputs, kwargs)
@@ -235,8 +235,6 @@ def _detached(graph: Any, region: Any, result: Any) -> Any:
 
 def _load(path: Path) -> Any:
     import torch
-
-    from placeopt.instances.readers.torch_export import refusing
 
     regular_file(path)
     if not zipfile.is_zipfile(path):

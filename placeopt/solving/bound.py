@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.objective import objective_of
+from placeopt.model.objective import Objective, objective_of
 from placeopt.model.result import Budget, check_number
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import is_ours, make_solver
@@ -15,7 +15,6 @@ from placeopt.solving.tracker import Tracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.model.objective import Objective
 
 LEAST_SECONDS = 1.0
 """Time below which no tactics are begun: models take parts of a second to build."""

@@ -27,16 +27,14 @@ import numpy as np
 from placeopt.model.arrays import frozen_copy
 from placeopt.model.errors import SolverError, brief
 from placeopt.model.files import one_line, raised
-from placeopt.model.result import SolutionT, TracePoint
+from placeopt.model.result import Budget, SolutionT, TracePoint
 from placeopt.solving.deadline import LARGE
-from placeopt.solving.tracker import Follower, Tracker
+from placeopt.solving.tracker import Exchange, Follower, OnProgress, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.objective import Finished, Objective
-    from placeopt.model.result import Budget
-    from placeopt.solving.tracker import Exchange, OnProgress
 
 MOST_EVALUATIONS = 2**62
 """Evaluations counted in all; more is no number of evaluations."""

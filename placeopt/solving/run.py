@@ -25,19 +25,17 @@ from placeopt.model.errors import (
 )
 from placeopt.model.files import raised
 from placeopt.model.objective import Finished, Objective, objective_of
-from placeopt.model.result import Budget, TracePoint
+from placeopt.model.result import Budget, Result, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.deadline import search_within
 from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled
 from placeopt.solving.registry import accepted_objectives, is_ours
-from placeopt.solving.tracker import Progress, Tracker
+from placeopt.solving.tracker import OnProgress, Progress, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from placeopt.model.bound import BoundReport
-    from placeopt.model.result import Result
-    from placeopt.solving.tracker import OnProgress
 
 
 _running: list[Tracker[Any]] = []

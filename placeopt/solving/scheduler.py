@@ -58,14 +58,12 @@ import numpy as np
 from placeopt.model.errors import Refused
 from placeopt.model.result import TacticUse
 from placeopt.model.threads import start_thread
-from placeopt.solving.tactic import VALUE, WAITING, State
-from placeopt.solving.tracker import Exchange
+from placeopt.solving.tactic import VALUE, WAITING, State, Tactic
+from placeopt.solving.tracker import Exchange, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.solving.tactic import Tactic
-    from placeopt.solving.tracker import Tracker
 
 WAIT = 0.02
 """Seconds between two looks at what is waited for, another lane say."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 
@@ -21,15 +21,9 @@ from placeopt.model.arrays import by_key
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
 from placeopt.model.files import raised
-from placeopt.model.objective import objective_of
-from placeopt.model.result import Budget, Result, SolutionT, TracePoint
+from placeopt.model.objective import Finished, objective_of
+from placeopt.model.result import Budget, Result, SolutionT, TacticUse, TracePoint
 from placeopt.solving.deadline import reserve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.objective import Finished
-    from placeopt.model.result import TacticUse
 
 
 @dataclass(frozen=True)

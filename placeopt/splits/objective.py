@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import sums_by
+from placeopt.model.arrays import Flags, Ints, sums_by
 from placeopt.model.objective import JudgedObjective
 from placeopt.splits.judge import judged_period, split_violations
-from placeopt.splits.problem import Split
+from placeopt.splits.problem import Split, SplitProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.splits.problem import SplitProblem
 
 NEVER = np.iinfo(np.int64).max
 

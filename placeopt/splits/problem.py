@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.io.body import plain
+from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, check_count, int_array
 from placeopt.model.errors import InputError
@@ -42,7 +42,6 @@ from placeopt.model.shown import Shown
 from placeopt.period.contracted import device_types
 
 if TYPE_CHECKING:
-    from placeopt.io.body import Body
     from placeopt.model.problem import PlacementProblem
 
 

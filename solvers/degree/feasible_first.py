@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import by_key
+from placeopt.model.arrays import Ints, by_key
 from placeopt.model.errors import InputError
 from placeopt.solvers.degree.tuning import (
     DegreeSolver,
@@ -25,15 +25,13 @@ from placeopt.solvers.degree.tuning import (
     training_streams,
 )
 from placeopt.solving.options import option
-from placeopt.streams.simulator import DegreePolicy
+from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import Episode
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from placeopt.solvers.degree.tuning import DegreeSolver, constant_rates, spent, training_streams
 from placeopt.solving.options import option
-from placeopt.streams.simulator import DegreePolicy
+from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import Episode
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from placeopt.solvers.degree.tuning import (
     training_streams,
 )
 from placeopt.solving.options import option
-from placeopt.streams.simulator import DegreePolicy
+from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import Episode
 
 
 @dataclass(frozen=True)

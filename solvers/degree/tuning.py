@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import make_solver, spec_of, specs
 from placeopt.solving.run import run
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.model.arrays import Ints
-    from placeopt.model.result import Result
     from placeopt.solving.tracker import OnProgress, Tracker
     from placeopt.streams.problem import JobStreamProblem
 

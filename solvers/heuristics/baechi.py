@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Ints, place_in
 from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
@@ -27,7 +27,6 @@ from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.solving.tracker import Tracker
 

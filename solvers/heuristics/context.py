@@ -12,21 +12,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from placeopt.model.arrays import place_in, sums_by
+from placeopt.model.arrays import Floats, Ints, place_in, sums_by
 from placeopt.model.placement import Placement
-from placeopt.model.projection import group_units
+from placeopt.model.projection import CostArrays, GraphArrays, Units, group_units
 from placeopt.solvers.heuristics import ranks
-from placeopt.solvers.heuristics.insertion_kernels import schedule_in_order
+from placeopt.solvers.heuristics.insertion_kernels import ListSchedule, schedule_in_order
 from placeopt.solvers.heuristics.repair import pack, repair
 from placeopt.solvers.heuristics.time_kernels import schedule_by_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.projection import CostArrays, GraphArrays, Units
-    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import by_key
+from placeopt.model.arrays import Floats, Ints, by_key
 from placeopt.model.graph import depths
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import Flags, Ints, by_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.projection import Units
     from placeopt.period.contracted import ContractedProblem
 

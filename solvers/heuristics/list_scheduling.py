@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import islands
-from placeopt.model.arrays import frozen, place_in
+from placeopt.model.arrays import Floats, Ints, frozen, place_in
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
@@ -40,7 +40,6 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.projection import Units

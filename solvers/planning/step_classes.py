@@ -16,9 +16,9 @@ import numpy as np
 from placeopt.plans.layer_tables import span_sums
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import price_mixtures, replica_ways
-from placeopt.plans.step_costs import TICK_SECONDS, Load
+from placeopt.plans.step_costs import TICK_SECONDS, Load, StepCosts
 from placeopt.plans.step_price import pairs_of, part_of
-from placeopt.plans.step_problem import shared_counts
+from placeopt.plans.step_problem import StepPlanProblem, shared_counts
 from placeopt.plans.step_schedules import NEVER, parse_schedule
 from placeopt.solvers.planning.step_search import (
     CLASS,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.plans.step_costs import StepCosts
-    from placeopt.plans.step_problem import StepPlanProblem
 
 
 class Variant(NamedTuple):

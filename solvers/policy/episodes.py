@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Flags, Floats, Ints, place_in
 from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
@@ -31,7 +31,6 @@ from placeopt.solvers.search.search_space import SearchSpace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 

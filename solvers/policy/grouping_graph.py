@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Floats, Ints, place_in
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
 

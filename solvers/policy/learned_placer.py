@@ -23,7 +23,7 @@ from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import parallel_slices
-from placeopt.solvers.policy.group_and_place import new_sampling
+from placeopt.solvers.policy.group_and_place import Sampling, new_sampling
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
-    from placeopt.solvers.policy.group_and_place import Sampling
     from placeopt.solving.tracker import Tracker
 
 

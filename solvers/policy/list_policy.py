@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Floats, frozen
 from placeopt.model.errors import InputError
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.policy.dual_policy_file import PolicyFile
@@ -36,7 +36,6 @@ from placeopt.solvers.policy.list_kernels import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.model.arrays import Floats
     from placeopt.model.projection import CostArrays, GraphArrays
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule

@@ -27,11 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placeopt.model.arrays import sums_by
+from placeopt.model.arrays import Floats, Ints, sums_by
 from placeopt.solvers.policy.structure_features import structure_features, type_features
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
 

@@ -26,13 +26,21 @@ import numpy as np
 
 from placeopt.model.compiled import entry, pasted, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
-from placeopt.solvers.policy.episode_arrays import Plc, Sel
+from placeopt.solvers.policy.episode_arrays import (
+    Gradient,
+    Graph,
+    Guide,
+    Plc,
+    Rows,
+    Sel,
+    State,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats
-    from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Guide, Rows, State, Weights
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)

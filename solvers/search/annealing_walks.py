@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Floats, Ints, place_in
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
@@ -24,7 +24,6 @@ from placeopt.solving.options import named
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solvers.search.search_space import SearchSpace
     from placeopt.solving.tracker import Tracker

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Flags, Ints, place_in
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.evaluator import BudgetedEvaluator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Flags, Ints, place_in
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.search_space import SearchSpace
     from placeopt.solving.tracker import Tracker

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.linear_dp import accelerator_type, offer_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solving.base import SearchSolver
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from placeopt.model.errors import Refused
 from placeopt.model.objective import INFEASIBLE
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 

@@ -24,13 +24,12 @@ from placeopt.makespan.bounds.elementary import LoadBound, critical_path_bound, 
 from placeopt.makespan.bounds.energy import energy_bound, head_tail_bound
 from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
-from placeopt.makespan.bounds.segment_graph import Evidence
+from placeopt.makespan.bounds.segment_graph import Delay, Evidence
 from placeopt.makespan.bounds.segments import fork_join_bound, half_way, segments_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.segment_graph import Delay
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 

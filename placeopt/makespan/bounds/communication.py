@@ -53,15 +53,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import INFINITE, fits
+from placeopt.makespan.bounds.relaxation import INFINITE, Direction, Relaxation, fits
 from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted_entry, uncounted_kernel
 from placeopt.model.heaps import argsort, pop, push
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from placeopt.makespan.bounds.relaxation import Direction, Relaxation
 
 
 class HeadsTails(NamedTuple):

@@ -29,17 +29,14 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, islands
-from placeopt.model.problem import INCOMPATIBLE
+from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
+from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation, fastest_ticks, islands
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.destructive import Clusters
-    from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Flags, Ints
-    from placeopt.model.problem import PlacementProblem
 
 
 def confined(

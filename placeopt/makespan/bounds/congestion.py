@@ -56,16 +56,14 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.relaxation import islands
-from placeopt.makespan.bounds.segment_graph import Delay, Segment, SegmentGraph, too_large
-from placeopt.model.uniform_flow import best_of_flows, flows
+from placeopt.makespan.bounds.segment_graph import Delay, Evidence, Segment, SegmentGraph, too_large
+from placeopt.model.uniform_flow import Flow, best_of_flows, flows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.uniform_flow import Flow
 
 
 PULL = 2**8

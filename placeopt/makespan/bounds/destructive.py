@@ -33,19 +33,17 @@ from placeopt.makespan.bounds.communication import (
     LENGTH,
     RELEASE,
     TAIL,
+    HeadsTails,
     heads_tails,
     jackson,
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes, search_horizon
-from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks
-from placeopt.model.arrays import by_key
+from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation, fastest_ticks
+from placeopt.model.arrays import Ints, by_key
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
-    from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Evidence
-    from placeopt.model.arrays import Ints
 
 
 def destructive_bound(evidence: Evidence, end: float, tries: float = math.inf) -> int:

@@ -22,17 +22,14 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import fastest_ticks
+from placeopt.makespan.bounds.relaxation import Relaxation, fastest_ticks
 from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
-
-if TYPE_CHECKING:
-    from placeopt.makespan.bounds.relaxation import Relaxation
 
 
 def critical_path_bound(relaxation: Relaxation) -> int:

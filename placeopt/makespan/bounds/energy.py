@@ -38,14 +38,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import fits, sample, weight_choices
+from placeopt.makespan.bounds.relaxation import Relaxation, fits, sample, weight_choices
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Evidence
     from placeopt.model.arrays import Ints
 

@@ -25,8 +25,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.makespan.bounds.energy import class_energy
-from placeopt.makespan.bounds.relaxation import INFINITE, fastest_ticks, weight_choices
-from placeopt.model.arrays import by_key
+from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation, fastest_ticks, weight_choices
+from placeopt.model.arrays import Ints, by_key
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from ortools.sat.python import cp_model
 
-    from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Evidence
-    from placeopt.model.arrays import Ints
 
 LARGEST_TIME = 2**40
 

@@ -21,16 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, frozen, sums_by, unique_columns, unique_rows
 from placeopt.model.feasibility import allowed_devices
-from placeopt.model.problem import INCOMPATIBLE
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 INFINITE = 2**62
 """More ticks than any schedule has: 'impossible'."""

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import heads_tails
-from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.arrays import by_number, frozen
+from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
+from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation
+from placeopt.model.arrays import Ints, by_number, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.relaxation import Relaxation
-    from placeopt.model.arrays import Ints
 
 MOST_TICKS = 2**50
 """Work beyond which no segments are looked for."""

@@ -55,12 +55,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import communication_bound
+from placeopt.makespan.bounds.communication import HeadsTails, communication_bound
 from placeopt.makespan.bounds.energy import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE, sample
 from placeopt.makespan.bounds.segment_graph import (
     MOST_TICKS,
     Delay,
+    Evidence,
+    Neighbours,
+    Segment,
     SegmentGraph,
     serial_ticks,
     too_large,
@@ -72,8 +75,6 @@ if TYPE_CHECKING:
 
     from ortools.sat.python import cp_model
 
-    from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.segment_graph import Evidence, Neighbours, Segment
     from placeopt.model.arrays import Floats
 
 

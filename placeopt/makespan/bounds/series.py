@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.arrays import distinct, place_in
+from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation
+from placeopt.model.arrays import Flags, Ints, distinct, place_in
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.relaxation import Relaxation
-    from placeopt.model.arrays import Flags, Ints
 
 
 class Place(NamedTuple):

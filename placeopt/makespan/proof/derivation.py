@@ -27,12 +27,11 @@ from placeopt.makespan.proof.steps import (
     pigeonhole,
     sweep,
 )
-from placeopt.makespan.proof.supposition import INFINITE
+from placeopt.makespan.proof.supposition import INFINITE, Supposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.makespan.proof.supposition import Supposition
     from placeopt.model.arrays import Ints
     from placeopt.model.bound import Step
 

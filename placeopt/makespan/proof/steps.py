@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.makespan.proof.supposition import INFINITE
-from placeopt.model.arrays import sums_by
+from placeopt.makespan.proof.supposition import INFINITE, Delay, Neighbours, Supposition
+from placeopt.model.arrays import Floats, Ints, sums_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.makespan.proof.supposition import Delay, Neighbours, Supposition
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.bound import Step
 
 Lemma = list[Any]

@@ -32,37 +32,29 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
 from placeopt.makespan.bounds.congestion import (
     Inside,
+    Partition,
     Segments,
     Sending,
     partitions,
     pins_of,
     to_best_hub,
 )
-from placeopt.makespan.bounds.front import front_proof
-from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, islands
-from placeopt.makespan.bounds.segment_graph import Evidence, with_delays
-from placeopt.makespan.bounds.segments import half_way, segment_delays, spreads
-from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
+from placeopt.makespan.bounds.front import FrontProof, front_proof
+from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE, Relaxation, islands
+from placeopt.makespan.bounds.segment_graph import Evidence, Segment, with_delays
+from placeopt.makespan.bounds.segments import Spread, half_way, segment_delays, spreads
+from placeopt.makespan.proof.derivation import Choice, Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-from placeopt.model.arrays import frozen
-from placeopt.model.bound import Belief, Witness
+from placeopt.model.arrays import Ints, frozen
+from placeopt.model.bound import Belief, Step, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.uniform_flow import MOST_SENT, flow_above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.congestion import Partition
-    from placeopt.makespan.bounds.front import FrontProof
-    from placeopt.makespan.bounds.relaxation import Relaxation
-    from placeopt.makespan.bounds.segment_graph import Segment
-    from placeopt.makespan.bounds.segments import Spread
-    from placeopt.makespan.proof.derivation import Choice
-    from placeopt.model.arrays import Ints
-    from placeopt.model.bound import Step
-    from placeopt.model.problem import PlacementProblem
 
 LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
