@@ -100,8 +100,10 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
                 "folder": str(folder),
                 "cells": summary.total,
                 "runtime": summary.seconds,
-                **common.told(summary, "skipped", "done", "failed", "left", "unsaved"),
-                **common.told(summary, "interrupted", "errors", "contradiction"),
+                **common.told(
+                    summary,
+                    "skipped done failed left unsaved interrupted errors contradiction",
+                ),
             }
         )
         return

@@ -351,9 +351,9 @@ def json_text(data: dict[str, Any], *, ascii: bool = False) -> str:
     return json.dumps(plain_json(data), ensure_ascii=ascii) + "\n"
 
 
-def told(value: Any, *names: str) -> dict[str, Any]:
-    """Return some attributes by their names."""
-    return {name: getattr(value, name) for name in names}
+def told(value: Any, names: str) -> dict[str, Any]:
+    """Return some attributes by their names, which blanks separate."""
+    return {name: getattr(value, name) for name in names.split()}
 
 
 def plain_json(value: Any) -> Any:

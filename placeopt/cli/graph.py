@@ -106,9 +106,9 @@ def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str
 
     return [
         {
-            **common.told(need, "precision", "weights", "gradients"),
+            **common.told(need, "precision weights gradients"),
             "optimizer_states": need.states,
-            **common.told(need, "activations", "total"),
+            **common.told(need, "activations total"),
             "per_device": -(-need.total // problem.num_devices),
         }
         for need in training_memory(graph)

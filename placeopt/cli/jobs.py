@@ -182,10 +182,9 @@ class _PolicyComparison:
             "seed": problem.seed,
             "policies": [
                 {
-                    **common.told(summary, "policy", "blocking_rate", "ci95", "mean_jct"),
+                    **common.told(summary, "policy blocking_rate ci95 mean_jct"),
                     "speedup": summary.mean_speedup,
-                    **common.told(summary, "throughput", "mean_degree", "utilisation"),
-                    **common.told(summary, "causes", "episodes"),
+                    **common.told(summary, "throughput mean_degree utilisation causes episodes"),
                     "message": self.results[summary.policy].message,
                 }
                 for summary in self.summaries

@@ -628,13 +628,15 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> Data:
         return {"solver": name, "status": "unknown", "message": str(outcome), "value": None}
     data: Data = {} if outcome.solution is None else _schedule_object(outcome, outcome.solution)
     data |= {
-        **common.told(outcome, "problem", "solver"),
+        **common.told(outcome, "problem solver"),
         "objective": outcome.objective_name,
         "value": common.plain_json(outcome.value),
         "seconds": outcome.seconds,
         "lower_bound": common.plain_json(outcome.lower_bound),
-        **common.told(outcome, "bound_method", "gap", "status", "stop_reason", "evaluations"),
-        **common.told(outcome, "runtime", "seed", "message"),
+        **common.told(
+            outcome,
+            "bound_method gap status stop_reason evaluations runtime seed message",
+        ),
     }
     if shown.model is not None:
         data["bounds_hold_for"] = "this cut"
@@ -658,8 +660,11 @@ def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedul
         "period_bound_holds_for": f"K = {schedule.pattern.size}" if for_size else "every K",
         "period_status": "optimal" if result.status == "optimal" else schedule.period_status,
         "tick_seconds": schedule.problem.tick_seconds,
-        **common.told(schedule, "makespan", "makespan_bound", "micro_batches", "peak_memory"),
-        **common.told(schedule, "bubble_period", "bubble_wall", "bubble_span", "throughput"),
+        **common.told(
+            schedule,
+            "makespan makespan_bound micro_batches peak_memory bubble_period bubble_wall "
+            "bubble_span throughput",
+        ),
         "repetend_size": schedule.pattern.size,
         "latency": schedule.pattern.latency(schedule.problem.span),
         "candidates": result.evaluations,

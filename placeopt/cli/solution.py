@@ -65,7 +65,7 @@ def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
                 "problem": problem.name,
                 "objective": objective.name,
                 "seconds": float(report.value) * problem.tick_seconds,
-                **common.told(report, "value", "method", "bounds", "infeasible"),
+                **common.told(report, "value method bounds infeasible"),
                 "runtime": report.seconds,
             }
         )
@@ -249,7 +249,7 @@ def evaluate_command(
     execution = _execution(problem, given, queue)
     if execution is not None:
         data |= {
-            **common.told(execution, "makespan", "queue", "busy", "peak_memory"),
+            **common.told(execution, "makespan queue busy peak_memory"),
             "transfers": len(execution.transfers),
         }
     data[objective.name] = data["value"]
