@@ -20,6 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.module_groups import group_ops, parse_group
+from placeopt.instances.readers import (
+    from_exported,
+    from_networkx,
+    from_torch,
+    options_of,
+    read_bundled,
+)
 from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
 from placeopt.model.files import raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
@@ -71,8 +78,6 @@ def _graph(
         _check_options(source.name, asked)
         graph = source
     elif is_torch_source(source):
-        from placeopt.instances.readers import from_torch, options_of
-
         model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
         _check_options("torch", {"format": format, **options}, sorted(options_of(from_torch)))
         graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
@@ -82,13 +87,9 @@ def _graph(
         _check_options(str(source), asked)
         graph = generate(str(source))
     elif _is_a(source, "torch.export", "ExportedProgram"):
-        from placeopt.instances.readers import from_exported, options_of
-
         _check_options("torch", asked, options_of(from_exported))
         graph = from_exported(source, **options)
     elif _is_a(source, "networkx", "Graph"):
-        from placeopt.instances.readers import from_networkx, options_of
-
         _check_options("networkx", asked, options_of(from_networkx))
         graph = from_networkx(source, **options)
     elif not isinstance(source, str | Path):
@@ -98,8 +99,6 @@ def _graph(
             f"{type(source).__name__}"
         )
     else:
-        from placeopt.instances.readers import read_bundled
-
         # Profiles bring measured backward times: the reader knows whether to use or to derive them.
         return read_bundled(source, format=format, training=training or None, **options)
     if training:

@@ -398,13 +398,13 @@ def test_pipelines_are_bounded_verified_and_evaluated(capsys, tmp_path):
 
 def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypatch):
     """A full disk is one line; what was computed is printed."""
-    from placeopt.io import serialize
+    from placeopt.cli import solve
     from placeopt.model.errors import InputError
 
     def full(value, path):
         raise InputError(f"file '{path}': cannot be written: No space left on device")
 
-    monkeypatch.setattr(serialize, "save", full)
+    monkeypatch.setattr(solve, "save", full)
     code, out, err = run(
         capsys,
         "solve",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from placeopt.cli import common
+from placeopt.instances.clusters import make_cluster
+from placeopt.io.placement_file import open_placement, read_placement, read_stages
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +86,6 @@ def export_command(
     device_map.json`
     """
     from placeopt.exports.export import TARGETS, make, target
-    from placeopt.io.placement_file import read_placement, read_stages
     from placeopt.model.cost_model import lower
 
     if model_option is not None:
@@ -129,8 +130,6 @@ def cluster_of(
 
     A placement that tells no problem brings the names of its devices; they are then alike.
     """
-    from placeopt.instances.clusters import make_cluster
-
     if cluster is not None:
         return make_cluster(cluster)
     if bundled is not None:
@@ -150,8 +149,6 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """Return the name of the cluster and the names of the devices that a placement file tells, ""
     and [] if none.
     """
-    from placeopt.io.placement_file import open_placement
-
     _, text, data = open_placement(path)
     if data is None:
         rows: list[list[str]] = []
@@ -169,8 +166,6 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
 
 def _equal_devices(names: list[str]) -> Cluster:
     from dataclasses import replace
-
-    from placeopt.instances.clusters import make_cluster
 
     made = make_cluster(f"uniform:{len(names)}")
     return replace(

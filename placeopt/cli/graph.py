@@ -14,6 +14,7 @@ from placeopt.cli.model_notes import control_note, cost_notes
 from placeopt.cli.problem import ProblemOptions
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.plotting.graph import graph_figure, graph_statistics
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
@@ -42,7 +43,6 @@ def info_command(
     """
     from placeopt.instances.clusters import make_cluster
     from placeopt.model.cost_model import lower
-    from placeopt.plotting.graph import graph_statistics
     from placeopt.sharding.contest_format import holds_sharding
 
     common.out_file(out)
@@ -61,7 +61,6 @@ def info_command(
         "training_memory": _training_memory(graph, problem),
     }
     if out is not None:
-        from placeopt.plotting.graph import graph_figure
         from placeopt.plotting.style import write_figure
 
         write_figure(graph_figure(graph), out)

@@ -13,6 +13,7 @@ from typer import Argument, Exit, Option
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import MissingExtraError, SolverError
 from placeopt.model.files import write_json
+from placeopt.streams.bound import OfflineBound, offline_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.result import Result
     from placeopt.solving.tracker import OnProgress
-    from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode, Summary
 
@@ -163,8 +163,6 @@ class _PolicyComparison:
 
     def bound(self, show: Callable[[str], None]) -> None:
         """Bound the jobs that any policy blocks on the first streams."""
-        from placeopt.streams.bound import offline_bound
-
         # Streams that --bound looks at; each takes about a second
         bound_episodes = 20
         for stream in self.streams[:bound_episodes]:

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError, check_choice, did_you_mean
-
-if TYPE_CHECKING:
-    from placeopt.solving.compilation import KernelGroup
-    from placeopt.solving.registry import SolverSpec
+from placeopt.solving.compilation import GROUPS, KernelGroup, cached, compile_cold, find_groups
+from placeopt.solving.registry import SolverSpec, solver_class, specs
 
 
 def solvers_command(
@@ -29,8 +27,6 @@ def solvers_command(
     json: common.Json = False,
 ) -> None:
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
-    from placeopt.solving.registry import specs
-
     if kind is not None:
         check_choice("--kind", kind, dict.fromkeys(spec.kind for spec in specs().values()))
     name = name or options
@@ -58,8 +54,6 @@ def _fields(spec: SolverSpec) -> dict[str, Any]:
 
 def _spec(name: str) -> SolverSpec:
     """Return what the registry says of a solver."""
-    from placeopt.solving.registry import specs
-
     table = specs()
     if name not in table:
         raise InputError(f"solver '{name}' is not known; {did_you_mean(name, table)}")
@@ -69,7 +63,6 @@ def _spec(name: str) -> SolverSpec:
 def _explain(spec: SolverSpec, *, json: bool) -> None:
     """Print what a solver does, its paper, when to use it, and its options."""
     from placeopt.solving.options import declared_options, default_of
-    from placeopt.solving.registry import solver_class
 
     rows = [
         {
@@ -193,8 +186,6 @@ def warm_up_command(
 
     Example: `placeopt warm-up`
     """
-    from placeopt.solving.compilation import GROUPS, cached, compile_cold, find_groups
-
     wanted = find_groups(groups or GROUPS)
     cold = [group for group in wanted if not cached(group)]
     say = common.console(quiet=json).print

@@ -20,19 +20,39 @@ from placeopt.cli import common
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import time_text
 from placeopt.model.sizes import device_limits
+from placeopt.planning.elastic import (
+    best_of,
+    layer_parameters,
+    moves,
+    plan_after_loss,
+    plan_clusters,
+    plan_offers,
+)
+from placeopt.planning.launch_files import write_launch_files, write_launchers
+from placeopt.planning.launch_search import (
+    LaunchAnswer,
+    LaunchProblem,
+    read_machine,
+    read_shape,
+    search,
+)
+from placeopt.planning.plan_model import Planned, plan, plan_problem
+from placeopt.planning.runs_table import not_read, predict_table, read_runs
+from placeopt.plans.calibration import (
+    Calibration,
+    default_calibration,
+    is_calibration,
+    read_calibration,
+)
+from placeopt.plans.layer_tables import TabledStepCosts
+from placeopt.plans.plan import TrainingPlan, read_measured_plan
+from placeopt.plans.step_price import StepPrice, plan_load, step_price
+from placeopt.plans.step_problem import KNOWN, StepPlanProblem, parse_pools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.table import Table
-
-    from placeopt.planning.launch_search import LaunchAnswer
-    from placeopt.planning.plan_model import Planned
-    from placeopt.plans.calibration import Calibration
-    from placeopt.plans.layer_tables import TabledStepCosts
-    from placeopt.plans.plan import TrainingPlan
-    from placeopt.plans.step_price import StepPrice
-    from placeopt.plans.step_problem import StepPlanProblem
 
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
@@ -137,7 +157,6 @@ def plan_command(
     Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
     from placeopt.instances.clusters.hardware import PRECISIONS
-    from placeopt.planning.plan_model import plan, plan_problem
 
     given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     by_shape = given | {"sequence": sequence, "fabric": fabric}
@@ -209,8 +228,6 @@ def _devices_of_degrees(given: dict[str, int | None]) -> str:
 
 def _refuse_unknown(model: str, costs: Path | None) -> None:
     """Refuse a word that is no model of any kind, and say which kinds there are."""
-    from placeopt.planning.launch_search import read_shape
-
     if not (costs is None or costs.is_file()) or not common.is_word(model) or read_shape(model):
         return  # a name of a folder of tables, a source with a prefix, or a path
     near = common.near_model(model)
@@ -236,8 +253,6 @@ def _refuse_passed_over(model: str, space: dict[str, Any]) -> None:
 
 def _refuse_shape(model: str, costs: Path | None, received: str) -> None:
     """Refuse a model that is known by its shape alone where only graphs and layers are planned."""
-    from placeopt.planning.launch_search import read_shape
-
     if (costs is None or not costs.is_dir()) and not model.startswith("gen:") and read_shape(model):
         beside = "" if costs is None else f" --costs {costs}"
         raise InputError(
@@ -266,7 +281,6 @@ def _refuse_degrees(given: dict[str, Any], model: str, cluster: str) -> None:
 
 def _write(planned: Planned, folder: Path) -> None:
     """Write the launch files and the picture."""
-    from placeopt.planning.launch_files import write_launch_files
     from placeopt.plotting.plans import plan_figure
     from placeopt.plotting.style import write_figure
 
@@ -293,11 +307,6 @@ def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, j
 
 def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json: bool) -> None:
     """Price a plan in the format of the measured ones."""
-    from placeopt.planning.plan_model import plan_problem
-    from placeopt.plans.plan import read_measured_plan
-    from placeopt.plans.step_price import step_price
-    from placeopt.plans.step_problem import KNOWN, parse_pools
-
     if costs is None:
         raise InputError(
             "--evaluate: expected --costs, the folder with the layer tables of the plan's devices"
@@ -412,8 +421,6 @@ def _state(costs: Any, plan: TrainingPlan, price: StepPrice, position: int) -> i
     """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage,
     where the costs tell.
     """
-    from placeopt.plans.step_price import plan_load
-
     if not hasattr(costs, "state_bytes"):
         return None
     stage = plan.stages[position]
@@ -426,8 +433,6 @@ def predict_runs(
     runs: Path, out: Path | None, costs: Path | None, *, calibrate: bool, json: bool
 ) -> None:
     """Write a table with predictions or, with `calibrate`, a calibration file."""
-    from placeopt.planning.runs_table import not_read, predict_table
-
     if out is None:
         raise InputError(
             "--runs: expected --out FILE, the table with predictions (predicted.csv) or, with "
@@ -461,7 +466,6 @@ def _calibrate(runs: Path, out: Path, start: Calibration, *, json: bool) -> None
     import numpy as np
 
     from placeopt.planning.fit_runs import fit, ratios, usable
-    from placeopt.planning.runs_table import read_runs
 
     rows = read_runs(runs)
     found = usable(rows)
@@ -489,8 +493,6 @@ def compare_offers(
     """Print the best plan of every offer and pair of offers, and which is the fastest and which the
     cheapest.
     """
-    from placeopt.planning.elastic import best_of
-
     found = _plans_of_offers(model, text, batch, seconds, space)
     best = best_of(found)
     rows = [
@@ -526,10 +528,6 @@ def _plans_of_offers(
     model: str, text: str, batch: int, seconds: float, space: dict[str, Any]
 ) -> list[Planned]:
     """Return the best plan of every offer and pair of offers that a plan fits."""
-    from placeopt.planning.elastic import plan_clusters, plan_offers
-    from placeopt.planning.plan_model import plan_problem
-    from placeopt.plans.step_problem import parse_pools
-
     offers = common.words([text])
     if not offers:
         raise InputError("--offers: expected devices with prices, as 8xA100?price=3.67")
@@ -589,8 +587,6 @@ class Remainder:
 
 def check_lost(problem: StepPlanProblem, lost: dict[str, tuple[int, ...]]) -> None:
     """Refuse hosts that are not there, and a loss of all, before anything is planned."""
-    from placeopt.plans.layer_tables import TabledStepCosts
-
     left = sum(pool.count for pool in problem.pools)
     for kind, numbers in lost.items():
         pool = problem.pool(kind)
@@ -614,8 +610,6 @@ def plan_without(
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
     bytes to move; None where no loss is asked about, or nothing was planned.
     """
-    from placeopt.planning.elastic import layer_parameters, moves, plan_after_loss
-
     if lost is None or planned.plan is None:
         return None
     parameters = layer_parameters(cast("TabledStepCosts", planned.problem.costs))
@@ -625,8 +619,6 @@ def plan_without(
 
 def calibration_constants(costs: Path | None) -> Calibration:
     """Return the constants of a calibration file, by default those that placeopt brings."""
-    from placeopt.plans.calibration import default_calibration, read_calibration
-
     return default_calibration() if costs is None else read_calibration(costs)
 
 
@@ -649,9 +641,6 @@ def plan_launch(
     and the limit on memory; `given` are degrees. Samples have 4096 tokens where `sequence` does not
     say, or as many as the model has positions where these are fewer.
     """
-    from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
-    from placeopt.plans.calibration import is_calibration
-
     costs, memory_limit = space["costs"], space["memory_limit"]
     if fabric is not None and not 0 < fabric < math.inf:
         raise InputError(f"--fabric: expected GB/s above 0, received {fabric:g}")
@@ -681,7 +670,6 @@ def plan_launch(
 def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> None:
     """Write the launch files and print the plan; exit with 1 where there is none."""
     from placeopt.planning.launch_answer import to_json
-    from placeopt.planning.launch_files import write_launchers
 
     body = to_json(answer)
     shown = answer.given or answer.best

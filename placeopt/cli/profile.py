@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from placeopt.cli import common
+from placeopt.instances.op_cost_file import OpCosts, read_costs, write_costs
 from placeopt.model.errors import ExecutionError, InputError
 
 if TYPE_CHECKING:
-    from placeopt.instances.op_cost_file import OpCosts
     from placeopt.model.graph import OpGraph
 
 
@@ -49,8 +49,6 @@ def profile_command(
 
     Example: `placeopt profile torch:model.py:make --out costs.json`
     """
-    from placeopt.instances.op_cost_file import read_costs, write_costs
-
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "6"
     )  # else torch's profiler tells of its starts and ends

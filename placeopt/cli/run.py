@@ -6,15 +6,22 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common
+from placeopt.io.placement_file import read_placement, write_placement
+from placeopt.model.cost_model import lower
 from placeopt.model.errors import ExecutionError, InputError, check_choice
-from placeopt.model.files import write_text
+from placeopt.model.files import csv_text, write_text
+from placeopt.programs.onnx_program import is_onnx_program, onnx_program
+from placeopt.programs.torch_program import is_torch_program, torch_program
+from placeopt.runtime.measurement import timeline, with_ranks
+from placeopt.runtime.module_runtime import ModuleRuntime
+from placeopt.runtime.onnx_sessions import OnnxSessions, feeds_of
 
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.runtime import Calibration, Measurement
-    from placeopt.runtime.module_runtime import ModuleRuntime
-    from placeopt.runtime.onnx_sessions import OnnxSessions
 
 
 def run_command(
@@ -125,9 +130,7 @@ class _Execution:
         self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool
     ) -> None:
         """Calibrate if asked to, find the placement, and execute it."""
-        from placeopt.model.cost_model import lower
         from placeopt.runtime import calibrate as calibration_of
-        from placeopt.runtime.measurement import with_ranks
 
         self.problems["nominal"] = lower(self.graph, self.cluster)
         if calibrate:
@@ -160,7 +163,6 @@ class _PartsExecution(_Execution):
     ) -> None:
         """Find the placement, cut the model by it, and execute the parts."""
         from placeopt.instances.cost_fit import with_measured_times
-        from placeopt.model.cost_model import lower
         from placeopt.runtime.profile_model import onnx_op_seconds
 
         fine = {"nominal": self.graph}
@@ -206,8 +208,6 @@ def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContex
 
 def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placement:
     """Read a placement file, or run the solver that is named instead."""
-    from placeopt.io.placement_file import read_placement
-
     if not placement.startswith("solver:"):
         return read_placement(placement, problem)
     from placeopt.api import solve
@@ -283,11 +283,8 @@ def _write(
     folder: Path, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
-    from placeopt.io.placement_file import write_placement
-    from placeopt.model.files import csv_text
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.plotting.style import write_figure
-    from placeopt.runtime.measurement import timeline
 
     run = list(simulated.values())[-1]
     lines = [["op", "device", "start", "finish", "simulated_start", "simulated_finish"]]
@@ -357,9 +354,6 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
     """Return the runtime to use: the model's own operators where the source is a model that can be
     run.
     """
-    from placeopt.programs.onnx_program import is_onnx_program
-    from placeopt.programs.torch_program import is_torch_program
-
     own = is_torch_program(source) or is_onnx_program(source)
     if given is None:
         return "model" if own and scheduler is None else "dask"
@@ -381,12 +375,9 @@ def model_runtime(
     inputs: Path | None,
 ) -> ModuleRuntime | OnnxSessions:
     """Return what runs a torch module or an ONNX model on `count` devices."""
-    from placeopt.programs.torch_program import is_torch_program, torch_program
-
     names = _devices(devices, count)
     if is_torch_program(source):
         from placeopt.exports.export import alias_of
-        from placeopt.runtime.module_runtime import ModuleRuntime
 
         if inputs is not None:
             raise InputError(
@@ -396,8 +387,6 @@ def model_runtime(
         return ModuleRuntime(
             program, names or _torch_devices(count), alias_of(source, graph, program)
         )
-    from placeopt.programs.onnx_program import onnx_program
-    from placeopt.runtime.onnx_sessions import OnnxSessions, feeds_of
 
     model = onnx_program(source)
     return OnnxSessions(model, feeds_of(model, dims, inputs), names or ("cpu",) * count)
@@ -442,7 +431,6 @@ def _played_by_cpus(cluster: Cluster, runtime: Any) -> tuple[Cluster, str]:
     others = [device.name for device in cluster.devices if device.family != "cpu"]
     if not others:
         return cluster, ""
-    from dataclasses import replace
 
     own = runtime.cluster()
     if own.num_devices != cluster.num_devices:

@@ -11,12 +11,20 @@ from typer import Exit, Option
 
 from placeopt.cli import common
 from placeopt.exports.sharded import FILES, dtensor_program_file
+from placeopt.io.serialize import result_fields, save
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
+from placeopt.model.files import csv_text, write_text
 from placeopt.model.objective import objective_of
 from placeopt.model.sizes import parse_bytes
+from placeopt.programs.onnx_program import is_onnx_program, onnx_program, stored_sizes
+from placeopt.programs.torch_program import TorchProgram, attribute, is_torch_program, torch_program
+from placeopt.sharding.from_model import ShardingModel, sharding_model
 from placeopt.sharding.layout_table import (
+    ParameterLayout,
+    collectives,
     input_layouts,
+    layout_rows,
+    megatron_layout,
     parameter_layouts,
     summarised,
     torch_parameter_layouts,
@@ -24,9 +32,6 @@ from placeopt.sharding.layout_table import (
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
-    from placeopt.programs.torch_program import TorchProgram
-    from placeopt.sharding.from_model import ShardingModel
-    from placeopt.sharding.layout_table import ParameterLayout
 
     Data = dict[str, Any]
 
@@ -71,9 +76,6 @@ def shard_command(
     """
     from placeopt.api import solve
     from placeopt.instances.clusters import make_cluster
-    from placeopt.programs.torch_program import is_torch_program, torch_program
-    from placeopt.sharding.from_model import sharding_model
-    from placeopt.sharding.layout_table import layout_rows
     from placeopt.sharding.layouts import parse_mesh
 
     if to is not None and (to not in FILES or out is None):
@@ -119,13 +121,9 @@ def _parameters(
     """Return the layout of every parameter by its name; where the source tells no names, None, or
     a refusal if a framework's file was asked for.
     """
-    from placeopt.programs.onnx_program import is_onnx_program
-
     if model.calls is not None:
         return torch_parameter_layouts(model, solution)
     if given is not None:
-        from placeopt.programs.torch_program import attribute
-
         tensors = {name: attribute(given.graph_module, name) for name in given.program.weights}
         stored = {
             name: (tuple(map(int, x.shape)), x.numel() * x.element_size())
@@ -133,8 +131,6 @@ def _parameters(
         }
         return parameter_layouts(model, solution, given.program, stored)
     if is_onnx_program(source):
-        from placeopt.programs.onnx_program import onnx_program, stored_sizes
-
         found = onnx_program(source)
         return parameter_layouts(model, solution, found.program, stored_sizes(found))
     if to is not None:
@@ -178,9 +174,7 @@ def _summary(
     rows: list[Data],
     layouts: list[ParameterLayout] | None,
 ) -> Data:
-    from placeopt.io.serialize import result_fields
     from placeopt.sharding.evaluate import total_cost, usage_profile
-    from placeopt.sharding.layout_table import collectives, megatron_layout
 
     problem, reference = model.problem, megatron_layout(model)
     objective: Any = objective_of(problem)
@@ -206,9 +200,6 @@ def _summary(
 
 def _write(folder: Path, model: ShardingModel, result: Result[Any], rows: list[Data]) -> list[str]:
     """Write problem and result as JSON and the table as CSV; return the paths."""
-    from placeopt.io.serialize import save
-    from placeopt.model.files import csv_text
-
     columns = ["op", "type", "strategy", "torch", "jax", "bytes"]
     table = [columns, *([row[key] for key in columns] for row in rows)]
     paths = [

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from placeopt.certify.certificate import Certificate, prove, write_proof
+from placeopt.certify.verify import read_solution, recheck, verify
 from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import objective_of
+from placeopt.plotting.gantt import chrome_trace, gantt_figure, write_pictures
+from placeopt.solving.bound import bound
 
 if TYPE_CHECKING:
-    from placeopt.certify.certificate import Certificate
     from placeopt.model.bound import BoundReport
 
 
@@ -35,8 +38,6 @@ def bound_command(
 
     Example: `placeopt bound gen:llama-block --cluster uniform:4 --seconds 30`
     """
-    from placeopt.solving.bound import bound
-
     problem = options.load()
     found: list[BoundReport] = []
 
@@ -109,8 +110,6 @@ def verify_command(
     `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out
     certificate.json`
     """
-    from placeopt.certify.verify import read_solution, verify
-
     if placement is None:
         raise InputError(
             "verify: expected a placement file after the source (JSON or CSV with "
@@ -150,8 +149,6 @@ def _check_again(
     problem: Any, placement: Path, certificate: Path, seconds: float, *, json: bool
 ) -> int:
     """Print what a certificate says differently from what is found now; return the exit code."""
-    from placeopt.certify.verify import recheck
-
     differences = recheck(certificate, problem, placement, seconds=seconds)
     if json:
         common.print_json(
@@ -184,8 +181,6 @@ def _write_proof(
     problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool
 ) -> None:
     """Write a proof and say what it shows."""
-    from placeopt.certify.certificate import prove, write_proof
-
     data = prove(problem, solution, certificate, seconds)
     write_proof(path, data)
     if json:
@@ -229,8 +224,6 @@ def evaluate_command(
 
     Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
     """
-    from placeopt.certify.verify import read_solution
-
     folder = common.out_folder(out)
     problem = options.load()
     objective = objective_of(problem)
@@ -256,8 +249,6 @@ def evaluate_command(
     data["warning"] = over_limit(problem, given, queue)
     try:
         if execution is not None and folder is not None:
-            from placeopt.plotting.gantt import write_pictures
-
             paths = write_pictures(folder, problem, given, execution.queue)
             data["files"] = list(map(str, paths))
     finally:  # a full disk does not hide the outcome
@@ -317,7 +308,6 @@ def plot_command(
 
     Example: `placeopt plot onnx:inception_v1 out/placement.json --cluster 4xA100 --out gantt.svg`
     """
-    from placeopt.certify.verify import read_solution
     from placeopt.makespan.evaluate import evaluate
     from placeopt.model.placement import Placement
 
@@ -334,13 +324,9 @@ def plot_command(
         )
     run = evaluate(problem, given, queue or named or None, check=False)
     if out.suffix.lower() == ".json":
-        from placeopt.plotting.gantt import chrome_trace
-
         write_json(out, chrome_trace(run), None)
     else:
-        from placeopt.plotting.gantt import gantt_figure
         from placeopt.plotting.style import write_figure
-        from placeopt.solving.bound import bound
 
         lower = bound(problem.replace(objective="makespan"), seconds=0.0).value
         write_figure(gantt_figure(run, lower_bound=lower), out)

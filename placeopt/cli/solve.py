@@ -23,6 +23,7 @@ from placeopt.cli.comparison import (
 )
 from placeopt.cli.model_notes import is_own_model, link_note, memory_note, over_limit, why_none
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.io.serialize import save, to_dict
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import parse_json, read_text
 from placeopt.model.objective import objective_of
@@ -198,8 +199,6 @@ class SolveReport:
 
     def save_result(self, result: Result[Any]) -> None:
         """Save a result as soon as there is one; a full disk does not end the search."""
-        from placeopt.io.serialize import save
-
         if self.folder is None:
             return
         try:
@@ -245,7 +244,6 @@ class SolveReport:
         self, problem: Any, winner: Result[Any], folder: Path, *, pictures: bool
     ) -> None:
         from placeopt.io.placement_file import write_placement
-        from placeopt.io.serialize import save
         from placeopt.model.placement import Placement
 
         written, queue = [save(winner, folder / "result.json")], winner.queue or None
@@ -265,8 +263,6 @@ def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> di
     """One result object for one named solver; for several, the list and the best one's fields
     beside it.
     """
-    from placeopt.io.serialize import to_dict
-
     rows = [
         {
             **to_dict(result),

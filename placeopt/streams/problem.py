@@ -32,14 +32,14 @@ from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to
 from placeopt.model.cluster import CONTENTION, contention_matrix
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import check_objective
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.streams.episode_loop import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, build_split_job, step_time
 from placeopt.streams.split import SplitJob, split_counts
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
     from placeopt.streams.profiles import JobProfile
 
 
@@ -319,9 +319,6 @@ def _split_job_problem(
     job: SplitJob, network: RampTopology, time_scale: float, contention: str, name: str
 ) -> tuple[PlacementProblem, Placement]:
     """Return the split job as a placement problem on its servers, and the placement it has."""
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-
     used, device = np.unique(job.server, return_inverse=True)
     k = len(used)
     seconds = network.propagation + 2 * network.io_latency + job.size / network.channel_bandwidth

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.instances.readers.pipedream import PipedreamProfile, read_pipedream
 from placeopt.model.arrays import (
     ArrayHolder,
     Floats,
@@ -32,7 +33,6 @@ from placeopt.model.files import is_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.instances.readers.pipedream import PipedreamProfile
     from placeopt.model.cluster import Device
     from placeopt.model.graph import OpGraph
 
@@ -286,8 +286,6 @@ def _profile(
             )
         path = folder / f"{model}.txt"
         if is_file(path):
-            from placeopt.instances.readers.pipedream import read_pipedream
-
             profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
             return profile.without_input() if zero_input else profile
         if not is_file(folder / model):
