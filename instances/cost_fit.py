@@ -26,14 +26,12 @@ import numpy as np
 from placeopt.model.arrays import UNLIMITED, Floats, to_ticks
 from placeopt.model.cluster import Device, Link
 from placeopt.model.errors import InputError
-from placeopt.model.graph import UNKNOWN
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike
-
-    from placeopt.model.graph import OpGraph
 
 
 @dataclass(frozen=True, eq=False)

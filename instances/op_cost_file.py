@@ -28,7 +28,7 @@ import numpy as np
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
 from placeopt.io.body import Body
-from placeopt.model.cluster import Device
+from placeopt.model.cluster import Cluster, Device
 from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import parse_json, read_text, write_json
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from placeopt.model.arrays import Floats
-    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
 FORMAT, VERSION = "placeopt/costs", 1

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from placeopt.model.arrays import by_number, sums_by
+from placeopt.model.arrays import Flags, Ints, by_number, sums_by
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.model.arrays import Flags, Ints
 
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 

@@ -39,14 +39,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, int_array, round_half_up
+from placeopt.model.arrays import Flags, Ints, int_array, round_half_up
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from placeopt.model.arrays import Flags
 
 
 OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}

@@ -30,13 +30,12 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import by_number, together
+from placeopt.model.arrays import Flags, Ints, by_number, together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
 UNREACHED = -(2**60)

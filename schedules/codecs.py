@@ -6,16 +6,13 @@ could not be checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from placeopt.io.body import plain
+from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.sources import problem_from_dict, problem_to_dict
-
-if TYPE_CHECKING:
-    from placeopt.io.body import Body
 
 
 def _encode_schedule(schedule: PipelineSchedule) -> dict[str, Any]:

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import by_number, csr
+from placeopt.model.arrays import Ints, by_number, csr
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 

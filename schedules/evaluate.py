@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import csr, place_in
+from placeopt.model.arrays import Ints, csr, place_in
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 NEVER = np.int64(2**62)

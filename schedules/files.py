@@ -21,13 +21,12 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import csv_text, read_text, write_text
 from placeopt.model.result import Result
 from placeopt.model.trace_events import named, slice_of
-from placeopt.schedules.known.chains import chains_of
+from placeopt.schedules.known.chains import Chain, chains_of
 from placeopt.schedules.solution import PipelineSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.schedules.known.chains import Chain
     from placeopt.schedules.problem import PipelineProblem
 
 

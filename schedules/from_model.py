@@ -31,7 +31,7 @@ import networkx as nx
 import numpy as np
 
 from placeopt.instances.module_groups import colocated, families
-from placeopt.model.arrays import UNLIMITED, Ints, by_key, together
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, by_key, together
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from placeopt.model.arrays import Flags
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
 

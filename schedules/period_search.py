@@ -28,7 +28,7 @@ from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
 from placeopt.schedules.period_walk import tighten, walk
-from placeopt.schedules.solution import Repetend, relaunch
+from placeopt.schedules.solution import PipelineSchedule, Repetend, relaunch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
 
 

@@ -39,13 +39,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import csr
+from placeopt.model.arrays import Ints, csr
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 MOST_TICKS = np.int64(2**62)

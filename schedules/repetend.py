@@ -40,13 +40,12 @@ from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.known import published
 from placeopt.schedules.period_search import PeriodSearch
-from placeopt.schedules.solution import PipelineSchedule
+from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import Repetend
     from placeopt.solving.tracker import Tracker
 
 

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.period_walk import tighten
 from placeopt.schedules.shapes import shape
-from placeopt.schedules.solution import relaunch
+from placeopt.schedules.solution import PipelineSchedule, relaunch
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import OnProgress
 
 

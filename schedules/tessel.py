@@ -32,7 +32,7 @@ from ortools.sat.python import cp_model
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import Orders, longest_ways
 from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
-from placeopt.schedules.solution import Repetend
+from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
 
 

@@ -26,14 +26,13 @@ from placeopt.instances.generators.task_graphs import (
     tensors_of,
     timed_graph,
 )
-from placeopt.model.arrays import together
+from placeopt.model.arrays import Ints, together
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
 
 

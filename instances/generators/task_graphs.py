@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.generators import MAX_EDGES, MAX_OPS, built, check_count
-from placeopt.model.arrays import numbered
+from placeopt.model.arrays import Ints, numbered
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Ints
 
 
 MEAN_TICKS = 1000

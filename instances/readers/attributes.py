@@ -31,12 +31,11 @@ from placeopt.instances.readers.draft import (
 )
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import TRUTH, one_line
-from placeopt.model.graph import UNKNOWN, UNSUPPORTED
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from placeopt.model.graph import OpGraph
 
 TIME_ALIASES = (
     "time",

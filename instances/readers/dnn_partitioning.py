@@ -36,13 +36,12 @@ from placeopt.model.arrays import UNLIMITED
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
-from placeopt.model.graph import UNSUPPORTED
+from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
 
 

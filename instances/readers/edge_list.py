@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from placeopt.instances.readers.draft import Draft, all_ticks, ticks
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line, read_text
-from placeopt.model.graph import UNKNOWN
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.model.graph import OpGraph
 
 _MARK = re.compile("[#:,{]|->")
 _WEIGHT = re.compile(r"""['"]weight['"][ ]?:([^,{}]+)""")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.model_ir import Cost, agree
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value, agree
 from placeopt.model.arrays import MAX_SUM, by_key
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line
@@ -33,8 +33,6 @@ from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from placeopt.instances.readers.model_ir import Model, Node, Shape, Value
 
     Check = Callable[[Node, list[Shape | None], Shape], bool]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,18 +26,16 @@ import numpy as np
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import Reading, finish
-from placeopt.instances.readers.model_ir import Cost, Model, Node, Value, stored_cost
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value, stored_cost
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, MutableMapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from placeopt.instances.readers.model_ir import Shape
     from placeopt.model.graph import OpGraph
 
     Array = NDArray[Any]

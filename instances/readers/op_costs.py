@@ -12,15 +12,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.model_ir import Cost, Value
+from placeopt.instances.readers.model_ir import Cost, Node, Value
 from placeopt.model.errors import InputError
 
 MAX_TURNS = 10**9
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from placeopt.instances.readers.model_ir import Node
 
 
 def vocabulary(name: str) -> dict[str, Any]:

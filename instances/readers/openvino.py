@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.ir_graph import Reading, finish, propagate_constants
-from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
+from placeopt.instances.readers.model_ir import Model, Node, Shape, Value, agree, stored_cost
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from placeopt.instances.readers.model_ir import Shape
     from placeopt.model.graph import OpGraph
 
 

@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.readers.draft import abstract_draft, whole
+from placeopt.instances.readers.draft import Draft, abstract_draft, whole
 from placeopt.model.arrays import together
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
-from placeopt.model.graph import UNKNOWN
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from placeopt.instances.readers.draft import Draft
-    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, unit: str = "", tick_seconds: float = 0.0, max_bytes: int) -> OpGraph:

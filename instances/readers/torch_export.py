@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import Reading, finish
-from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.model_ir import Model, Node, Value
 from placeopt.instances.readers.torch_ops import (
     Ref,
     flat,
@@ -33,7 +33,6 @@ from placeopt.model.files import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from placeopt.instances.readers.model_ir import Node
     from placeopt.model.graph import OpGraph
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.objective import compared_solvers, objective_of
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.solving.bound import bound
 from placeopt.solving.compilation import early_start, kernels_of, ready
 from placeopt.solving.registry import make_solver
@@ -19,7 +19,6 @@ from placeopt.solving.run import best_so_far, check_accepts, run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from placeopt.model.result import Result
     from placeopt.solving.tracker import OnProgress
 
 

@@ -26,10 +26,10 @@ from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.plotting.pipeline import draw_pipeline
-from placeopt.schedules.cuts import SHAPES as CUT_SHAPES, cut_source
+from placeopt.schedules.cuts import SHAPES as CUT_SHAPES, ModelCut, StageRow, cut_source
 from placeopt.schedules.files import schedule_in, write_starts_csv, write_torch_csv, write_trace
 from placeopt.schedules.from_model import ALL
-from placeopt.schedules.joint import choose_pipeline
+from placeopt.schedules.joint import JointResult, choose_pipeline
 from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
 from placeopt.schedules.solve import schedule_result
 from placeopt.schedules.sources import load_pipeline
@@ -39,8 +39,6 @@ from placeopt.solving.registry import make_solver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.schedules.cuts import ModelCut, StageRow
-    from placeopt.schedules.joint import JointResult
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import OnProgress

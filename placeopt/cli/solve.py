@@ -27,14 +27,12 @@ from placeopt.io.serialize import save, to_dict
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import parse_json, read_text
 from placeopt.model.objective import objective_of
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from placeopt.model.result import Result
 
 
 @takes_problem

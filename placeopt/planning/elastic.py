@@ -10,7 +10,7 @@ state of the shards that it did not hold before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING
@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.planning.plan_model import plan as best_plan, plan_problem
+from placeopt.planning.plan_model import Planned, plan as best_plan, plan_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from placeopt.planning.plan_model import Planned
     from placeopt.plans.layer_tables import TabledStepCosts
     from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import DevicePool, StepPlanProblem

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.planning.launch_files import launch_files
-from placeopt.planning.launch_search import NOT_SEARCHED, SEARCHED, missing, why
+from placeopt.planning.launch_search import (
+    NOT_SEARCHED,
+    SEARCHED,
+    LaunchAnswer,
+    LaunchProblem,
+    Priced,
+    missing,
+    why,
+)
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats
-    from placeopt.planning.launch_search import LaunchAnswer, LaunchProblem, Priced
 
 
 def regrets(answer: LaunchAnswer) -> Floats | None:

@@ -27,20 +27,17 @@ import numpy as np
 from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_json, write_text
-from placeopt.planning.launch_search import uneven
-from placeopt.plans.model_shapes import stage_layers
-from placeopt.plans.plan import EXPERT, SEQUENCE
+from placeopt.planning.launch_search import LaunchProblem, uneven
+from placeopt.plans.model_shapes import ModelShape, stage_layers
+from placeopt.plans.plan import EXPERT, SEQUENCE, TrainingPlan
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from placeopt.planning.launch_search import LaunchProblem
     from placeopt.planning.plan_model import Planned
     from placeopt.plans.configuration import Configuration
-    from placeopt.plans.model_shapes import ModelShape
-    from placeopt.plans.plan import TrainingPlan
 
 
 TORCH_NAMES = {

@@ -17,7 +17,7 @@ from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.errors import InputError, check_choice, did_you_mean
 from placeopt.model.objective import time_text
 from placeopt.model.query import without_none
-from placeopt.model.result import Budget
+from placeopt.model.result import Budget, Result
 from placeopt.model.shown import Shown
 from placeopt.model.sizes import MemoryLimit, device_limits
 from placeopt.plans.layer_tables import read_layer_table
@@ -34,7 +34,6 @@ from placeopt.solving.run import run, run_step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.result import Result
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_costs import StepCosts
     from placeopt.solving.tracker import OnProgress

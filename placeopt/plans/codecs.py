@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import plain
+from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, register
 from placeopt.model.errors import Refused
 from placeopt.plans.layer_tables import LayerTable
-from placeopt.plans.network_table import FittedNetwork, FlatNetwork
+from placeopt.plans.network_table import FittedNetwork, FlatNetwork, Network
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
 from placeopt.plans.published_costs import PublishedStepCosts
@@ -22,9 +22,7 @@ from placeopt.plans.sample_problem import SamplePlanProblem, array_shapes
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
 if TYPE_CHECKING:
-    from placeopt.io.body import Body
     from placeopt.model.arrays import Floats
-    from placeopt.plans.network_table import Network
     from placeopt.plans.step_costs import StepCosts
 
 

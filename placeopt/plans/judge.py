@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.model.arrays import together
+from placeopt.model.arrays import Ints, together
 from placeopt.plans.step_costs import Load
-from placeopt.plans.step_problem import shared_counts
+from placeopt.plans.step_problem import StepPlanProblem, shared_counts
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
     from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
     from placeopt.plans.sample_problem import SamplePlanProblem
-    from placeopt.plans.step_problem import StepPlanProblem
 
 
 def judge_sample_plan(problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:

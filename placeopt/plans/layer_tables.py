@@ -22,7 +22,7 @@ import numpy as np
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
-from placeopt.plans.plan import FORMS, SEQUENCE
+from placeopt.plans.plan import FORMS, SEQUENCE, ReplicaGroup
 from placeopt.plans.step_costs import MOST_SECONDS, StepCosts
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats
     from placeopt.plans.network_table import Network
-    from placeopt.plans.plan import ReplicaGroup
 
 
 FORWARD, BACKWARD, OPTIMIZER = range(3)

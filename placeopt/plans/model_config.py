@@ -12,14 +12,11 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import first_bytes, read_json
-from placeopt.plans.model_shapes import shape_of
-
-if TYPE_CHECKING:
-    from placeopt.plans.model_shapes import ModelShape
+from placeopt.plans.model_shapes import ModelShape, shape_of
 
 MAX_CONFIG_BYTES = 2**20
 """A larger file is no configuration: it is not read to see whether it is one."""

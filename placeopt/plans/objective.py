@@ -11,14 +11,13 @@ import numpy as np
 from placeopt.model.objective import JudgedObjective
 from placeopt.plans.judge import judge_sample_plan, judge_step_plan, judged_step
 from placeopt.plans.plan import TrainingPlan
-from placeopt.plans.sample_problem import sample_ticks
+from placeopt.plans.sample_problem import SamplePlanProblem, sample_ticks
 from placeopt.plans.step_bounds import area_bound
 from placeopt.plans.step_price import step_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from placeopt.plans.sample_problem import SamplePlanProblem
     from placeopt.plans.step_problem import StepPlanProblem
 
 

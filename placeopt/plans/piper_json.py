@@ -18,18 +18,15 @@ import math
 from copy import copy
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.io.body import Body
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Floats
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.plans.sample_problem import SamplePlanProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats
 
 UNITS_PER_BYTE = 100
 """The published memory sizes have two decimals."""

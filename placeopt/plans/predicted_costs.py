@@ -17,20 +17,16 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
-from placeopt.plans.plan import EXPERT, SEQUENCE
+from placeopt.plans.plan import EXPERT, SEQUENCE, ReplicaGroup
 from placeopt.plans.published_costs import ticks
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.plans.plan import ReplicaGroup
 
 FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
 """Measured plans that the constants of time were fitted on."""

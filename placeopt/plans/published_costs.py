@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
 from placeopt.plans.step_costs import MOST_SECONDS, TICK_SECONDS, LinkShares, Load
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.plans.plan import ReplicaGroup
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.clusters.hardware import find_gpu
-from placeopt.model.arrays import by_key, place_in
+from placeopt.model.arrays import Floats, Ints, by_key, place_in
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
@@ -40,7 +40,6 @@ from placeopt.plans.predicted_costs import Constants, PredictedStepCosts, profil
 from placeopt.plans.step_problem import DevicePool
 
 if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
 

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.plans.step_schedules import NEVER, parse_schedule
+from placeopt.plans.step_schedules import NEVER, StepSchedule, parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Ints
     from placeopt.plans.step_problem import StepPlanProblem
-    from placeopt.plans.step_schedules import StepSchedule
 
 
 class BatchWork(NamedTuple):

@@ -26,14 +26,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from placeopt.plans.configuration import SHARDING
-from placeopt.plans.model_shapes import stage_layers
+from placeopt.plans.configuration import SHARDING, Configuration
+from placeopt.plans.model_shapes import ModelShape, stage_layers
 
 if TYPE_CHECKING:
     from placeopt.instances.clusters.hardware import Gpu
     from placeopt.plans.calibration import Calibration
-    from placeopt.plans.configuration import Configuration
-    from placeopt.plans.model_shapes import ModelShape
 
 
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp4": 0.5}

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from placeopt.plans.step_costs import LinkShares, Load
-from placeopt.plans.step_schedules import behind_stages, least_pace, longest_wait, parse_schedule
+from placeopt.plans.step_costs import LinkShares, Load, StepCosts
+from placeopt.plans.step_schedules import (
+    StepSchedule,
+    behind_stages,
+    least_pace,
+    longest_wait,
+    parse_schedule,
+)
 
 if TYPE_CHECKING:
     from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-    from placeopt.plans.step_costs import StepCosts
     from placeopt.plans.step_problem import StepPlanProblem
-    from placeopt.plans.step_schedules import StepSchedule
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,17 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.shown import Shown
 from placeopt.plans.layer_tables import device_kind
 from placeopt.plans.plan import FORMS
-from placeopt.plans.step_costs import TICK_SECONDS
+from placeopt.plans.step_costs import TICK_SECONDS, StepCosts
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from placeopt.model.arrays import Ints
-    from placeopt.plans.step_costs import StepCosts
 
 GIB = 2**30
 MOST_DEVICES = 10**6

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.plans.step_price import step_price
+from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step, parse_schedule
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Floats
     from placeopt.plans.plan import TrainingPlan
-    from placeopt.plans.step_price import StepPrice
     from placeopt.plans.step_problem import StepPlanProblem
 
 FORWARD_PART = 1 / 3

@@ -31,7 +31,7 @@ from placeopt.instances.cost_fit import (
     with_measured_times,
 )
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.arrays import by_key, together
+from placeopt.model.arrays import Floats, Ints, by_key, together
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
 from placeopt.model.objective import time_text
@@ -42,7 +42,6 @@ from placeopt.runtime.execution_plan import Constant, Step, make_plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem

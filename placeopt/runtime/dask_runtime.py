@@ -22,7 +22,7 @@ import numpy as np
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
 from placeopt.runtime import dask_worker
-from placeopt.runtime.execution_plan import first_ranks, make_plan
+from placeopt.runtime.execution_plan import ExecutionPlan, first_ranks, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.execution_plan import ExecutionPlan
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides

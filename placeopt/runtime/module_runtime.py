@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.readers.torch_ops import flat
-from placeopt.model.arrays import by_key, by_number
+from placeopt.model.arrays import Ints, by_key, by_number
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.threads import torch_threads
-from placeopt.programs.torch_program import attribute, check_devices
+from placeopt.programs.torch_program import TorchProgram, attribute, check_devices
 from placeopt.runtime.measurement import Measurement, check_close, check_placement
 from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
@@ -27,9 +27,7 @@ from placeopt.runtime.torch_engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
-    from placeopt.programs.torch_program import TorchProgram
 
 
 @dataclass

@@ -21,7 +21,7 @@ from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
 from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
-from placeopt.programs.onnx_program import open_runner, parts_of
+from placeopt.programs.onnx_program import OnnxProgram, open_runner, parts_of
 from placeopt.runtime.measurement import Measurement, check_close
 from placeopt.runtime.serial_runtime import NamedDevices
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
-    from placeopt.programs.onnx_program import OnnxProgram
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from placeopt.instances.traces import MARK, match, read_kineto, read_trace
 from placeopt.model.errors import ExecutionError
 from placeopt.model.files import one_line, write_bytes, write_text
 from placeopt.model.threads import torch_threads
-from placeopt.programs.torch_program import check_devices
+from placeopt.programs.torch_program import TorchProgram, check_devices
 from placeopt.runtime.module_runtime import ModuleTasks, ModuleWork
 from placeopt.runtime.onnx_sessions import whole_session
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
     from placeopt.programs.onnx_program import OnnxProgram
-    from placeopt.programs.torch_program import TorchProgram
 
 
 def onnx_op_seconds(

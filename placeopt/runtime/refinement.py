@@ -31,7 +31,7 @@ from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
-from placeopt.runtime.measurement import with_ranks
+from placeopt.runtime.measurement import Runtime, with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Budget, Result
-    from placeopt.runtime.measurement import Runtime
 
 
 @dataclass

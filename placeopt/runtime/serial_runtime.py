@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
-from placeopt.model.graph import depths
+from placeopt.model.graph import OpGraph, depths
 from placeopt.runtime.array_ops import constant
-from placeopt.runtime.execution_plan import make_plan
+from placeopt.runtime.execution_plan import Constant, ExecutionPlan, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 NOMINAL = Device(
     "worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4

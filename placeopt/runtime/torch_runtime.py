@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.runtime.array_ops import KERNELS, ON_HOST, constant
-from placeopt.runtime.execution_plan import make_plan
+from placeopt.runtime.execution_plan import Constant, ExecutionPlan, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import NamedDevices, execute, result_tensors
 from placeopt.runtime.torch_engine import Engine
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
-    from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 
 def unavailable() -> str:

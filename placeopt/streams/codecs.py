@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.body import plain
+from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, register
 from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES
@@ -21,7 +21,6 @@ from placeopt.streams.sources import StreamSpec
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from placeopt.io.body import Body
     from placeopt.model.arrays import Flags
 
 _STREAM = ("name", "seed", "horizon", "arrival", "model", "deadline")

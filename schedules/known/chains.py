@@ -13,14 +13,13 @@ import networkx as nx
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT
+from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step
 from placeopt.schedules.evaluate import compact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placeopt.model.arrays import Ints
-    from placeopt.plans.step_schedules import Step
     from placeopt.schedules.problem import PipelineProblem
 
 Instance = tuple[int, int]
