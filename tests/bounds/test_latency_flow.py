@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import product
+from itertools import product, repeat
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -20,6 +21,7 @@ from placeopt.latency.bounds.flow import (
     Between,
     Charges,
     FlowBound,
+    Levels,
     Reduction,
     _crossing_time,
     _op_graph,
@@ -379,6 +381,48 @@ def test_halves_of_the_placements_prove_what_flows_alone_do_not():
         left += alone < before
         assert bound == min(values)
     assert left > 9
+
+
+def test_a_level_gets_its_halves_beside_finer_ones_that_close_little():
+    """As much work as they: eight rounds for each one with four times as many ideals; none once one
+    closes an eighth of the gap.
+    """
+
+    class Counted(Levels):
+        beside = 0
+
+        def _raised(self, found):
+            for over in super()._raised(found):
+                self.beside += found is self._halves
+                yield over
+
+    class Level:
+        effort, lower = FlowBound.effort, 0
+
+        def __init__(self, ideals, bounds):
+            self.lattice = SimpleNamespace(num_ideals=ideals)
+            self._bounds = bounds
+
+        def pieces(self, *_):
+            for bound in self._bounds:
+                self.lower = bound
+                yield True
+
+        def halves(self, _):
+            return []
+
+        def gains_little(self, _):
+            return False
+
+    levels, coarse = Counted(lambda: 200), Level(16, [100])
+    assert list(levels.through(coarse, None, False)) == [True, False]
+    coarse.pieces = lambda *_: repeat(True)
+    fine = Level(64, [101, 102, 103, 104, 105, 106])
+    assert sum(levels.through(fine, coarse, False)) == 6 + 3 * 8  # from the fourth round on
+    assert (levels.beside, levels.best) == (3 * 8, 106)
+    finest = Level(256, [107, 120, 120, 120, 121])
+    assert sum(levels.through(finest, fine, False)) == 5 + 3 * 64  # until the fourth
+    assert (levels.beside, levels.best) == (3 * 8 + 3 * 64, 121)
 
 
 def test_a_level_goes_on_after_a_round_in_vain(monkeypatch):

@@ -797,25 +797,64 @@ def _by_halves(
             heappush(waiting, (node.lower, next(number), node, pieces))
         elif not halves:
             ended = min(ended, node.lower)
-    yield ended, True
+    yield ended, False
 
 
-class _Beside:
-    """The halves of the placements of a level, with as much work as the levels after it."""
+class Levels:
+    """Bounds of ever finer graphs, and of the halves of the placements of one beside finer ones.
 
-    def __init__(self, level: FlowBound, found: Iterator[tuple[int, bool]]) -> None:
-        self._found, self._round, self._behind = found, _work(level), 0.0
+    Attributes
+    ----------
+    best : the best bound so far in ticks.
+    """
 
-    def keep_up(self, work: float) -> Iterator[tuple[int, bool]]:
-        """Yield bounds and whether a round is over, until it has had so much more work or ends."""
+    def __init__(
+        self,
+        upper: Callable[[], int | None],
+        offer: Callable[[Ints, Ints], None] | None = None,
+    ) -> None:
+        self._upper, self._offer, self.best = upper, offer, 0
+        self._halves: Iterator[tuple[int, bool]] | None = None  # those beside
+        self._behind = self._each = 0.0  # work that they have not had, and that of a round
+
+    def through(self, level: FlowBound, before: FlowBound | None, last: bool) -> Iterator[bool]:
+        """Raise the bound by a level until it is to be left; yield whether a round is over."""
+        effort, start, rounds = level.effort, self.best, 0
+        for over in self._raised(_by_halves(level, self._upper, self._offer, alone=not last)):
+            yield over
+            if not over:
+                continue
+            rounds += 1
+            if rounds == effort.finer and before is not None:
+                self._compare(before, (self.best - start) * effort.dearer)
+            yield from self._keep_up(_work(level))
+            if not last and rounds >= effort.finer and level.gains_little(self._upper()):
+                return
+
+    def _compare(self, before: FlowBound, gain: int) -> None:
+        """Begin with the halves of the level before where a level gained little, else end them."""
+        most = self._upper()
+        if most is None or gain >= most - self.best:
+            self._halves = None
+        elif self._halves is None:
+            self._halves = _by_halves(before, self._upper, self._offer)
+            self._behind, self._each = 0.0, _work(before)
+
+    def _keep_up(self, work: float) -> Iterator[bool]:
+        """Go on with the halves beside until they have had as much work, or end."""
         self._behind += work
-        over = True
-        while self._behind > 0 and over:
-            self._behind, over = self._behind - self._round, False
-            for bound, over in self._found:
-                yield bound, over
+        while self._halves is not None and self._behind > 0:
+            self._behind, over = self._behind - self._each, False
+            for over in self._raised(self._halves):
+                yield over
                 if over:
                     break
+            self._halves = self._halves if over else None
+
+    def _raised(self, found: Iterator[tuple[int, bool]]) -> Iterator[bool]:
+        for bound, over in found:
+            self.best = max(self.best, bound)
+            yield over
 
 
 def _work(level: FlowBound) -> float:
@@ -845,35 +884,18 @@ def flow_bounds(
     ----------
     upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
     """
-    best, effort, before, last = 0, FlowBound.effort, None, False
-    ideals, beside = effort.first_ideals, None
+    effort, levels, before, last = FlowBound.effort, Levels(upper, offer), None, False
+    ideals = effort.first_ideals
     while not last:
         flow = FlowBound(problem, max_ideals=min(ideals, effort.max_ideals), stop=stop)
         if before is not None:
             flow.begin_at(before)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= effort.max_ideals or whole
-        start, rounds = best, 0
-        for bound, over in _by_halves(flow, upper, offer, alone=not last) if flow.usable else ():
-            best, rounds = max(best, bound), rounds + over
-            yield best, over
-            if not over:
-                continue
-            most = upper()
-            left = 0 if most is None else most - best
-            if rounds == effort.finer and before is not None:
-                if (best - start) * effort.dearer >= left:
-                    beside = None
-                elif beside is None:
-                    beside = _Beside(before, _by_halves(before, upper, offer))
-            if beside is not None:
-                for bound, done in beside.keep_up(_work(flow)):
-                    best = max(best, bound)
-                    yield best, done
-            if not last and rounds >= effort.finer and flow.gains_little(most):
-                break
+        for over in levels.through(flow, before, last) if flow.usable else ():
+            yield levels.best, over
         before, ideals = flow, ideals * effort.finer
-    yield best, True
+    yield levels.best, True
 
 
 def _in_turn(times: Ints, ops: list[int]) -> int:
