@@ -405,7 +405,7 @@ class FlowBound:
             order.edges[u, v]["weight"] = lasts[v]
         order.add_weighted_edges_from((-1, u, lasts[u]) for u in list(order))
         way = nx.dag_longest_path(order)[1:]
-        reached = {v for v in range(n) if unit[v] == way[0]}
+        reached = {v for v in range(n) if unit[v] in way[:1]}  # no way where nothing takes time
         for here, there in itertools.pairwise(way):
             out = [u for u, v in ends if (unit[u], unit[v]) == (here, there)]
             inner = nx.DiGraph((u, v) for u, v in ends if unit[u] == unit[v] == here)
@@ -892,9 +892,11 @@ def flow_bounds(
             flow.begin_at(before)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= effort.max_ideals or whole
-        for over in levels.through(flow, before, last) if flow.usable else ():
-            yield levels.best, over
-        before, ideals = flow, ideals * effort.finer
+        ideals *= effort.finer
+        if flow.usable:
+            for over in levels.through(flow, before, last):
+                yield levels.best, over
+            before = flow
     yield levels.best, True
 
 
