@@ -4,7 +4,8 @@ model.
 `flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
 its program finds placements that are good as well; `cp-sat` runs where they end and leave a gap: it
 gained nothing on any problem of results/engine, in half of the time of the lane. It does not wait
-where its model is built within a tactic's first piece of work, or while no placement is known.
+where its model is built within a tactic's first piece of work, nor while no placement is known or
+flows prove less than half of what the best one takes.
 
 The CP-SAT model is that of `placeopt.latency.evaluate`, with q slots per accelerator. Variables:
 x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
@@ -88,7 +89,7 @@ class LatencyFacts:
 
     def __init__(self, settings: CpSatSettings, problem: PlacementProblem) -> None:
         self.settings, self.problem = settings, problem
-        self.flows_gain = False  # whether a placement is known and flows may still prove more of it
+        self.flows_gain = False  # whether flows prove half of the best value and may prove more
         self.model: LatencyCpModel | None = None
 
     @property
@@ -142,7 +143,7 @@ def _flow(state: State) -> Iterator[None]:
         for bound, over in flow_bounds(state.problem, lambda: state.value, offer, state.stop):
             if over or not state.by_evaluations:  # pieces of a round are cut by the clock
                 state.raise_bound(bound, "flow")
-                facts.flows_gain = state.value is not None
+                facts.flows_gain = state.value is not None and not 0 < 2 * bound < state.value
                 yield
     finally:
         facts.flows_gain = False

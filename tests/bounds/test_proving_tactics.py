@@ -110,30 +110,34 @@ def test_each_tactic_of_the_period_alone_holds(name, contiguity):
             assert result.lower_bound <= best <= (result.value or best)
 
 
-@pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize("refused", [True, False])
-def test_cp_sat_waits_for_the_latency_while_flows_gain(large, refused, monkeypatch):
-    """A large model waits until flows end, however they do; a small one does not."""
+@pytest.mark.parametrize(("seconds", "share"), [(1.0, 1.0), (1.0, 0.4), (0.01, 1.0)])
+def test_cp_sat_waits_for_the_latency_while_flows_gain(seconds, share, refused, monkeypatch):
+    """A large model waits until flows end, however they do, if they prove half of the value; a small
+    one does not.
+    """
     begun: list[bool] = []
+    problem = period_problems.random_problem(1, n=7, objective="latency", slots=1)
+    proved, waits = int(share * po.solve(problem, seconds=5.0).value), seconds * share == 1
 
     def flows(*_):
         for _ in range(300):
-            assert not (begun and large)
-            yield 0, True
+            assert not (begun and waits)
+            yield proved, True
         if refused:
             raise Refused("no more flows")
-        while not (begun or large):
-            yield 0, True
+        while not (begun or waits):
+            yield proved, True
 
     def cp_sat(*_):
         begun.append(True)
         return True
 
-    monkeypatch.setattr(latency_tactics, "building_seconds", lambda *_: 1.0 if large else 0.01)
+    monkeypatch.setattr(latency_tactics, "building_seconds", lambda *_: seconds)
     monkeypatch.setattr(latency_tactics, "flow_bounds", flows)
+    monkeypatch.setattr(latency_tactics, "starts", lambda tracker: iter(()))
     monkeypatch.setattr(latency_tactics.LatencyCpModel, "solve", cp_sat)
-    problem = period_problems.random_problem(1, n=7, objective="latency", slots=1)
-    po.solve(problem, "cp-sat", seconds=20.0, tactics="starts,flow,cp-sat")
+    po.solve(problem, "cp-sat", seconds=20.0, tactics="filling,flow,cp-sat")
     assert begun
 
 
