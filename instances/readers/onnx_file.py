@@ -91,12 +91,14 @@ def _fetch_small(tensors: Any, folder: Path) -> None:
     """Read the whole numbers that lie in files beside the model, few as the targets of reshapes
     are; what cannot be read stays unknown, as large weights do.
     """
+    from onnx import TensorProto
     from onnx.external_data_helper import load_external_data_for_tensor
 
+    whole = TensorProto.INT32, TensorProto.INT64
     for tensor in tensors:
         size = {x.key: x.value for x in tensor.external_data}.get("length", "")
         small = len(size) < 6 and size.isdecimal() and int(size) <= KEEP_BYTES
-        if small and tensor.data_type in (6, 7):  # INT32, INT64
+        if small and tensor.data_type in whole:
             with contextlib.suppress(Exception):  # the package raises its own and others
                 load_external_data_for_tensor(tensor, str(folder))
                 tensor.data_location = 0

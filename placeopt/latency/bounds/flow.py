@@ -399,11 +399,9 @@ class FlowBound:
         unit = np.where(units < 0, np.arange(n) + n, units).tolist()  # each node of the pool
         lasts = dict(zip(unit, self._durations(units).tolist(), strict=True))
         order = nx.DiGraph()
-        order.add_nodes_from(unit)
-        order.add_edges_from((unit[u], unit[v]) for u, v in ends if unit[u] != unit[v])
-        for u, v in order.edges:
-            order.edges[u, v]["weight"] = lasts[v]
-        order.add_weighted_edges_from((-1, u, lasts[u]) for u in list(order))
+        order.add_weighted_edges_from((-1, u, lasts[u]) for u in unit)
+        apart = ((unit[u], unit[v]) for u, v in ends if unit[u] != unit[v])
+        order.add_weighted_edges_from((u, v, lasts[v]) for u, v in apart)
         way = nx.dag_longest_path(order)[1:]
         reached = {v for v in range(n) if unit[v] in way[:1]}  # no way where nothing takes time
         for here, there in itertools.pairwise(way):
@@ -456,8 +454,8 @@ class FlowBound:
                 pool_time[np.isin(a.group, a.group[ends])] = -1
         half.arrays = a._replace(slot_time=slot_time, pool_time=pool_time, edge_rule=rule)
         half._fast = fastest(np.stack([slot_time, pool_time], axis=1))
-        half._cuts = [self._cuts[i] for i in np.flatnonzero(kept)]
-        half._priced = [self._priced[i] for i in np.flatnonzero(kept)]
+        half._cuts = list(itertools.compress(self._cuts, kept))
+        half._priced = list(itertools.compress(self._priced, kept))
         half._guesses, half._begin = [], [] if half._cuts else [self._flow]
         half.idle, half._promise, half._mix, half._known = 0, np.inf, np.zeros(0), 0
         return half
