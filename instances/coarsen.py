@@ -50,10 +50,12 @@ partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 4
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
 from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array
@@ -64,12 +66,6 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.union_find import root as find_root
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
 

@@ -18,20 +18,16 @@ just does not matter (peak and bandwidth as large, overhead as small as the data
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import UNLIMITED, Floats, to_ticks
 from placeopt.model.cluster import Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,20 +18,16 @@ none    as the graph is
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.instances.quotient import components, layer_paths
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.graph import OpGraph
+from placeopt.model.problem import PlacementProblem
 
 WORDS = ("none", "layer", "block")
 

@@ -19,25 +19,22 @@ is left to the cost model: *guessed*.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
 from placeopt.io.body import Body
+from placeopt.model.arrays import Floats
 from placeopt.model.cluster import Cluster, Device
 from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import parse_json, read_text, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from placeopt.model.arrays import Floats
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 FORMAT, VERSION = "placeopt/costs", 1
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, by_number, sums_by
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,18 +28,13 @@ from placeopt.instances.readers import (
     options_of,
     read_bundled,
 )
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
 from placeopt.model.files import raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.query import without_none
 from placeopt.model.sizes import MemoryLimit, device_limits
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from placeopt.model.cluster import Cluster
-
 
 PREFIX = "torch:"
 

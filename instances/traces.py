@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +33,7 @@ from placeopt.instances.readers.torch_ops import base_name
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, raised, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 MAX_BYTES = 2**30
 

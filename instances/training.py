@@ -34,18 +34,15 @@ have. Mixed precision has weights, gradients and activations of 2 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, int_array, round_half_up
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}
 """Flops and bytes of state per parameter."""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances import sources
 from placeopt.io.serialize import load as load_json
 from placeopt.model.errors import InputError
 from placeopt.model.files import says_format
 from placeopt.model.objective import default_solver, objective_names, objective_of
+from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, Result
 from placeopt.sharding.contest_format import holds_sharding, read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import Solver, make_solver
 from placeopt.solving.run import run
+from placeopt.solving.tracker import OnProgress
 from placeopt.splits.problem import SplitProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.solving.tracker import OnProgress
 
 SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}
 """Options of `load` that make a split problem, with its fields."""

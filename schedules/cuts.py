@@ -31,8 +31,10 @@ Models via Flexible Schedule Search", HPCA
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +48,7 @@ from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.schedules.from_model import (
     ALL,
@@ -59,12 +62,6 @@ from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from placeopt.model.problem import PlacementProblem
 
 PIPELINES = ("V", "wave", "X", "M", "K")
 SHAPES = (*PIPELINES, "T")

@@ -23,27 +23,21 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.instances.module_groups import colocated, families
 from placeopt.model.arrays import UNLIMITED, Flags, Ints, by_key, together
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.problem import PlacementProblem
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
-
 
 ALL = -1
 """Pseudo device of an op that runs tensor-parallel on every device."""

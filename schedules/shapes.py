@@ -27,8 +27,9 @@ Schedule Search", HPCA
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 
@@ -36,9 +37,6 @@ from placeopt.model.errors import InputError
 from placeopt.model.query import parse_query, without_none
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.options import check_options, option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODES = ("train", "infer")
 

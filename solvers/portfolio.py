@@ -9,9 +9,12 @@ evaluations are the limit, or the caller measures, cross-entropy and annealing f
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.threads import start_thread
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
@@ -20,13 +23,7 @@ from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 def _import_tactics() -> None:

@@ -17,7 +17,7 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,13 +32,11 @@ from placeopt.instances.clusters.hardware import (
     TENSOR_CORE_PEAKS,
 )
 from placeopt.io.body import Body
+from placeopt.model.arrays import Ints
 from placeopt.model.cluster import CONTENTION, Cluster, Device, Link, contention_matrix
 from placeopt.model.errors import InputError, check_choice, did_you_mean, nearest
 from placeopt.model.files import is_file, read_toml
 from placeopt.model.query import parse_query
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
 
 _HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
 """Hosts of like devices: their number, devices per host, the kind, and whether they are joined by

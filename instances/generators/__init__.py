@@ -11,16 +11,13 @@ import functools
 import inspect
 import math
 import pkgutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.graph import OpGraph
 from placeopt.model.query import parse_query, typed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from placeopt.model.graph import OpGraph
 
 
 class Entry(NamedTuple):

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from placeopt.instances.generators import check_count
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Unpack
 
 Shape = tuple[int, ...]
 

@@ -15,7 +15,7 @@ the queue "planned" and the contention models "source", "pair" and "none".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +29,9 @@ from placeopt.instances.generators.task_graphs import (
 from placeopt.model.arrays import Ints, together
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
 
 
 @dataclass(eq=False)

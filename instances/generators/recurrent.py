@@ -16,13 +16,10 @@ A. Mirhoseini et al., "Device placement optimization with reinforcement learning
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from placeopt.instances.generators import MAX_REPEATS, built
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Sentences(GraphBuilder):

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from placeopt.instances.generators import built
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Blocks(NamedTuple):

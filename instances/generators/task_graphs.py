@@ -17,20 +17,16 @@ heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.instances.generators import MAX_EDGES, MAX_OPS, built, check_count
 from placeopt.model.arrays import Ints, numbered
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
 
 MEAN_TICKS = 1000
 """Mean time of an op in the random families: fine enough for integer costs, coarse enough to

@@ -28,15 +28,13 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.generators import built, check_count
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class TransformerBuilder(GraphBuilder):

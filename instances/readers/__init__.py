@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import (
     MAX_BYTES,
@@ -23,14 +25,9 @@ from placeopt.model.files import (
     regular_file,
     write_text,
 )
+from placeopt.model.graph import OpGraph
 from placeopt.model.lazy import on_first_use
 from placeopt.model.query import parse_query, typed, without_none
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ Files of other tools use many names for a weight; the first alias that is there 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from placeopt.instances.readers.draft import (
     DEFAULTS,
@@ -32,10 +33,6 @@ from placeopt.instances.readers.draft import (
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import TRUTH, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
 
 TIME_ALIASES = (
     "time",

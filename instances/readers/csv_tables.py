@@ -16,7 +16,9 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from placeopt.instances.readers.attributes import (
     AttributeDraft,
@@ -30,12 +32,7 @@ from placeopt.instances.readers.attributes import (
 )
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_rows, csv_text, one_line, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 OP_HEADS = ("op", "name", "id", "node", "task")
 EDGE_HEADS = (

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from placeopt.instances.readers.csv_tables import header_of, is_edge_header, is_op_header
 from placeopt.instances.readers.edge_list import parse_line
 from placeopt.instances.readers.onnx_file import read_varint
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NUMBERS = re.compile(r"[0-9\s,]*$")
 _DOT_HEAD = re.compile(

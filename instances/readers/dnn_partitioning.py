@@ -25,8 +25,9 @@ Placement of DNN Graph Operators", NeurIPS 2020.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,11 +39,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 def read(

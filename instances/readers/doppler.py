@@ -14,16 +14,12 @@ Yao et al., "DOPPLER: Dual-Policy Learning for Device Assignment in Asynchronous
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from placeopt.instances.readers.draft import Draft, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, unit: str = "", tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:

@@ -17,7 +17,9 @@ import itertools
 import re
 import warnings
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from placeopt.instances.readers.attributes import (
     MAX_ATTRIBUTES,
@@ -28,12 +30,7 @@ from placeopt.instances.readers.attributes import (
 )
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|//[^\n]*|/\*.*?\*/|^\#[^\n]*)

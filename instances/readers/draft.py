@@ -12,8 +12,9 @@ import math
 import re
 import warnings
 from array import array
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,6 @@ from placeopt.model.arrays import MAX_SUM, Ints, check_positive
 from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import OP_COLUMNS, UNKNOWN, OpGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 DEFAULTS: dict[str, Any] = {"type": ""} | {
     key: column.default for key, column in OP_COLUMNS.items()

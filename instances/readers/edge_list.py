@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from placeopt.instances.readers.draft import Draft, all_ticks, ticks
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line, read_text
 from placeopt.model.graph import UNKNOWN, OpGraph
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _MARK = re.compile("[#:,{]|->")
 _WEIGHT = re.compile(r"""['"]weight['"][ ]?:([^,{}]+)""")

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,10 +31,7 @@ from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, OpGraph
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Check = Callable[[Node, list[Shape | None], Shape], bool]
+Check = Callable[[Node, list[Shape | None], Shape], bool]
 
 DEFAULT_BYTES = 2**20
 """Bytes of a tensor where no tensor of the model has a known shape."""

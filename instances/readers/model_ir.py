@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 BITS = {
     name: bits

@@ -5,7 +5,8 @@ The attributes are those of `attributes`; a graph made elsewhere needs none of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from placeopt.instances.readers.attributes import (
     AttributeDraft,
@@ -16,11 +17,7 @@ from placeopt.instances.readers.attributes import (
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def from_networkx(graph: Any, *, name: str = "", **names: Any) -> OpGraph:

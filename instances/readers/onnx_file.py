@@ -14,14 +14,12 @@ import ast
 import contextlib
 import importlib.util
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import InputError, MissingExtraError, nearest
 from placeopt.model.files import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_STRUCTURE = 512 * 2**20
 """Most bytes of a model without its large tensors."""

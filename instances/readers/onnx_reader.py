@@ -20,9 +20,11 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import Reading, finish
@@ -30,15 +32,9 @@ from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value,
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
+from placeopt.model.graph import OpGraph
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.graph import OpGraph
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 
 MAX_ELEMENTS = 4096

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.readers.model_ir import Cost, Node, Value
 from placeopt.model.errors import InputError
 
 MAX_TURNS = 10**9
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 def vocabulary(name: str) -> dict[str, Any]:

@@ -19,14 +19,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from placeopt.instances.readers.draft import Draft, number, ticks, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
-
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def read(

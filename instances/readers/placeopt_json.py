@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from placeopt.io.serialize import load, to_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, max_bytes: int) -> OpGraph:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from placeopt.instances.readers.ir_graph import Reading
 from placeopt.instances.readers.model_ir import Model, Node, Value
@@ -24,12 +26,7 @@ from placeopt.instances.readers.torch_ops import (
 )
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 MIN_UNPACKED = 8 * 2**20
 """A program may unpack to this many bytes, or to `max_ratio` times the size of the archive where

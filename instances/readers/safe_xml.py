@@ -7,14 +7,12 @@ which no graph format uses: it is refused at the first byte of it, before anythi
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 from xml.parsers import expat
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_ELEMENTS = 4_000_000
 

@@ -13,7 +13,7 @@ algorithms", Journal of Scheduling 5(5), 2002.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from placeopt.model.arrays import together
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 from placeopt.model.graph import UNKNOWN, OpGraph
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read(path: Path, *, unit: str = "", tick_seconds: float = 0.0, max_bytes: int) -> OpGraph:

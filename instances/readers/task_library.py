@@ -8,17 +8,14 @@ and `tick_seconds` is 1, unless `unit` tells theirs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from placeopt.instances.readers.draft import abstract_draft
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def read(

@@ -11,8 +11,9 @@ import io
 import logging
 import operator
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import Reading, finish
@@ -29,11 +30,7 @@ from placeopt.instances.readers.torch_ops import (
 )
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def from_torch(

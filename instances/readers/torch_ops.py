@@ -10,13 +10,11 @@ programs both inline it, under the names given here.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from placeopt.instances.readers.model_ir import Node
 from placeopt.instances.readers.op_costs import look_up, vocabulary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Ref(str):

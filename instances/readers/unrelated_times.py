@@ -8,17 +8,13 @@ two different devices, without contention. The times are abstract: a tick is one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from placeopt.instances.readers.draft import Draft, abstract_draft, whole
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def read(

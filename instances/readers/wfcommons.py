@@ -12,17 +12,13 @@ Future Generation Computer Systems 128, 2022.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from placeopt.instances.readers.draft import Draft, number, ticks, whole
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 RUNTIMES = ("runtimeInSeconds", "runtime")
 SIZES = ("sizeInBytes", "size")

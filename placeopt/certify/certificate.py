@@ -16,10 +16,12 @@ import gzip
 import hashlib
 import json
 import platform
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +33,6 @@ from placeopt.model.files import digest, write_bytes
 from placeopt.model.objective import objective_of
 from placeopt.model.result import gap_of
 from placeopt.model.shown import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 FORMAT, FORMAT_VERSION = "placeopt-certificate", 2
 PROOF_FORMAT, PROOF_VERSION = "placeopt-proof", 1

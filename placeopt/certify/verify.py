@@ -5,8 +5,9 @@ can be at most.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from placeopt.certify.certificate import (
     Certificate,
@@ -26,16 +27,11 @@ from placeopt.io.serialize import load
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError, Refused, SolverError, brief
 from placeopt.model.files import read_json
-from placeopt.model.objective import objective_of
+from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import Budget, Result, check_number
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import make_solver, solver_class
 from placeopt.solving.run import run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from placeopt.model.objective import Finished, Objective
 
 
 def verify(

@@ -13,18 +13,15 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from placeopt.cli import interrupt
 from placeopt.cli.common import only_json, print_to_nowhere
 from placeopt.model.errors import CONTROL, InputError, SolverError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 app = typer.Typer(
     name="placeopt",

@@ -4,8 +4,9 @@ on.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError, Refused, SolverError
@@ -15,12 +16,7 @@ from placeopt.solving.bound import bound
 from placeopt.solving.compilation import early_start, kernels_of, ready
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import best_so_far, check_accepts, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from placeopt.solving.tracker import OnProgress
-
+from placeopt.solving.tracker import OnProgress
 
 INTERPRETED_SECONDS = 0.5
 """Time of each heuristic that is interpreted; a sweep gives what it has found by then."""

@@ -6,18 +6,16 @@ import csv
 import io
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.instances.clusters import make_cluster
 from placeopt.io.placement_file import open_placement, read_placement, read_stages
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def export_command(

@@ -5,7 +5,7 @@ graph that can be read to any format that can be written.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -14,12 +14,9 @@ from placeopt.cli.model_notes import control_note, cost_notes
 from placeopt.cli.problem import ProblemOptions
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.problem import PlacementProblem
 from placeopt.plotting.graph import graph_figure, graph_statistics
-
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
-
 
 DEFAULT_CLUSTER = "4xA100"
 

@@ -4,25 +4,21 @@ it holds in memory; and where that does not fit how much is missing, where, and 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.cli import common
 from placeopt.model.arrays import UNLIMITED, by_key
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result
 from placeopt.model.sizes import bytes_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.result import Result
-
 
 LOOPS = ("Loop", "Scan", "TensorIterator", "while_loop", "map_impl", "scan", "associative_scan")
 """Types of ops that run a body several times; what they cost rests on the number of turns."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
@@ -15,9 +16,6 @@ from placeopt.cli import common
 from placeopt.cli.model_notes import cost_notes, is_own_model, rate_note, tied_notes
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OBJECTIVE_OF = {
     **dict.fromkeys(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.instances.op_cost_file import OpCosts, read_costs, write_costs
 from placeopt.model.errors import ExecutionError, InputError
-
-if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 
 def profile_command(

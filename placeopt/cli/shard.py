@@ -5,7 +5,7 @@ proven gap.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Exit, Option
 
@@ -15,6 +15,7 @@ from placeopt.io.serialize import result_fields, save
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_text, write_text
 from placeopt.model.objective import objective_of
+from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program, stored_sizes
 from placeopt.programs.torch_program import TorchProgram, attribute, is_torch_program, torch_program
@@ -30,10 +31,7 @@ from placeopt.sharding.layout_table import (
     torch_parameter_layouts,
 )
 
-if TYPE_CHECKING:
-    from placeopt.model.result import Result
-
-    Data = dict[str, Any]
+Data = dict[str, Any]
 
 DEFAULT_CLUSTER = "8xA100"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -16,15 +16,12 @@ from placeopt.certify.verify import read_solution, recheck, verify
 from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import objective_of
 from placeopt.plotting.gantt import chrome_trace, gantt_figure, write_pictures
 from placeopt.solving.bound import bound
-
-if TYPE_CHECKING:
-    from placeopt.model.bound import BoundReport
-
 
 SUFFIXES = (".png", ".svg", ".pdf", ".json")
 """Of the files that `placeopt plot` writes."""

@@ -6,9 +6,10 @@ import contextlib
 import importlib
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Exit, Option
 
@@ -30,9 +31,6 @@ from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget, Result
 from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 @takes_problem

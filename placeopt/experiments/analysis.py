@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from placeopt.experiments.store import check_consistent
+from placeopt.experiments.store import Row, check_consistent
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.objective import objective_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from placeopt.experiments.store import Row
-    from placeopt.model.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,23 +8,20 @@ when no accepted value is below it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import unpack_placement
-from placeopt.experiments.store import check_consistent
+from placeopt.experiments.store import Row, check_consistent
 from placeopt.experiments.study import load_cell_problem
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_json
 from placeopt.model.result import gap_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from placeopt.experiments.store import Row
 FORMAT, VERSION = "placeopt-best-known", 1
 
 

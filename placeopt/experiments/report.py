@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.experiments import analysis
-from placeopt.experiments.store import cell_rows
+from placeopt.experiments.store import Row, cell_rows
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import csv_text, write_bytes, write_text
 from placeopt.model.result import gap_of
 from placeopt.plotting.style import COLOURS, figure_bytes, new_figure, write_figure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.experiments.store import Row
 
 Table = tuple[list[str], list[list[str]]]
 

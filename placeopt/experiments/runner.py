@@ -22,22 +22,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.experiments.cell import failure, prepare, run_cell, same_package
-from placeopt.experiments.store import RunStore, contradiction, latest, wrong_column
+from placeopt.experiments.store import Row, RunStore, contradiction, latest, wrong_column
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
 from placeopt.model.threads import num_cores, start_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.experiments.store import Row
 
 
 @dataclass

@@ -23,21 +23,17 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json, regular_file
-from placeopt.model.result import STATUSES, gap_of
+from placeopt.model.result import STATUSES, Number, gap_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from placeopt.model.result import Number
-
-    Row = dict[str, Any]
+Row = dict[str, Any]
 
 
 CLAIMS = (

@@ -29,10 +29,11 @@ import json
 import math
 import pickle
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
@@ -48,9 +49,6 @@ from placeopt.solving.registry import (
     take_solver,
 )
 from placeopt.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MAX_CELLS = 1_000_000
 

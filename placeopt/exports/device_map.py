@@ -22,9 +22,10 @@ each for one device.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.exports.export import Exported, Job, text_file
 from placeopt.model.arrays import by_key
@@ -33,10 +34,6 @@ from placeopt.model.files import write_json
 from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
 from placeopt.programs.torch_program import is_torch_program
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
 
 SHOWN = 4
 """Most modules that a refusal names."""

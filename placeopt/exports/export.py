@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import itertools
 import pkgutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.sources import load_graph
 from placeopt.io.placement_file import check_devices, placement_csv, placement_of
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
@@ -34,14 +39,6 @@ from placeopt.programs.torch_program import (
     is_torch_program,
     torch_program,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 
 @dataclass(frozen=True, eq=False, repr=False)

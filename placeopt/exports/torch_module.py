@@ -13,8 +13,10 @@ import copy
 import importlib.util
 import types
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from placeopt.exports.export import Exported, Job
 from placeopt.model.errors import InputError
@@ -27,11 +29,6 @@ from placeopt.programs.torch_program import (
     known_devices,
     with_devices,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
 
 STORED_DEVICES = "placeopt_devices"
 """Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may

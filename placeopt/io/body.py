@@ -11,17 +11,13 @@ import itertools
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ devices are given by name or by index; a name wins over an index that reads the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,12 +21,8 @@ from placeopt.model.arrays import Ints, as_array
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from placeopt.model.problem import PlacementProblem
 
 JSON_KEYS = ("problem", "device", "priority", "queue", "stage")
 QUEUES = ("fifo", "priority", "planned", "")

@@ -19,14 +19,17 @@ import importlib
 import itertools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from placeopt.io.body import CLAIM, FRACTION, Body, int_table, is_number, kind_of, plain, show
+from placeopt.model.arrays import Ints
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
@@ -34,12 +37,6 @@ from placeopt.model.graph import OP_COLUMNS, OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, Result, TacticUse, TracePoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from placeopt.model.arrays import Ints
 
 PREFIX = "placeopt/"
 VERSION = 1

@@ -35,25 +35,21 @@ Device Placement of DNN Graph Operators", NeurIPS 2020.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.latency.judge import latency_violations, placement_slots
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import Flags, Floats, Ints, int_array
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import check_static
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import fits, placement_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 _NEAR = 0.7  # chance to move to a neighbour's slot
 

@@ -5,17 +5,14 @@ kernels.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.makespan.judge import placement_violations
+from placeopt.model.arrays import Ints
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.judge import wait_forever
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 
 def placement_slots(problem: PlacementProblem, placement: Placement) -> Ints:

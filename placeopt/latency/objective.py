@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from numpy.typing import ArrayLike
+
+from placeopt.model.arrays import Ints
+from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import PlacementObjective
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 class Latency(PlacementObjective):

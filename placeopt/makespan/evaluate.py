@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from placeopt.io.placement_file import placement_of
 from placeopt.makespan import simulator as kernels
@@ -20,11 +22,6 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.model.threads import parallel_slices
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch"]
 

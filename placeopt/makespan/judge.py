@@ -6,17 +6,14 @@ a test of whole columns; words are made only for the rows that break it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, sums_by
 from placeopt.model.placement import Placement, Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 MOST_WORDS = 1000
 """Violations of one rule that are put into words."""

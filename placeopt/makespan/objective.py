@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import ArrayLike
 
 from placeopt.makespan.judge import placement_violations, schedule_violations
+from placeopt.model.arrays import Ints
+from placeopt.model.bound import BoundReport, Witness
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.feasibility import impossible_reason
 from placeopt.model.objective import INFEASIBLE, Finished
+from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import PlacementObjective
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.bound import BoundReport, Witness
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 class Makespan(PlacementObjective):

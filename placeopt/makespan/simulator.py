@@ -19,19 +19,16 @@ than most pieces do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import Flags, Ints, distinct, frozen
 from placeopt.model.compiled import entry, inlined, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.heaps import argsort, merge, pop, push
 from placeopt.model.objective import INFEASIBLE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 class ProblemArrays(NamedTuple):

@@ -10,21 +10,18 @@ checks them all::
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
 from itertools import chain, pairwise
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from placeopt.model.errors import InputError, brief, twice_in
 from placeopt.model.shown import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 Ints = NDArray[np.int64]
 """Ticks, bytes, indices, counts."""

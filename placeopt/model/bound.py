@@ -6,15 +6,13 @@ Witness: what proves a lower bound, as data that others can check.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from numbers import Rational
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.shown import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 
 def plain_number(value: Any) -> Any:

@@ -13,21 +13,17 @@ imports by name of other kernels is part of the stamp by which its cache is know
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba import njit
 from numba.core import serialize
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
+from placeopt.model.arrays import Ints
 from placeopt.model.interpreted import interpretable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Ints
-
 
 FROZEN = tuple(f"{__package__}.{name}" for name in ("random_bits", "heaps", "union_find"))
 """Modules whose kernels never change, so that whatever way a kernel is compiled it may call

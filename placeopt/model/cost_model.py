@@ -15,18 +15,15 @@ bandwidth. Times are rounded to ticks once, half up, and never to 0 for a positi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
+from placeopt.model.cluster import Cluster, Device, Rates
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.cluster import Cluster, Device, Rates
-
 
 OF_THE_GRAPH = (
     "producer",

@@ -6,10 +6,8 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 MAX_MESSAGE = 200
 """Most characters of an error message before its hint, which begins with the first "; "."""

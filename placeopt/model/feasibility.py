@@ -11,15 +11,11 @@ ends, its outputs from its start on, and its resident bytes always: d has to hol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, Flags, sums_by, unique_rows
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import bytes_text
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
 
 HELP = "give more devices, or raise --memory-limit"
 """What helps where nothing smaller than the model can be changed."""

@@ -18,13 +18,11 @@ import os
 import re
 import tempfile
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import CONTROL, InputError, twice_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """What words of files and options mean."""

@@ -8,11 +8,13 @@ times for a device) or *measured* (ticks for a kind of device, which win over th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import (
     MAX_SUM,
@@ -32,11 +34,6 @@ from placeopt.model.arrays import (
     together,
 )
 from placeopt.model.errors import InputError, twice_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import ArrayLike
 
 UNKNOWN = -1
 """A measured time that is not known: the cost model computes it."""

@@ -10,19 +10,15 @@ without hashing and without a list of the pairs.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.threads import call_interruptibly
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Ints
 
 
 class Lattice(NamedTuple):

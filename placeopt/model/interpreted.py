@@ -8,11 +8,9 @@ which all kernels that it calls are Python too.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 MODULES: set[str] = set()
 """Modules whose kernels are interpreted, as long as they are not compiled;

@@ -6,16 +6,13 @@ evaluate their bound in integers, or check its solution exactly. Ctrl-C ends a c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from numpy.typing import NDArray
+
+from placeopt.model.arrays import Floats
 from placeopt.model.threads import call_interruptibly
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats
 
 LEAST_TOLERANCE = 1e-10
 """The least that HiGHS takes for what rows and reduced costs may be off."""

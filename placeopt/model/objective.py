@@ -11,13 +11,16 @@ import pkgutil
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from numbers import Rational
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from placeopt.model.arrays import Ints
 from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import (
     InfeasiblePlacementError,
@@ -28,13 +31,6 @@ from placeopt.model.errors import (
     check_choice,
 )
 from placeopt.model.files import raised
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Ints
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""

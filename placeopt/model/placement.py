@@ -6,16 +6,12 @@ Schedule: when every op and every transfer of a placement runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import ArrayHolder, Ints, as_array, int_array, ints, place_in, settle
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
 
 QUEUES = ("fifo", "priority", "planned")
 

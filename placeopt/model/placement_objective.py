@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from placeopt.model.errors import InputError
 from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.objective import Objective
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 class PlacementObjective(Objective):

@@ -8,11 +8,13 @@ a device runs one op at a time; a channel carries one transfer at a time.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import (
     MAX_SUM,
@@ -49,11 +51,6 @@ from placeopt.model.projection import (
     grouped,
     unit_of_ops,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import ArrayLike
 
 CONTIGUITY = ("chain", "convex", "none")
 PIPELINES = ("1f1b", "gpipe")

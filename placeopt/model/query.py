@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import TRUTH
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def parse_query(query: str, where: str, given: Mapping[str, Any] | None = None) -> dict[str, str]:

@@ -7,18 +7,16 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from numbers import Integral, Rational, Real
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from placeopt.model.bound import BoundReport, plain_number
 from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
 from placeopt.model.shown import Shown
 
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-    Number = int | float | Fraction
+Number = int | float | Fraction
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 

@@ -18,19 +18,16 @@ packing problems", SIAM Journal on Computing 37(2), 2007 (lengths).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import tee
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array, coo_matrix, csr_array, csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from placeopt.model.arrays import Floats, Ints, together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
 
 UNITS = 2**22
 """Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a

@@ -22,13 +22,11 @@ import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, by_key, by_number, sums_by, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
     import networkx as nx
-
-    from placeopt.model.problem import PlacementProblem
 
 
 class TensorArrays(NamedTuple):

@@ -32,22 +32,19 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 3.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from placeopt.model.arrays import Flags, Ints, device_rows, frozen
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import check_static
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.judge import period_violations
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 CHAIN, CONVEX, NONE = range(3)
 _CONTIGUITY_CODE = {"chain": CHAIN, "convex": CONVEX, "none": NONE}

@@ -5,17 +5,14 @@ Plain Python, with edges of its own, so that kernels and judge can be held again
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.makespan.judge import placement_violations
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 
 
 def period_violations(problem: PlacementProblem, placement: Placement) -> list[str]:

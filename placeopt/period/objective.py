@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from numpy.typing import ArrayLike
+
+from placeopt.model.arrays import Ints
+from placeopt.model.bound import Witness
+from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import PlacementObjective
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import METHODS, period_bounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.bound import Witness
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
 
 
 class Period(PlacementObjective):

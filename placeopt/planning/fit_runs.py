@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Floats
 from placeopt.model.errors import InputError
 from placeopt.planning.runs_table import USABLE, Run, predict_run, read_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
 from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Floats
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Floats
 from placeopt.planning.launch_files import launch_files
 from placeopt.planning.launch_search import (
     NOT_SEARCHED,
@@ -19,9 +20,6 @@ from placeopt.planning.launch_search import (
     why,
 )
 from placeopt.plans.model_shapes import stage_layers
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats
 
 
 def regrets(answer: LaunchAnswer) -> Floats | None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
@@ -22,11 +24,6 @@ from placeopt.plans.model_shapes import (
     shape_of,
 )
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 MOST_COUNT = 10**9
 """A larger count is a slip: of tokens, say, in the column of sequences."""

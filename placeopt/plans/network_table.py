@@ -8,21 +8,18 @@ between hosts, from a cluster description.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.io.body import Body
+from placeopt.model.arrays import Floats
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Floats
 
 Fits = dict[tuple[str, int, str, int], tuple[float, float, float, float]]
 DEFAULT_ZONE = "us-central1-a"

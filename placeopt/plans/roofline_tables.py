@@ -26,22 +26,19 @@ import math
 import re
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.instances.clusters.hardware import find_gpu
 from placeopt.model.arrays import Floats, Ints, by_key, place_in
+from placeopt.model.cluster import Cluster, Device
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
 from placeopt.plans.plan import EXPERT
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts, profiled_parameters
 from placeopt.plans.step_problem import DevicePool
-
-if TYPE_CHECKING:
-    from placeopt.model.cluster import Cluster, Device
-    from placeopt.model.graph import OpGraph
 
 EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
 ROOFLINE = Constants(

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError, did_you_mean
@@ -26,10 +27,6 @@ from placeopt.plans.layer_tables import device_kind
 from placeopt.plans.plan import FORMS
 from placeopt.plans.step_costs import TICK_SECONDS, StepCosts
 from placeopt.plans.step_schedules import parse_schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 GIB = 2**30
 MOST_DEVICES = 10**6

@@ -53,16 +53,13 @@ via flexible schedule search", HPCA 2024 (repetends). Rau: "Iterative modulo sch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from placeopt.model.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 FORWARD, BACKWARD, WEIGHT = "F", "B", "W"
 """Kinds of passes; where W is not split off, B holds it."""

@@ -5,15 +5,13 @@ large.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.graph import OpGraph, depths
 from placeopt.plotting.style import COLOURS, GREY, new_figure
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
 
 
 def levels(graph: OpGraph) -> Ints:

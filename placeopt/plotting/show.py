@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,15 +10,13 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
+from placeopt.model.result import Result
 from placeopt.plotting.gantt import gantt_figure
 from placeopt.plotting.jobs import plot_occupancy
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.plotting.style import new_figure, time_unit
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.streams.simulator import Episode
-
-if TYPE_CHECKING:
-    from placeopt.model.result import Result
 
 
 def plot_result(result: Result[Any], problem: Any) -> Any:

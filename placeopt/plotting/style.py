@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import heapq
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import MissingExtraError
 from placeopt.model.files import write_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.model.arrays import Ints
-
 
 # Paul Tol's bright and muted schemes: told apart by colour-blind readers too.
 COLOURS = (

@@ -8,17 +8,14 @@ where its first reader is.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.arrays import Ints, by_key, by_number
 from placeopt.model.errors import InputError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ another name is taken for a CPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.readers import locate
 from placeopt.instances.readers.ir_graph import distinct_names
@@ -24,10 +25,6 @@ from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, write_json, write_text
 from placeopt.programs import onnx_runner
 from placeopt.programs.calls import Call, Program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 EXTERNAL = 2**30
 """A part of more bytes keeps its weights in a file of its own: protobuf ends at 2 GiB."""

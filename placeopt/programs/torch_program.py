@@ -14,9 +14,10 @@ import operator
 import re
 import warnings
 import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.readers.torch_export import exported as export_module, functional, refusing
 from placeopt.instances.readers.torch_ops import (
@@ -32,10 +33,6 @@ from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import regular_file
 from placeopt.programs.calls import Call, Program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
 
 _TURN = re.compile(r"@\d+$")
 """What torch.export appends to the path of a module that is called again."""

@@ -11,16 +11,14 @@ import math
 import operator
 import sys
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Array = Any  # an array, or a tensor: torch is optional, also for type checkers
-    Options = Mapping[str, Any]
+Array = Any  # an array, or a tensor: torch is optional, also for type checkers
+Options = Mapping[str, Any]
 
 STREAM_BYTES = 4 << 20
 """Size of the buffer that a calibrated kernel streams its bytes through."""

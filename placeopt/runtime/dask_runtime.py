@@ -15,24 +15,21 @@ import os
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Floats, Ints
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
 from placeopt.runtime import dask_worker
 from placeopt.runtime.execution_plan import ExecutionPlan, first_ranks, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides

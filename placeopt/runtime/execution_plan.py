@@ -21,21 +21,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.runtime.array_ops import BINARY, KERNELS, UNARY
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.graph import OpGraph
-
 
 Shape = tuple[int, ...]
 

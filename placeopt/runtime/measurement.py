@@ -5,30 +5,26 @@ in the problem's ticks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import Floats, Ints, frozen, place_in, sums_by
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.graph import OpGraph
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.shown import Shown
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
-
-    Run = tuple[Floats, Floats, float]
-    """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
-    the wall time."""
+Run = tuple[Floats, Floats, float]
+"""(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
+the wall time."""
 
 
 @runtime_checkable

@@ -8,9 +8,10 @@ a thread of this process with one thread inside its operators.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +19,12 @@ from placeopt.instances.readers.torch_ops import flat
 from placeopt.model.arrays import Ints, by_key, by_number
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
 from placeopt.model.threads import torch_threads
 from placeopt.programs.torch_program import TorchProgram, attribute, check_devices
 from placeopt.runtime.measurement import Measurement, check_close, check_placement
 from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from placeopt.model.placement import Placement
 
 
 @dataclass

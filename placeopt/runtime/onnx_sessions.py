@@ -10,26 +10,23 @@ there.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.instances.quotient import quotient
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
+from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
 from placeopt.programs.onnx_program import OnnxProgram, open_runner, parts_of
 from placeopt.runtime.measurement import Measurement, check_close
 from placeopt.runtime.serial_runtime import NamedDevices
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.graph import OpGraph
 
 
 @dataclass(frozen=True, eq=False)

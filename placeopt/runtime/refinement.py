@@ -23,24 +23,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Budget, Result
 from placeopt.model.shown import Shown
 from placeopt.runtime.measurement import Runtime, with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Budget, Result
 
 
 @dataclass

@@ -6,24 +6,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.graph import OpGraph, depths
+from placeopt.model.placement import Placement
 from placeopt.runtime.array_ops import constant
 from placeopt.runtime.execution_plan import Constant, ExecutionPlan, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
 
 NOMINAL = Device(
     "worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4

@@ -13,22 +13,19 @@ import itertools
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from placeopt.model.arrays import Floats
 from placeopt.model.errors import ExecutionError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
 from placeopt.model.threads import call_together
 from placeopt.runtime.execution_plan import first_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from placeopt.model.arrays import Floats
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
 
 
 class Work(Protocol):

@@ -6,21 +6,18 @@ is how it is tested; ops then share the interpreter, and times mean little.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
 from placeopt.runtime.array_ops import KERNELS, ON_HOST, constant
 from placeopt.runtime.execution_plan import Constant, ExecutionPlan, make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.serial_runtime import NamedDevices, execute, result_tensors
 from placeopt.runtime.torch_engine import Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.placement import Placement
 
 
 def unavailable() -> str:

@@ -18,20 +18,15 @@ rounded down: a relaxation, too.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import place_in
+from placeopt.model.arrays import Flags, Ints, place_in
 from placeopt.model.compiled import entry, inlined, pasted
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
-from placeopt.sharding.problem import starts_of
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.sharding.problem import ShardingProblem
-
+from placeopt.sharding.problem import ShardingProblem, starts_of
 
 MAX_TOTAL = 2**62
 

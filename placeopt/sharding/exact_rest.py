@@ -19,22 +19,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import Flags, Ints, by_number
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.compact import Compact
 
-    Ending = Callable[[Callable[[], object]], AbstractContextManager[None]]
+Ending = Callable[[Callable[[], object]], AbstractContextManager[None]]
 
 
 MOST_COST = 2**53

@@ -36,8 +36,17 @@ import numpy as np
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.cost_model import op_rates
 from placeopt.model.errors import InputError
-from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, divides, mesh_axes, share
-from placeopt.sharding.op_rules import Form, Way, ways_of
+from placeopt.sharding.layouts import (
+    PARTIAL,
+    REPLICATE,
+    Axis,
+    Layout,
+    change_seconds,
+    divides,
+    mesh_axes,
+    share,
+)
+from placeopt.sharding.op_rules import Form, Shape, Way, ways_of
 from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem, starts_of
 
 if TYPE_CHECKING:
@@ -46,8 +55,6 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.programs.torch_program import TorchProgram
-    from placeopt.sharding.layouts import Axis, Layout
-    from placeopt.sharding.op_rules import Shape
     from placeopt.sharding.torch_calls import TorchCalls
 
 FORBIDDEN = 10**15

@@ -19,6 +19,7 @@ import numpy as np
 from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
+    Layout,
     change_seconds,
     change_steps,
     divides,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.programs.calls import Program
     from placeopt.sharding.from_model import OpStrategy, ShardingModel, Weight
-    from placeopt.sharding.layouts import Layout
     from placeopt.sharding.op_rules import Shape, Way
 
 

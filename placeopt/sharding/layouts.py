@@ -31,12 +31,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from placeopt.model.cluster import Cluster
 
 REPLICATE, PARTIAL = -1, -2
 """Placements that are no dimension: the whole tensor, and summands. Numbers below are other partial

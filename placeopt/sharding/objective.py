@@ -5,25 +5,21 @@ feasible choice: cheapest first, until the time is over or one reaches a value.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
+from placeopt.model.bound import Witness
 from placeopt.model.objective import JudgedObjective
 from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.compact import cost_of
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
-from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.sharding.witness import sharding_witness
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.bound import Witness
-    from placeopt.sharding.problem import ShardingProblem
 
 METHODS = ("independent", "lagrangian")
 

@@ -20,17 +20,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeopt.io.serialize import Codec, register, register_plain
 from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, check_positive, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 MAX_NUMBER = 2**62
 """Costs and usages are below this, so that two of them can be added in 64 bits."""

@@ -28,20 +28,24 @@ glasses", Biophysical Journal 66, 1994.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Ints
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.sharding.compact import Condensed, as_draft, condense, row_of, size_of, unchanged
+from placeopt.sharding.compact import (
+    Compact,
+    Condensed,
+    Draft,
+    as_draft,
+    condense,
+    row_of,
+    size_of,
+    unchanged,
+)
 from placeopt.sharding.problem import starts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.sharding.compact import Compact, Draft
-
 
 ROUNDS = 12
 """Most rounds of all reductions."""

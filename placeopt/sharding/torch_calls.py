@@ -30,8 +30,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,15 +49,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
-from placeopt.programs.torch_program import attribute
-from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE
+from placeopt.programs.torch_program import TorchProgram, attribute
+from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE, Layout
 from placeopt.sharding.op_rules import Way
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from placeopt.programs.torch_program import TorchProgram
-    from placeopt.sharding.layouts import Layout
 
 INPUT, WEIGHT, BUFFER = "input", "weight", "buffer"
 """Types of ops that compute nothing: an argument of the module, what it learns, what else it

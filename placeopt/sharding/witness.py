@@ -27,13 +27,12 @@ from placeopt.model.bound import Witness
 from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.bounds.squares import COST_BITS, FITS, ROUND, Squares
-from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
+from placeopt.sharding.compact import Condensed, condense, draft_of, times_of, usage_unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.sharding.bounds.exact_pass import Witness as Integers
-    from placeopt.sharding.compact import Condensed
     from placeopt.sharding.problem import ShardingProblem
 
     Tables = dict[tuple[int, int], NDArray[Any]]

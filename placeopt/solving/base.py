@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from placeopt.model.result import Budget, Result
 from placeopt.solving.deadline import LARGE
 from placeopt.solving.options import check_options
 from placeopt.solving.registry import own_names
 from placeopt.solving.run import run
-
-if TYPE_CHECKING:
-    from placeopt.model.result import Budget, Result
-    from placeopt.solving.tracker import OnProgress, Tracker
+from placeopt.solving.tracker import OnProgress, Tracker
 
 
 @dataclass(frozen=True)

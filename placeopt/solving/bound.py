@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.objective import Objective, objective_of
@@ -11,10 +12,6 @@ from placeopt.model.result import Budget, check_number
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import is_ours, make_solver
 from placeopt.solving.tracker import Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 LEAST_SECONDS = 1.0
 """Time below which no tactics are begun: models take parts of a second to build."""

@@ -18,17 +18,15 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from placeopt.model import interpreted
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.threads import num_threads, start_thread
 from placeopt.solving.registry import SOLVERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import atexit
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from placeopt.model.threads import BackgroundCall, leave_behind, left_behind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""

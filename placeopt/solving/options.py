@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.errors import InputError, SolverError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _KEY = "option"
 

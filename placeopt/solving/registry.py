@@ -11,21 +11,18 @@ import os
 import pkgutil
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line, raised
 from placeopt.model.objective import added_objectives
+from placeopt.model.result import Budget, Result
 from placeopt.solving.options import declared_options
 from placeopt.solving.plugin import declared
+from placeopt.solving.tracker import OnProgress
 from placeopt.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from placeopt.model.result import Budget, Result
-    from placeopt.solving.tracker import OnProgress
 
 ANY_OTHER = "any other"
 """Among a solver's objectives: it only asks for values in batches, and takes any objective that a

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from numbers import Integral, Rational
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from placeopt.model.bound import BoundReport
 from placeopt.model.errors import (
     InfeasiblePlacementError,
     InfeasibleProblemError,
@@ -31,12 +33,6 @@ from placeopt.solving.deadline import search_within
 from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled
 from placeopt.solving.registry import accepted_objectives, is_ours
 from placeopt.solving.tracker import OnProgress, Progress, Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from placeopt.model.bound import BoundReport
-
 
 _running: list[Tracker[Any]] = []
 """Trackers of the runs that are under way, outermost first."""

@@ -51,7 +51,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,10 +61,6 @@ from placeopt.model.result import TacticUse
 from placeopt.model.threads import start_thread
 from placeopt.solving.tactic import VALUE, WAITING, State, Tactic
 from placeopt.solving.tracker import Exchange, Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 WAIT = 0.02
 """Seconds between two looks at what is waited for, another lane say."""

@@ -12,7 +12,8 @@ op   : the stage of an op has at most as many devices as replicas are allowed, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +21,6 @@ from placeopt.model.arrays import Flags, Ints, sums_by
 from placeopt.model.objective import JudgedObjective
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.problem import Split, SplitProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 NEVER = np.iinfo(np.int64).max
 

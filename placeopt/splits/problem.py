@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,11 +38,9 @@ from placeopt.io.serialize import Codec, from_dict, register, to_dict
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, check_count, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.shown import Shown
 from placeopt.period.contracted import device_types
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
 
 
 def _of_placement(name: str, meaning: str) -> Any:

@@ -5,12 +5,13 @@ A stream carries its job types, so that a file needs no profiles beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, register
+from placeopt.model.arrays import Flags
 from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES
 from placeopt.streams.lookahead import LookaheadConfig
@@ -19,9 +20,6 @@ from placeopt.streams.profiles import JobProfile
 from placeopt.streams.simulator import DegreePolicy, Episode
 from placeopt.streams.sources import StreamSpec
 from placeopt.streams.topology import RampTopology
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags
 
 _STREAM = ("name", "seed", "horizon", "arrival", "model", "deadline")
 _TABLE = ("steps", "contention", "tick_seconds")

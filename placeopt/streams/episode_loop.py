@@ -11,17 +11,13 @@ happened to each job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-
 
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
 """Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen

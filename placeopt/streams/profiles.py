@@ -9,10 +9,10 @@ reinforcement learning and graph neural networks" (PAC-ML), 2023.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,14 +27,10 @@ from placeopt.model.arrays import (
     place_in,
     together,
 )
+from placeopt.model.cluster import Device
 from placeopt.model.errors import InputError
 from placeopt.model.files import is_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.cluster import Device
-    from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OpGraph
 
 PAC_ML_MODELS = ("alexnet", "resnet18", "squeezenet1_0", "vgg16", "gnmt")
 """The five models of PAC-ML (Parsonson et al. 2023), measured by PipeDream."""

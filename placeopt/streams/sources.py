@@ -14,11 +14,12 @@ reinforcement learning and graph neural networks" (PAC-ML), 2023.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +31,6 @@ from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
 from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles
 from placeopt.streams.topology import RampTopology
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 MAX_JOBS = 10**7
 """More jobs are refused. A stream has 24 bytes a job, its episode 16 and one for each server: with

@@ -15,20 +15,17 @@ distributed deep learning systems", 2022.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import MAX_SUM, Ints, csr
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 
 class Blocks(NamedTuple):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
+from placeopt.solving.tracker import Tracker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
-
-    Search = Callable[..., None]
+Search = Callable[..., None]
 
 
 def _makespan() -> Search:

@@ -44,7 +44,7 @@ import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
-from placeopt.model.ideals import contains, cross, ideal_sums, put_back
+from placeopt.model.ideals import Lattice, contains, cross, ideal_sums, put_back
 from placeopt.period.evaluate import period_loads
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.ideals import Lattice
     from placeopt.period.contracted import ContractedProblem, TensorArrays
 
 MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes

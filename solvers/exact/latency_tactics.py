@@ -43,14 +43,14 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
-from placeopt.model.arrays import neighbours, sums_by, touching_tensors
+from placeopt.model.arrays import Floats, Ints, neighbours, sums_by, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.threads import call_interruptibly
-from placeopt.period.contracted import contract, device_types
+from placeopt.period.contracted import ContractedProblem, contract, device_types
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.ideal_program import (
     IdealProgram,
@@ -62,13 +62,14 @@ from placeopt.solvers.exact.latency_parts import side_by_side
 from placeopt.solvers.exact.linear_dp import QUICK
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
+    CpSatSettings,
     PlacementModel,
     building_seconds,
     run_tactics,
     with_threads,
 )
 from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
-from placeopt.solving.tactic import BOTH, BOUND, FIRST_SECONDS, VALUE, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, FIRST_SECONDS, VALUE, Runs, State, Steps, Tactic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,11 +77,6 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from ortools.sat.python import cp_model
 
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
-    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 

@@ -13,21 +13,23 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import Floats, Ints, by_number
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import period_bounds
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.period.evaluate import order_edges, period_batch
 from placeopt.solvers.exact.ideal_program import (
     MAX_CELLS,
+    ChainOutcome,
     IdealProgram,
     best_chain,
     coarse_enough,
@@ -36,15 +38,7 @@ from placeopt.solvers.exact.ideal_program import (
 )
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solvers.exact.ideal_program import ChainOutcome
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 class ChainSearch(SearchSolver):

@@ -27,10 +27,15 @@ from ortools.sat.python import cp_model
 
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.model.placement import Placement
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.threads import start_thread
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.placement_cp_sat import configured, evaluations_of, run_watched
+from placeopt.solvers.exact.placement_cp_sat import (
+    CpSatSettings,
+    configured,
+    evaluations_of,
+    run_watched,
+)
 from placeopt.solvers.search.cp_sat_start import offer
 
 if TYPE_CHECKING:
@@ -38,8 +43,6 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Schedule
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
 

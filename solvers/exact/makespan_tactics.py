@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from placeopt.makespan.bounds.analysis import COMBINATORIAL
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.confinement import confined
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import FrontSearch
@@ -36,30 +37,27 @@ from placeopt.makespan.bounds.series import (
     restricted,
     series_parts,
 )
-from placeopt.makespan.coarsening import COARSE_HORIZON, coarsen, natural_grid
+from placeopt.makespan.coarsening import COARSE_HORIZON, Coarse, coarsen, natural_grid
 from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.model.arrays import Ints
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
-from placeopt.solvers.exact.placement_cp_sat import building_seconds, run_tactics, with_threads
+from placeopt.solvers.exact.placement_cp_sat import (
+    CpSatSettings,
+    building_seconds,
+    run_tactics,
+    with_threads,
+)
 from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solvers.search.peak_descent import descend, descent
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.deadline import is_large
 from placeopt.solving.scheduler import LEAST, Lane
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.makespan.coarsening import Coarse
-    from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
-    from placeopt.solving.tactic import State, Tactic
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, State, Steps, Tactic
+from placeopt.solving.tracker import Tracker
 
 RUNGS = (2**12, 2**16, COARSE_HORIZON)
 """Units in the horizon of the grids of `ladder`, at most those of the exact grid. On the first one

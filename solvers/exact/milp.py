@@ -23,26 +23,23 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 4.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.linear_program import integer_program
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges
 from placeopt.solvers.exact.linear_dp import offer_devices, raise_bounds
 from placeopt.solvers.exact.period_tactics import first_placements, fitting, refutes
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

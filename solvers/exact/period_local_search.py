@@ -27,30 +27,24 @@ is anywhere.
 # ruff: noqa: NPY002
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from placeopt.model.arrays import UNLIMITED, neighbours
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, neighbours
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
+from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, TensorArrays, contract
 from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.linear_dp import chain_positions, offer_devices
 from placeopt.solvers.heuristics.filling import Filling, first_filled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.period.contracted import ContractedProblem, TensorArrays
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
 

@@ -46,7 +46,7 @@ from placeopt.model.ideals import ideal_lattice
 from placeopt.period.bounds.congestion import congestion_bounds, round_seconds
 from placeopt.period.bounds.device_types import area_bounds
 from placeopt.period.bounds.prices import PriceBound
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import (
@@ -60,6 +60,7 @@ from placeopt.solvers.exact.linear_dp import (
 from placeopt.solvers.exact.period_local_search import anneal_period
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
+    CpSatSettings,
     PlacementModel,
     building_seconds,
     run_tactics,
@@ -68,7 +69,17 @@ from placeopt.solvers.exact.placement_cp_sat import (
 from placeopt.solvers.heuristics.context import packing_seconds
 from placeopt.solvers.heuristics.filling import fillings
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
+from placeopt.solving.tactic import (
+    BOTH,
+    BOUND,
+    FIRST_EVALUATIONS,
+    VALUE,
+    WAITING,
+    Runs,
+    State,
+    Steps,
+    Tactic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,9 +89,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
-    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 

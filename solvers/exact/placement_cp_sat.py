@@ -21,7 +21,7 @@ from placeopt.model.threads import num_threads
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import named, option
 from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import VALUE, State
+from placeopt.solving.tactic import VALUE, State, Tactic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
-    from placeopt.solving.tactic import Tactic
     from placeopt.solving.tracker import Tracker
 
 MAX_GRID = 2**40

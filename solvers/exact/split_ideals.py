@@ -20,25 +20,27 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.ideals import lattice_in_time, linear_lattice
-from placeopt.model.problem import INCOMPATIBLE
+from placeopt.model.ideals import Lattice, lattice_in_time, linear_lattice
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.period.bounds.device_types import area_bounds
-from placeopt.period.contracted import contract
+from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import (
     MAX_CELLS,
     MAX_STATES,
     ChainOutcome,
     IdealProgram,
+    Stage,
     best_chain,
     coarse_enough,
     stage_devices,
@@ -48,18 +50,9 @@ from placeopt.solvers.exact.linear_dp import chain_positions, order_by, orders_n
 from placeopt.solvers.exact.period_tactics import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
+from placeopt.solving.tracker import Tracker
 from placeopt.splits.objective import BOUNDS, NEVER, split_period, stage_load, usable_ticks
-from placeopt.splits.problem import Split, SplitStage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.ideals import Lattice
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solvers.exact.ideal_program import Stage
-    from placeopt.solving.tracker import Tracker
-    from placeopt.splits.problem import SplitProblem
+from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 MAX_IDEALS = 2_000_000
 """Ideals up to which all are searched, without groups."""

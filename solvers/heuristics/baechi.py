@@ -15,20 +15,18 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.model.arrays import Ints, place_in
 from placeopt.model.linear_program import linear_program
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 CAUTIOUS = Heuristic.inflations[::-1]
 """The shares of all heuristics, beginning with all of the tensors, as Baechi does."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Ints
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,14 @@ devices.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.union_find import number_sets, root as find_root
 from placeopt.solvers.heuristics.unit_reservation import filled
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-
 
 NONE = np.int64(-1)
 """No device; typed, for a plain number is a type of its own to numba, and a kernel that takes it is

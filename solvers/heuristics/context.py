@@ -7,25 +7,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import Floats, Ints, place_in, sums_by
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.projection import CostArrays, GraphArrays, Units, group_units
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule, schedule_in_order
 from placeopt.solvers.heuristics.repair import pack, repair
 from placeopt.solvers.heuristics.time_kernels import schedule_by_time
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
-
+from placeopt.solving.tracker import Tracker
 
 _packings: WeakKeyDictionary[PlacementProblem, dict[float, tuple[Ints | None, bool, float]]] = (
     WeakKeyDictionary()

@@ -7,21 +7,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context, packing_seconds
 from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import is_large
-
-if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 Proposals = Iterator["Placement | None"]
 """Placements, and None where none was found."""

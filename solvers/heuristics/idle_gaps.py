@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.compiled import inlined, inner_kernel, uncounted_kernel
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-
 
 FAR = 2**62
 """A time later than every schedule ends."""

@@ -28,10 +28,12 @@ devices, sum of data degrees). Kellerer, Pferschy, Pisinger: "Knapsack problems"
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
@@ -40,12 +42,7 @@ from placeopt.plans.sample_problem import PLAIN, RECOMPUTE, SamplePlanProblem, s
 from placeopt.solvers.planning.step_search import put_first, unlink
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 DEVICE_KIND = "device"
 """Kind of the devices of a problem whose devices are all equal."""

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.plans.layer_tables import span_sums
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import price_mixtures, replica_ways
@@ -28,11 +30,6 @@ from placeopt.solvers.planning.step_search import (
     StepArrays,
     least_stage_period,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from placeopt.model.arrays import Flags, Floats, Ints
 
 
 class Variant(NamedTuple):

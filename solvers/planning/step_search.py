@@ -18,14 +18,12 @@ the stage, so that a label that is less in all of them, with no less room in mem
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.compiled import entry, inner_kernel
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
 
 FILL, SYNC, UPDATE, OPEN, PASS, ROOM, CUT, CLASS, PARENT, NEXT, USED = range(11)
 """Columns of a label: ticks, where its first stage begins and its class, links, and from USED on

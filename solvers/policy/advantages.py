@@ -20,16 +20,12 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.objective import INFEASIBLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from placeopt.model.arrays import Floats, Ints
 
 
 def discounted_returns(rewards: Floats, discount: float) -> Floats:

@@ -23,10 +23,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.threads import torch_threads
 from placeopt.solvers.policy.advantages import Parameters, rank_utilities
 from placeopt.solvers.policy.group_and_place import (
@@ -41,13 +43,7 @@ from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.network_placer import refuse_without_torch
 from placeopt.solvers.policy.structure_features import STRUCTURE, TYPES, structure_features
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
-
+from placeopt.solving.tracker import Tracker
 
 ABLATIONS = (
     "none",

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import Parameters, square_root_rewards
 from placeopt.solvers.policy.group_and_place import (
     AssignedSamples,
@@ -35,12 +37,7 @@ from placeopt.solvers.policy.structure_features import (
     type_features,
 )
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 RATES = {"weights": 0.3, "residual": 2.0, "place": 0.5, "bias": 1.0}
 """Learning rate of each parameter over that of the solver."""

@@ -4,15 +4,13 @@ depths.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, place_in
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
 
 
 class GroupingGraph(NamedTuple):

@@ -15,18 +15,14 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import entry, inlined, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Graph, Guide
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
 
 KINDS = HEAVY, NEAR, SAME_TIME = range(3)
 """How a window grows: along expensive edges, along any edges, over ops that run at the same

@@ -14,30 +14,26 @@ References
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.arrays import Ints
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.policy.group_and_place import Sampling, new_sampling
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 def ticks_of_unit_reward(tracker: Tracker[Placement]) -> float:

@@ -13,21 +13,17 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Floats, Ints
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import square_root_rewards
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.problem import PlacementProblem
 
 
 class NetworkSamples(NamedTuple):

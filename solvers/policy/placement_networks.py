@@ -21,17 +21,15 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from placeopt.model.arrays import Floats, Ints, sums_by
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.structure_features import structure_features, type_features
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
 
 
 class Nodes(NamedTuple):

@@ -20,10 +20,10 @@ once. See `dual_policy` for the sources.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats
 from placeopt.model.compiled import entry, pasted, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import (
@@ -36,12 +36,6 @@ from placeopt.solvers.policy.episode_arrays import (
     State,
     Weights,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats
-
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
 SAMPLE, GREEDY, REPLAY = 0, 1, 2

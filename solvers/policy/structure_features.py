@@ -18,18 +18,15 @@ from __future__ import annotations
 
 from collections import Counter
 from inspect import signature
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import ArpackError, eigsh
 
+from placeopt.model.arrays import Floats
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats
-    from placeopt.model.problem import PlacementProblem
 
 GRAPH_FEATURES = (
     "in_degree",

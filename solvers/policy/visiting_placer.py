@@ -16,24 +16,21 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
 from placeopt.solvers.policy.learned_placer import ticks_of_unit_reward
 from placeopt.solvers.policy.network_placer import TorchPlacer
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 class Moved(NamedTuple):

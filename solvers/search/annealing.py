@@ -40,7 +40,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -67,8 +67,6 @@ from placeopt.solvers.search.walk_kernels import (
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from numpy.random import Generator
 
     from placeopt.model.arrays import Floats, Ints

@@ -4,19 +4,17 @@ allows, and combinatorial bounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
-
-if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "few-hosts", "critical-path", "dsc")
 """Tried in this order, as far as they add something: the first always gives something, the next

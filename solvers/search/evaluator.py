@@ -10,24 +10,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.makespan.objective import MAKESPAN
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE, objective_of
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import packing_seconds
 from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solvers.search.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 Measure = Callable[..., float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 # Kernels take NamedTuples of arrays, described where those are defined.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Ints
 from placeopt.model.compiled import entry, row_of, uncounted_kernel
 from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.search.walk_state import random_neighbour
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Ints
 
 RANK_GAP = 1024
 """Distance between neighbouring ranks, so that an op can be put between two others."""

@@ -15,27 +15,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import Flags, Floats, Ints, frozen, place_in
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.union_find import number_sets, root as find_root
 from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-
 
 REACHES = (1, 2, 4, 8)
 """Distances in the topological order at which what is left over is merged."""

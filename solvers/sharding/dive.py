@@ -17,21 +17,16 @@ T. Berthold, "Primal Heuristics for Mixed Integer Programs", 2006 (diving).
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.bounds.lagrangian import Dual, State
 from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, row_of, size_of, unchanged
 from placeopt.sharding.decode import decode, least_room, room_of, take
 from placeopt.sharding.reduction import composed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Ints
-    from placeopt.sharding.bounds.lagrangian import State
 
 LEAST_STEPS = 6
 """Steps of the bound before a choice is decoded from it, or a dive decides nodes."""

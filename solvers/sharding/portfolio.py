@@ -18,28 +18,25 @@ from placeopt.model.threads import num_threads
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
 from placeopt.sharding.bounds.branches import STEPS, Branches
 from placeopt.sharding.bounds.squares import FITS, MOST_STRATEGIES, ROUND, Squares
-from placeopt.sharding.compact import MAX_TOTAL, cost_of, costs_of
+from placeopt.sharding.compact import MAX_TOTAL, Compact, Condensed, cost_of, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.exact_rest import allowed_choice
 from placeopt.sharding.objective import PROOF_PART
-from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.solvers.sharding.dive import LEAST_STEPS
 from placeopt.solvers.sharding.tree_search import Guide, TreeSearch, fitting, start_of
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, State, Steps, Tactic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Ints
-    from placeopt.sharding.compact import Compact, Condensed
-    from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.bound import BoundTracker
-    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
-from placeopt.sharding.compact import size_of
+from placeopt.sharding.compact import Compact, size_of
 from placeopt.sharding.decode import (
     NO_LIMIT,
     add_fixed,
@@ -37,7 +37,6 @@ from placeopt.sharding.decode import (
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.sharding.bounds.message_passing import Factors
-    from placeopt.sharding.compact import Compact
 
 
 class Board(NamedTuple):

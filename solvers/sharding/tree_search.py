@@ -53,8 +53,10 @@ import numpy as np
 from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
-from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
+from placeopt.sharding.bounds.message_passing import Factors, factors_of, lift_trees
 from placeopt.sharding.compact import (
+    Compact,
+    Condensed,
     as_draft,
     condense,
     cost_of,
@@ -66,7 +68,7 @@ from placeopt.sharding.compact import (
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.solvers.sharding.dive import dive
 from placeopt.solvers.sharding.tree_moves import (
     Manner,
@@ -84,9 +86,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.bounds.lagrangian import State
-    from placeopt.sharding.bounds.message_passing import Factors
-    from placeopt.sharding.compact import Compact, Condensed
-    from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.tracker import Tracker
 
 

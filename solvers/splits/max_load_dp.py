@@ -15,21 +15,18 @@ DP).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import lattice_in_time, linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

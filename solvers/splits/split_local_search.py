@@ -13,22 +13,20 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 6 (the baseline 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import Refused
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

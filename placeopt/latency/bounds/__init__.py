@@ -27,19 +27,13 @@ J. Carlier: "The one-machine sequencing problem", European Journal of Operationa
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import fastest
-from placeopt.model.problem import INCOMPATIBLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.arrays import Flags, Ints, fastest
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 METHODS = ("path", "load", "flow")
 """Names of the bounds, cheapest first."""

@@ -51,11 +51,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -74,6 +75,7 @@ from placeopt.latency.bounds.slot_program import (
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import (
     NO_VALUE,
+    Flags,
     Floats,
     Ints,
     by_key,
@@ -82,18 +84,12 @@ from placeopt.model.arrays import (
     sums_by,
     touching_tensors,
 )
-from placeopt.model.ideals import ideal_lattice, ideal_sums
+from placeopt.model.ideals import Lattice, ideal_lattice, ideal_sums
 from placeopt.model.linear_program import LEAST_TOLERANCE, linear_program
 from placeopt.model.objective import INFEASIBLE
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from placeopt.model.arrays import Flags
-    from placeopt.model.ideals import Lattice
-    from placeopt.model.problem import PlacementProblem
 
 
 @dataclass(frozen=True)

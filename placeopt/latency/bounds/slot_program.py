@@ -13,18 +13,14 @@ of them later takes all) or several do (then nobody can take all).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
-from placeopt.model.ideals import contains, cross, put_back
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.ideals import Lattice
+from placeopt.model.ideals import Lattice, contains, cross, put_back
 
 UNKNOWN, ONE, SEVERAL = range(3)
 """How many slots hold the classes that cross the border of an ideal."""

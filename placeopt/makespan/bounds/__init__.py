@@ -7,14 +7,10 @@ proof).
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from placeopt.model.bound import BoundReport, check_methods
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 METHODS = (
     "critical-path",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
@@ -26,13 +26,8 @@ from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
 from placeopt.makespan.bounds.segment_graph import Delay, Evidence
 from placeopt.makespan.bounds.segments import fork_join_bound, half_way, segments_bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-
+from placeopt.model.arrays import Ints
+from placeopt.model.problem import PlacementProblem
 
 PROGRAMS = {"congestion": 1.0, "segments": 1.0, "front": 3.0}
 """Bounds by flows and by CP-SAT, which take what they are given, and the seconds from which on they

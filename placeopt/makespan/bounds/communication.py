@@ -49,17 +49,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.makespan.bounds.relaxation import INFINITE, Direction, Relaxation, fits
 from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted_entry, uncounted_kernel
 from placeopt.model.heaps import argsort, pop, push
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class HeadsTails(NamedTuple):

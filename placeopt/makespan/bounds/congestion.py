@@ -46,25 +46,21 @@ applications", SIAM Journal on Computing 18(1), 1989 (least cuts whose ends pay 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import chain, zip_longest
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.relaxation import islands
 from placeopt.makespan.bounds.segment_graph import Delay, Evidence, Segment, SegmentGraph, too_large
+from placeopt.model.arrays import Ints
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.uniform_flow import Flow, best_of_flows, flows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-
 
 PULL = 2**8
 """How much more is sent to a hub than to all others, which costs a share of a hundredth: the units

@@ -15,8 +15,8 @@ J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Manageme
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placeopt.makespan.proof.steps import (
     Columns,
@@ -28,12 +28,8 @@ from placeopt.makespan.proof.steps import (
     sweep,
 )
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.bound import Step
+from placeopt.model.arrays import Ints
+from placeopt.model.bound import Step
 
 Choice = tuple["Ints", "Ints"]
 """Weights of the classes of devices, and prices of their bytes."""

@@ -17,18 +17,15 @@ share a device count together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE, Delay, Neighbours, Supposition
 from placeopt.model.arrays import Floats, Ints, sums_by
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.bound import Step
+from placeopt.model.bound import Step
 
 Lemma = list[Any]
 """[op, class, ticks, ops before it]."""

@@ -9,19 +9,16 @@ itself: no schedule of at most T ticks exists.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from copy import copy
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import PlacementProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 INFINITE = math.inf
 """Delay of what cannot be; it is only compared with and added to whole numbers."""

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -51,10 +52,6 @@ from placeopt.model.bound import Belief, Step, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.uniform_flow import MOST_SENT, flow_above
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact

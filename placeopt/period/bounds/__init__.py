@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 METHODS = ("load", "op", "pigeonhole", "area", "congestion", "columns")
 """Names of the bounds, cheapest first."""

@@ -43,28 +43,29 @@ D. E. Knuth: "Dancing links", 2000 (branch on the element that the fewest sets h
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
-from placeopt.period.bounds.covering import Master, Rounds, disjoint_others, ratio, whole_prices
+from placeopt.period.bounds.covering import (
+    CoverBound,
+    Master,
+    Rounds,
+    disjoint_others,
+    ratio,
+    whole_prices,
+)
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
-from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.bounds.set_tables import NearSets, SetTables
 from placeopt.period.evaluate import period_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.period.bounds.covering import CoverBound
-    from placeopt.period.bounds.set_tables import NearSets
 
 _NEVER = 1 << 62
 

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.bound import Witness
-from placeopt.model.uniform_flow import MOST_SENT, best_of_flows, flow_above, flows
+from placeopt.model.uniform_flow import MOST_SENT, Flow, best_of_flows, flow_above, flows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.uniform_flow import Flow
     from placeopt.period.contracted import ContractedProblem
 
 

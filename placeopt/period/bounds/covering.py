@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, Flags, Floats, Ints
 from placeopt.period.bounds.set_prices import (
     PRICES,
     Frontier,
@@ -45,7 +45,6 @@ from placeopt.period.bounds.set_prices import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.contracted import ContractedProblem
 
 

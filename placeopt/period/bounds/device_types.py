@@ -52,12 +52,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import coo_array
 
-from placeopt.model.arrays import sums_by
+from placeopt.model.arrays import Floats, Ints, sums_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from placeopt.model.arrays import Floats, Ints
     from placeopt.period.contracted import ContractedProblem
 
 SHIFT = 40

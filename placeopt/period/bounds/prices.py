@@ -5,20 +5,14 @@ forget where they are many.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from placeopt.model.arrays import Ints
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds.closing import Closing, can_close
 from placeopt.period.bounds.covering import CoverBound, thin_frontier
-from placeopt.period.bounds.set_prices import OutOfTimeError
-from placeopt.period.contracted import contract
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.bounds.set_prices import Frontier
-    from placeopt.period.contracted import ContractedProblem
+from placeopt.period.bounds.set_prices import Frontier, OutOfTimeError
+from placeopt.period.contracted import ContractedProblem, contract
 
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:

@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import by_number
+from placeopt.model.arrays import Flags, Ints, by_number
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.arrays import Flags, Ints
     from placeopt.period.contracted import ContractedProblem
 
     Bytes = NDArray[np.uint8]

@@ -24,18 +24,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Ints
 from placeopt.model.compiled import inlined, uncounted_entry
-from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.period.bounds.set_prices import FrontierGraph
+from placeopt.period.bounds.set_prices import FrontierGraph, OutOfTimeError, UndecidedError
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from placeopt.sharding.bounds.exact_pass import survivors
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import (
     MAX_TOTAL,
+    Compact,
     Condensed,
     condense,
     cost_scale,
@@ -35,7 +36,7 @@ from placeopt.sharding.compact import (
     without_unavoidable,
 )
 from placeopt.sharding.decode import decode
-from placeopt.sharding.exact_rest import solve_rest
+from placeopt.sharding.exact_rest import Ending, solve_rest
 from placeopt.sharding.reduction import composed, reduce, what_survives
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.bounds.squares import Squares
-    from placeopt.sharding.compact import Compact
-    from placeopt.sharding.exact_rest import Ending
     from placeopt.sharding.problem import ShardingProblem
 
 SHRUNK = 0.9

@@ -27,7 +27,7 @@ import numpy as np
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual, State
 from placeopt.sharding.bounds.message_passing import chain_choices
-from placeopt.sharding.compact import cost_of
+from placeopt.sharding.compact import Condensed, cost_of
 from placeopt.sharding.decode import decode
 from placeopt.sharding.reduction import composed, what_survives
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.bounds.bounding import Bounding
-    from placeopt.sharding.compact import Condensed
 
 STEPS = 60
 """Most steps of the bound of a part, which begins at the prices and messages of what it was taken

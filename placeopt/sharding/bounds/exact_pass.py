@@ -22,20 +22,15 @@ in no better one. Prices of stars change costs (`stars`) before all this; they a
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
-from placeopt.sharding.compact import MAX_TOTAL
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.sharding.compact import Compact
-
+from placeopt.sharding.compact import MAX_TOTAL, Compact
 
 SAFE_BITS = 60
 """Every number in the pass stays below 2^60, so that sums of two fit into 64 bits."""

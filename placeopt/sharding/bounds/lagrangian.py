@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.sharding.bounds.exact_pass import exact_pass, in_units, prices_of_nodes, witness_of
+from placeopt.sharding.bounds.exact_pass import (
+    Pass,
+    Witness,
+    exact_pass,
+    in_units,
+    prices_of_nodes,
+    witness_of,
+)
 from placeopt.sharding.bounds.message_passing import (
     Messages,
     carry_over,
@@ -45,7 +52,6 @@ from placeopt.sharding.bounds.stars import NO_STARS, Stars, carried, excess, sta
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats
-    from placeopt.sharding.bounds.exact_pass import Pass, Witness
     from placeopt.sharding.compact import Compact, Condensed
 
 

@@ -22,17 +22,14 @@ V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimizati
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.sharding.compact import size_of
+from placeopt.sharding.compact import Compact, size_of
 from placeopt.sharding.problem import starts_of
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.sharding.compact import Compact
 
 
 class Factors(NamedTuple):

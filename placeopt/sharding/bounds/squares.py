@@ -27,22 +27,18 @@ Families, and Variational Inference", 2008 (relaxations beyond the local polytop
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import linalg, sparse
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.compiled import entry
 from placeopt.model.threads import one_blas_thread
-from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
+from placeopt.sharding.bounds.exact_pass import Witness, prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import adjacency
+from placeopt.sharding.compact import Compact, adjacency
 from placeopt.sharding.problem import starts_of
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.sharding.bounds.exact_pass import Witness
-    from placeopt.sharding.compact import Compact
 
 ROUND = 5
 """Steps between two proofs: on dense graphs the first ones gain most of what 60 do."""

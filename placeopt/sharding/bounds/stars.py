@@ -21,17 +21,14 @@ representations for zero-one programming problems", SIAM Journal on Discrete Mat
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.sharding.bounds.message_passing import following
-from placeopt.sharding.compact import row_of, size_of
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.sharding.compact import Compact, Condensed
+from placeopt.sharding.compact import Compact, Condensed, row_of, size_of
 
 
 class Stars(NamedTuple):
