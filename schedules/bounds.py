@@ -21,22 +21,19 @@ interval by resources.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, by_number, together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 UNREACHED = -(2**60)
 """The longest way to where none leads."""

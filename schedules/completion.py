@@ -23,18 +23,16 @@ scheduling", EJOR
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.model.arrays import Ints, by_number, csr
 from placeopt.schedules.bounds import best_bound, memory_shortage
 from placeopt.schedules.evaluate import compact, dispatch, makespan
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 GREEDY_PASSES = 7
 """What `complete` makes at most."""

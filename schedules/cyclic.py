@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import itertools
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -62,10 +62,8 @@ from ortools.sat.python import cp_model
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import freed_while_running
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import Repetend
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
 
 
 class CyclicModel:

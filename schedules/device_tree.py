@@ -44,18 +44,16 @@ from __future__ import annotations
 
 import itertools
 from math import comb, factorial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from placeopt.model.arrays import Flags, Ints
 from placeopt.model.compiled import entry
 from placeopt.schedules.bounds import longest_ways
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import Repetend
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Ints
-    from placeopt.schedules.problem import PipelineProblem
 
 UNBOUNDED = 1 << 60
 

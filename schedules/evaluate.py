@@ -15,16 +15,14 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Ints, csr, place_in
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 NEVER = np.int64(2**62)
 

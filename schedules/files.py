@@ -13,8 +13,9 @@ import itertools
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
@@ -22,13 +23,8 @@ from placeopt.model.files import csv_text, read_text, write_text
 from placeopt.model.result import Result
 from placeopt.model.trace_events import named, slice_of
 from placeopt.schedules.known.chains import Chain, chains_of
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.schedules.problem import PipelineProblem
-
 
 _CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
 

@@ -9,16 +9,12 @@ itself.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import ArrayLike
-
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 MAX_VIOLATIONS = 50
 

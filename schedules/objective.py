@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from placeopt.model.bound import BoundReport, Witness, check_methods
 from placeopt.model.errors import InputError
@@ -19,12 +20,8 @@ from placeopt.schedules.judge import (
     pattern_violations,
     pipeline_violations,
 )
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.schedules.problem import PipelineProblem
 
 
 class PipelinePeriod(Objective):

@@ -15,12 +15,14 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fractions import Fraction
 from functools import cache, partial
 from math import ceil, gcd, inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.random_bits import random_states
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import cp_limits, offer_pattern
@@ -28,15 +30,9 @@ from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
 from placeopt.schedules.period_walk import tighten, walk
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend, relaunch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from fractions import Fraction
-
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 class PeriodSearch:

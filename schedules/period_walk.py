@@ -35,17 +35,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Ints, csr
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import Repetend
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
 
 MOST_TICKS = np.int64(2**62)
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
-from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
@@ -40,13 +39,11 @@ from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.known import published
 from placeopt.schedules.period_search import PeriodSearch
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

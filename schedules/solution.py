@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from placeopt.model.arrays import ArrayHolder, Ints, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError
@@ -13,14 +13,12 @@ from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.period_walk import tighten
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.shapes import shape
 from placeopt.schedules.solution import PipelineSchedule, relaunch
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
-
-if TYPE_CHECKING:
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import OnProgress
+from placeopt.solving.tracker import OnProgress
 
 
 def schedule_result(

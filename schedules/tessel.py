@@ -23,25 +23,22 @@ Schedule Search", HPCA
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placeopt.model.arrays import Ints
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import Orders, longest_ways
 from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ Schedule Search", HPCA
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placeopt.model.arrays import Ints
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.completion import (
@@ -36,16 +38,11 @@ from placeopt.schedules.completion import (
 )
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.period_search import greedy_pattern
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 EXACT_FLOAT = 2.0**53
 """Below it the bound of CP-SAT, a whole number of ticks given as a float, is exact."""

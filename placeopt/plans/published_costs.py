@@ -20,18 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
+from placeopt.plans.plan import ReplicaGroup
 from placeopt.plans.step_costs import MOST_SECONDS, TICK_SECONDS, LinkShares, Load
-
-if TYPE_CHECKING:
-    from placeopt.plans.plan import ReplicaGroup
-
 
 BUCKET_BYTES = 5e8
 """Bytes of gradients that are summed at a time."""

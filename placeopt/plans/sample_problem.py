@@ -25,16 +25,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.arrays import ArrayHolder, Ints, int_array, together
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from placeopt.plans.plan import PlanStage, TrainingPlan
-
+from placeopt.plans.plan import PlanStage, TrainingPlan
 
 MAX_TICKS = 2**60
 """Sums of all layers' ticks, times the data degree, stay below this, so that nothing overflows."""

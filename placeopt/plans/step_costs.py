@@ -15,11 +15,10 @@ source of every number (`sources`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.plans.plan import ReplicaGroup
+from placeopt.model.arrays import Floats, Ints
+from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
 MOST_SECONDS = 2**56 * TICK_SECONDS

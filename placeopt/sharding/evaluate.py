@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InfeasiblePlacementError
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 
 _LOW = 2**32 - 1
 

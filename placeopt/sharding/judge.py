@@ -5,10 +5,8 @@ with the evaluator.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 
 
 def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) -> list[str]:

@@ -32,7 +32,7 @@ from placeopt.programs.torch_program import torch_program
 from placeopt.sharding.evaluate import total_cost, usage_profile
 from placeopt.sharding.from_model import sharding_model
 from placeopt.sharding.layout_table import megatron_layout
-from placeopt.sharding.problem import ShardingSolution  # noqa: TC001
+from placeopt.sharding.problem import ShardingSolution
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

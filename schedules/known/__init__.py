@@ -5,12 +5,14 @@ it repeats.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError, Refused
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.schedules import SPECS
@@ -19,17 +21,12 @@ from placeopt.schedules.completion import offer_schedule
 from placeopt.schedules.evaluate import makespan, peak_memory
 from placeopt.schedules.judge import pattern_violations
 from placeopt.schedules.known.chains import Chain, Instance, chains_of, starts_of_orders
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

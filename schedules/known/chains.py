@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step
 from placeopt.schedules.evaluate import compact
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.problem import PipelineProblem
 
 Instance = tuple[int, int]
 """(micro-batch, block)."""

@@ -15,11 +15,13 @@ of a NamedTuple at every call takes five times as long as the scheduling.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel, row_of, uncounted_kernel
+from placeopt.model.projection import CostArrays, GraphArrays, Units
 from placeopt.solvers.heuristics.idle_gaps import (
     FAR,
     NONE,
@@ -38,10 +40,6 @@ from placeopt.solvers.heuristics.unit_reservation import (
     roomiest,
     settle,
 )
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import CostArrays, GraphArrays, Units
 
 
 class ListSchedule(NamedTuple):

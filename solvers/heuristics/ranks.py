@@ -5,17 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, row_of
 from placeopt.model.heaps import pop, push
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import CostArrays, GraphArrays
-
+from placeopt.model.projection import CostArrays, GraphArrays
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""

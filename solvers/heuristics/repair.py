@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.linear_program import integer_program
+from placeopt.model.projection import Units
 from placeopt.solvers.heuristics.filling import Filling, first_filled
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import Units
-
 
 UNPACKABLE = "the ops cannot be packed into the capacities (proved by an integer program)"
 """Why there is no solution where `pack` proves it."""

@@ -9,20 +9,17 @@ See `insertion_kernels` for the model that all list schedulers follow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.compiled import entry, inlined, row_of, uncounted_kernel
 from placeopt.model.heaps import pop, push
+from placeopt.model.projection import CostArrays, GraphArrays, Units
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import data_ready, filled, fits, roomiest, settle
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.model.projection import CostArrays, GraphArrays, Units
-
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""

@@ -10,15 +10,13 @@ A compiled step of list schedulers and walks: when the inputs of an op are on a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.compiled import inlined, inner_kernel, row_of, uncounted_kernel
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.model.projection import Units
+from placeopt.model.projection import Units
 
 
 @inner_kernel

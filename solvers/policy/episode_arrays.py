@@ -5,16 +5,13 @@ and what is kept on the way.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.model.projection import Edges
-
+from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.projection import Edges
 
 # The features are compiled into the kernels of `select_and_place`, whose cache does not notice a
 # change here: save that

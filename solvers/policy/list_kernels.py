@@ -11,19 +11,16 @@ hidden layer of softsign, x / (1 + |x|), into which what was learned of the op i
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, inlined, row_of, uncounted_kernel
+from placeopt.model.projection import CostArrays, GraphArrays, Units
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import data_ready, filled, fits, roomiest, settle
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import CostArrays, GraphArrays, Units
-
 
 FAR = 2**62
 

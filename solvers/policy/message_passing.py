@@ -22,17 +22,13 @@ References
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Floats
 from placeopt.model.compiled import row_of, uncounted_entry
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.projection import Edges
-
+from placeopt.model.problem import PlacementProblem
+from placeopt.model.projection import Edges
 
 ROUNDS = 2
 TYPE_NUMBERS = 4

@@ -4,18 +4,16 @@ and the step to an op nearby that walks and populations share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.makespan.simulator import ProblemArrays, Workspace, make_workspace
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.exchanges import FEW
+from placeopt.model.projection import Edges, Units
 from placeopt.model.random_bits import below
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.projection import Edges, Units
 
 NEVER = 2**63 - 1
 """A time that never comes; the value of a walk that has none yet."""

@@ -8,14 +8,10 @@ limit is ignored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from placeopt.sharding.evaluate import exact_sum
-
-if TYPE_CHECKING:
-    from placeopt.sharding.problem import ShardingProblem
+from placeopt.sharding.problem import ShardingProblem
 
 
 def independent_bound(problem: ShardingProblem) -> int:
