@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import limited, load, load_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
+from placeopt.model.graph import OpGraph
 from placeopt.model.objective import time_text
+from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.cuts import (
@@ -35,16 +38,10 @@ from placeopt.schedules.cuts import (
     with_passes,
 )
 from placeopt.schedules.from_model import least_work
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.shapes import check_mode
+from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule_result
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.graph import OpGraph
-    from placeopt.model.result import Result
-    from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
 
 KNOWN = ("1f1b", "gpipe", "chimera", "hanayo")
 """Schedules that are tried beside `repetend` where they fit the shape."""

@@ -15,19 +15,22 @@ beside the cut) is taken as it is, from its JSON or its CSV.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.exports.export import Exported, Job, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.instances.module_groups import families
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import time_text
+from placeopt.model.problem import PlacementProblem
 from placeopt.programs.torch_program import Stage, cut_stages, held, stage_of_calls
 from placeopt.schedules.files import ranks_of_stages, read_torch_csv, schedule_in, torch_rows
 from placeopt.schedules.from_model import (
@@ -40,14 +43,8 @@ from placeopt.schedules.from_model import (
 )
 from placeopt.schedules.known.chains import chains_of
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule as search
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.schedules.solution import PipelineSchedule
 
 CODE = '''
 

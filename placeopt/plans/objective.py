@@ -4,7 +4,7 @@ time of a training step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,11 +14,7 @@ from placeopt.plans.plan import TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem, sample_ticks
 from placeopt.plans.step_bounds import area_bound
 from placeopt.plans.step_price import step_price
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.plans.step_problem import StepPlanProblem
+from placeopt.plans.step_problem import StepPlanProblem
 
 
 class PlanObjective(JudgedObjective):

@@ -20,18 +20,15 @@ layers of the least p - w g, p and g being a layer's ticks and their part, and a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
+from placeopt.plans.step_problem import StepPlanProblem
 from placeopt.plans.step_schedules import NEVER, StepSchedule, parse_schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Ints
-    from placeopt.plans.step_problem import StepPlanProblem
 
 
 class BatchWork(NamedTuple):

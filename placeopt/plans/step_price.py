@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
+from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_costs import LinkShares, Load, StepCosts
+from placeopt.plans.step_problem import StepPlanProblem
 from placeopt.plans.step_schedules import (
     StepSchedule,
     behind_stages,
@@ -16,10 +17,6 @@ from placeopt.plans.step_schedules import (
     longest_wait,
     parse_schedule,
 )
-
-if TYPE_CHECKING:
-    from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-    from placeopt.plans.step_problem import StepPlanProblem
 
 
 @dataclass(frozen=True)

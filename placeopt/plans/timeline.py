@@ -13,20 +13,16 @@ every pass waits for what it needs.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Floats
+from placeopt.plans.plan import TrainingPlan
 from placeopt.plans.step_price import StepPrice, step_price
+from placeopt.plans.step_problem import StepPlanProblem
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step, parse_schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from placeopt.model.arrays import Floats
-    from placeopt.plans.plan import TrainingPlan
-    from placeopt.plans.step_problem import StepPlanProblem
 
 FORWARD_PART = 1 / 3
 """Part of a stage's compute that is its forward pass."""

@@ -21,18 +21,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.linear_program import linear_program
 from placeopt.model.shown import Shown
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Flags, Floats, Ints
-    from placeopt.streams.problem import JobStreamProblem
+from placeopt.streams.problem import JobStreamProblem
 
 METHODS = ("lp", "cp-sat", "exact")
 

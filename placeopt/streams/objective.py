@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from placeopt.model.objective import JudgedObjective
 from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
 from placeopt.streams.judge import blocked_jobs, judge_episode
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import Episode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.streams.problem import JobStreamProblem
 
 
 class Blocking(JudgedObjective):

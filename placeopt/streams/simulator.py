@@ -10,11 +10,13 @@ Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
@@ -37,13 +39,7 @@ from placeopt.streams.episode_loop import (
     num_features,
     run_episode,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from placeopt.streams.problem import JobStreamProblem
+from placeopt.streams.problem import JobStreamProblem
 
 POLICY_KINDS = {
     "max-degree": MAX_DEGREE,

@@ -22,13 +22,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placeopt.schedules.known import KnownSchedule
-
-if TYPE_CHECKING:
-    from placeopt.schedules.known.chains import Chain, Instance
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.known.chains import Chain, Instance
+from placeopt.schedules.problem import PipelineProblem
 
 
 @dataclass(frozen=True)

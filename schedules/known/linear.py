@@ -36,7 +36,6 @@ Training Efficiency",
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,11 +44,9 @@ from placeopt.plans.step_schedules import interleaved_order
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.known import KnownSchedule, OneStagePerDevice, one_chain, waves_of
+from placeopt.schedules.known.chains import Chain, Instance
+from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import order_on
-
-if TYPE_CHECKING:
-    from placeopt.schedules.known.chains import Chain, Instance
-    from placeopt.schedules.problem import PipelineProblem
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,15 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import Refused
 from placeopt.schedules.evaluate import compact, dispatch
 from placeopt.schedules.known import KnownSchedule
+from placeopt.schedules.known.chains import Chain
 from placeopt.schedules.problem import Block, PipelineProblem
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.known.chains import Chain
 
 Waits = dict[int, int]
 """Block to the ticks between its end and another block's start."""

@@ -22,16 +22,13 @@ building blocks).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from placeopt.model.arrays import Ints
 from placeopt.schedules.completion import affordable_passes, justify
 from placeopt.schedules.evaluate import peak_memory
 from placeopt.schedules.known import KnownSchedule, one_chain, waves_of
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.schedules.known.chains import Chain, Instance
-    from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.known.chains import Chain, Instance
+from placeopt.schedules.problem import PipelineProblem
 
 Offsets = tuple[list[int], list[int], list[int], list[int]]
 """Times of F0, F1, I1 and I0 on each device, in units of one pass."""

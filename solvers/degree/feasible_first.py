@@ -10,8 +10,8 @@ streams.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,9 @@ from placeopt.solvers.degree.tuning import (
     training_streams,
 )
 from placeopt.solving.options import option
+from placeopt.solving.tracker import Tracker
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.solving.tracker import Tracker
-    from placeopt.streams.problem import JobStreamProblem
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,14 @@ neural networks" (2023): the baselines that PAC-ML is compared with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placeopt.solvers.degree.tuning import DegreeSolver, constant_rates, spent, training_streams
 from placeopt.solving.options import option
+from placeopt.solving.tracker import Tracker
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.solving.tracker import Tracker
-    from placeopt.streams.problem import JobStreamProblem
 
 
 @dataclass(frozen=True)

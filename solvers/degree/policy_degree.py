@@ -41,11 +41,14 @@ J. A. Boyan, "Least-squares temporal difference learning", ICML 1999.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.threads import map_threads, num_threads
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.tuning import (
@@ -60,17 +63,10 @@ from placeopt.solvers.degree.tuning import (
 )
 from placeopt.solvers.policy.advantages import Adam
 from placeopt.solving.options import option
+from placeopt.solving.tracker import Tracker
 from placeopt.streams.episode_loop import COMPLETED, LOOKS_AHEAD, num_features
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode, record_episode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.solving.tracker import Tracker
-    from placeopt.streams.problem import JobStreamProblem
 
 
 @dataclass(frozen=True)

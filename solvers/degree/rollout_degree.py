@@ -14,9 +14,10 @@ Heuristics 3 (1997).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from placeopt.model.arrays import Ints
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, describe, same_order
 from placeopt.solvers.degree.tuning import (
     DegreeSolver,
@@ -28,14 +29,9 @@ from placeopt.solvers.degree.tuning import (
     training_streams,
 )
 from placeopt.solving.options import option
+from placeopt.solving.tracker import Tracker
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.solving.tracker import Tracker
-    from placeopt.streams.problem import JobStreamProblem
 
 
 @dataclass(frozen=True)

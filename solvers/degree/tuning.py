@@ -6,24 +6,21 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError
 from placeopt.model.result import Budget, Result
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.registry import make_solver, spec_of, specs
 from placeopt.solving.run import run
+from placeopt.solving.tracker import OnProgress, Tracker
+from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode, simulate, simulate_many
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placeopt.model.arrays import Ints
-    from placeopt.solving.tracker import OnProgress, Tracker
-    from placeopt.streams.problem import JobStreamProblem
 
 TRAINING, VALIDATION = 1_000_000, 2_000_000
 """Offsets of the seeds of streams that policies are tuned and chosen on; streams to be judged have

@@ -9,18 +9,15 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from placeopt.model.ideals import lattice_in_time
+from placeopt.model.placement import Placement
+from placeopt.period.contracted import ContractedProblem
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
-
-if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)

@@ -34,25 +34,21 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import ceil, isqrt, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.ideals import Lattice, contains, cross, ideal_sums, put_back
+from placeopt.period.contracted import ContractedProblem, TensorArrays
 from placeopt.period.evaluate import period_loads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from placeopt.period.contracted import ContractedProblem, TensorArrays
 
 MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 

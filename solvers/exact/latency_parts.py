@@ -18,21 +18,18 @@ first nodes, or before its last ones.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from math import isqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.compiled import entry
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.union_find import number_sets, root
+from placeopt.period.contracted import ContractedProblem
 from placeopt.solvers.exact.ideal_program import MAX_CELLS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
 
 NEVER = 2.0**62
 

@@ -18,19 +18,16 @@ one, within the waste that is left).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, by_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.projection import Units
-    from placeopt.period.contracted import ContractedProblem
+from placeopt.model.projection import Units
+from placeopt.period.contracted import ContractedProblem
 
 SIDE = 12
 """Nodes of either side that are exchanged: 2^12 sums are sorted in less than a millisecond."""

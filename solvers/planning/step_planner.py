@@ -26,24 +26,21 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
+from placeopt.model.arrays import Ints
 from placeopt.model.errors import InputError
 from placeopt.model.threads import call_interruptibly
+from placeopt.plans.plan import TrainingPlan
 from placeopt.plans.step_bounds import batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
+from placeopt.plans.step_problem import StepPlanProblem
 from placeopt.plans.step_schedules import NEVER, behind_stages, kept_at, parse_schedule
 from placeopt.solvers.planning.step_classes import BatchTables, Closings, DegreeTables, Variant
 from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.plugin import PluginTracker
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Ints
-    from placeopt.plans.plan import TrainingPlan
-    from placeopt.plans.step_problem import StepPlanProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 METHOD = "stages"
 """Name of the bound."""

@@ -20,20 +20,18 @@ D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. Devanur, G. Ganger, P. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import Floats, Ints
 from placeopt.model.errors import Refused
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.period.contracted import ContractedProblem
 from placeopt.solvers.exact.linear_dp import accelerator_type, chain_model, offer_parts
 from placeopt.solving.base import SearchSolver
-
-if TYPE_CHECKING:
-    from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
-    from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker
 
 NEVER = float("inf")
 

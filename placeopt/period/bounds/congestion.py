@@ -19,21 +19,17 @@ most work only lowers the period.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.bound import Witness
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.uniform_flow import MOST_SENT, Flow, best_of_flows, flow_above, flows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contracted import ContractedProblem
+from placeopt.period.contracted import ContractedProblem
 
 
 def congestion_bounds(model: ContractedProblem) -> Iterator[int]:

@@ -26,10 +26,11 @@ Memory is left out.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,11 +42,7 @@ from placeopt.period.bounds.set_prices import (
     SetPricer,
     UndecidedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placeopt.period.contracted import ContractedProblem
+from placeopt.period.contracted import ContractedProblem
 
 
 @dataclass(frozen=True)

@@ -47,17 +47,14 @@ optimization", ICCV 2011 (lengths of steps).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 
 from placeopt.model.arrays import Floats, Ints, sums_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from placeopt.period.contracted import ContractedProblem
+from placeopt.period.contracted import ContractedProblem
 
 SHIFT = 40
 """Multipliers are rounded to multiples of 2^-SHIFT."""
