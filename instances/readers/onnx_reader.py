@@ -24,18 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import Reading, finish
 from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value, stored_cost
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
+from placeopt.model.arrays import Array
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
-
-Array = NDArray[Any]
-
 
 MAX_ELEMENTS = 4096
 

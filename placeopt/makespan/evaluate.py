@@ -8,13 +8,22 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from placeopt.io.placement_file import placement_of
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.judge import placement_violations
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import Ints, as_array, device_rows, distinct, frozen, int_array, sums_by
+from placeopt.model.arrays import (
+    Array,
+    Ints,
+    as_array,
+    device_rows,
+    distinct,
+    frozen,
+    int_array,
+    sums_by,
+)
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
@@ -104,12 +113,12 @@ def _empty_trace(ops: int, edges: int, devices: int) -> kernels.Trace:
 _NO_TRACE = _empty_trace(0, 0, 0)
 
 
-def _table(rows: NDArray[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
+def _table(rows: Array, kind: type[np.integer[Any]]) -> Array:
     """Return rows as kernels read them."""
     return _read_only(np.ascontiguousarray(rows, kind))
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+def _read_only(array: Array) -> Array:
     """Return a read-only view: one kind of array means one compiled version of every kernel."""
     view = array.view()
     view.setflags(write=False)

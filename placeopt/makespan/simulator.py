@@ -22,9 +22,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Ints, distinct, frozen
+from placeopt.model.arrays import Flags, Ints, SmallInts, distinct, frozen
 from placeopt.model.compiled import entry, inlined, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.heaps import argsort, merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -758,7 +757,7 @@ def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
 
 
 @uncounted_kernel
-def _load(w: Workspace, devices: NDArray[np.int32], ranks: Ints, row: int) -> None:
+def _load(w: Workspace, devices: SmallInts, ranks: Ints, row: int) -> None:
     """Copy one row of placements into the workspace; one row of ranks for all is copied once."""
     for op in range(devices.shape[1]):
         w.device[op] = devices[row, op]
@@ -774,9 +773,7 @@ class Trace(NamedTuple):
 
     start: Ints  # (n,)
     finish: Ints  # (n,)
-    requests: NDArray[
-        np.int64
-    ]  # (4, edges) tensor, destination, start, finish of the contended transfers
+    requests: Ints  # (4, edges) tensor, destination, start, finish of the contended transfers
     num_requests: Ints  # (1,) how many of them there are
     peak: Ints  # (k,) bytes
 
@@ -795,7 +792,7 @@ def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) 
 @entry
 def batch(
     arrays: ProblemArrays,
-    devices: NDArray[np.int32],
+    devices: SmallInts,
     ranks: Ints,
     mode: int,
     out: Ints,

@@ -32,6 +32,15 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 """Masks."""
 
+SmallInts = NDArray[np.int32]
+"""Devices and indices where many rows of them are held or read by kernels."""
+
+Bits = NDArray[np.uint64]
+"""Sets of numbers as bits of words, and states of random generators."""
+
+Array = NDArray[Any]
+"""Of any type."""
+
 MAX_SUM = 2**62
 """Sums of ticks or bytes beyond this are refused, so that int64 arithmetic never overflows."""
 
@@ -49,7 +58,7 @@ UNSET: Any = None
 """Default of an array field that the constructor replaces by a neutral array of the right shape."""
 
 
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
+def frozen(array: Array) -> Array:
     """Return `array` as a C-contiguous view of immutable bytes (a copy unless it is one already).
 
     Writing to it raises, and so does `setflags(write=True)`, which would undo a mere flag. Kernels
@@ -58,7 +67,7 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.flags.c_contiguous and _immutable(array) else frozen_copy(array)
 
 
-def frozen_copy(array: ArrayLike) -> NDArray[Any]:
+def frozen_copy(array: ArrayLike) -> Array:
     """Return a copy of `array` that is immutable and that nobody else holds; see `frozen`."""
     array = np.asarray(array)
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
@@ -111,7 +120,7 @@ def _refrozen(value: Any) -> Any:
     return value
 
 
-def as_array(values: ArrayLike, what: str) -> NDArray[Any]:
+def as_array(values: ArrayLike, what: str) -> Array:
     """Return `values` as an array.
 
     Raises
@@ -150,7 +159,7 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     return frozen(array.astype(np.int64))
 
 
-def device_rows(devices: ArrayLike) -> NDArray[np.int32]:
+def device_rows(devices: ArrayLike) -> SmallInts:
     """Return the devices of many placements as kernels read them.
 
     A number that int32 cannot hold stays what it is, no device: -1.
@@ -166,7 +175,7 @@ def device_rows(devices: ArrayLike) -> NDArray[np.int32]:
     return rows
 
 
-def _check_whole(array: NDArray[Any], what: str) -> None:
+def _check_whole(array: Array, what: str) -> None:
     """Refuse real numbers that are not whole, or too large."""
     if not np.isfinite(array).all():
         raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
@@ -268,7 +277,7 @@ def numbered(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}{i}" if stem else "" for i in range(count))
 
 
-def _check_shape(array: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
+def _check_shape(array: Array, shape: tuple[int, ...], what: str) -> None:
     if array.shape != shape:
         raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
 
@@ -324,7 +333,7 @@ def rows_of(pointer: Ints, flat: Ints) -> list[list[int]]:
     return [values[first:last] for first, last in pairwise(pointer.tolist())]
 
 
-def together(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+def together(*columns: Array) -> Iterator[tuple[Any, ...]]:
     """Return the rows of some arrays of the same length, as plain numbers."""
     return zip(*(column.tolist() for column in columns), strict=True)
 
@@ -345,7 +354,7 @@ def by_number(count: int, pairs: Iterable[tuple[int, V]]) -> list[list[V]]:
     return found
 
 
-def sums_by(group: Ints, values: NDArray[Any], count: int) -> NDArray[Any]:
+def sums_by(group: Ints, values: Array, count: int) -> Array:
     """Return the sum of the values, or of their rows, of each of `count` groups."""
     total = np.zeros((count, *values.shape[1:]), values.dtype)
     np.add.at(total, group, values)
@@ -413,7 +422,7 @@ def distinct(values: Ints) -> Ints:
     return ordered[kept]
 
 
-def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
+def unique_columns(table: Array) -> tuple[Ints, Ints]:
     """Return (one column of each kind, kind of every column), as `np.unique(table, axis=1)` orders
     them.
 
@@ -435,7 +444,7 @@ def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
     return first[ranked], place_in(ranked)[kind]
 
 
-def unique_rows(table: NDArray[Any]) -> tuple[Ints, Ints]:
+def unique_rows(table: Array) -> tuple[Ints, Ints]:
     """Return (one row of each kind, kind of every row), as `np.unique(table, axis=0)` orders them;
     see `unique_columns`.
 

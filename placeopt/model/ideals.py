@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Ints
+from placeopt.model.arrays import Bits, Flags, Ints, SmallInts
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.threads import call_interruptibly
 
@@ -30,10 +29,10 @@ class Lattice(NamedTuple):
     child_ptr, child_node, child_ideal : per ideal the nodes that can be removed, and what is left.
     """
 
-    bits: NDArray[np.uint64]  # (I, words)
+    bits: Bits  # (I, words)
     child_ptr: Ints  # (I + 1,)
-    child_node: NDArray[np.int32]
-    child_ideal: NDArray[np.int32]
+    child_node: SmallInts
+    child_ideal: SmallInts
 
     @property
     def num_ideals(self) -> int:

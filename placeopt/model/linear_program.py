@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
-from placeopt.model.arrays import Floats
+from placeopt.model.arrays import Array, Floats
 from placeopt.model.threads import call_interruptibly
 
 LEAST_TOLERANCE = 1e-10
@@ -61,7 +59,7 @@ def linear_program(
 
 def integer_program(
     cost: Floats,
-    integral: NDArray[Any],
+    integral: Array,
     rows: Sequence[tuple[Any, Any, Any]],
     bounds: tuple[Any, Any],
     **options: Any,

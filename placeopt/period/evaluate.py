@@ -35,9 +35,9 @@ import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from placeopt.model.arrays import Flags, Ints, device_rows, frozen
+from placeopt.model.arrays import Array, Flags, Ints, SmallInts, device_rows, frozen
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
@@ -71,7 +71,7 @@ class PeriodArrays(NamedTuple):
     gpipe: bool
 
 
-def placement_rows(problem: PlacementProblem, devices: ArrayLike) -> NDArray[np.int32]:
+def placement_rows(problem: PlacementProblem, devices: ArrayLike) -> SmallInts:
     """Return the devices of many placements, shape (num_placements, num_ops)."""
     rows = device_rows(devices)
     if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
@@ -181,7 +181,7 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]
 
 
 @entry
-def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: Ints, seen: Ints) -> None:
+def loads_of(a: PeriodArrays, device: SmallInts, load: Ints, seen: Ints) -> None:
     """Fill load[pass, device]; `seen` is scratch of length k."""
     k = a.compute.shape[1]
     load[:] = 0
@@ -205,7 +205,7 @@ def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: Ints, seen: Ints)
 
 
 @inner_kernel
-def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
+def _acyclic_devices(a: PeriodArrays, device: SmallInts) -> bool:
     """Whether the devices can be ordered so that no order edge goes back."""
     k = a.compute.shape[1]
     edge = np.zeros((k, k), np.bool_)
@@ -233,7 +233,7 @@ def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
 
 
 @inner_kernel
-def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
+def _convex_devices(a: PeriodArrays, device: SmallInts, left: Flags) -> bool:
     """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
     k = a.compute.shape[1]
     left[:] = False
@@ -253,7 +253,7 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> 
 
 
 @inner_kernel
-def fits(a: Any, device: NDArray[Any], used: Ints) -> bool:
+def fits(a: Any, device: Array, used: Ints) -> bool:
     """Whether compatibility, colocation and the capacities hold; `used` is scratch (k,)."""
     n, k = a.compute.shape
     used[:] = 0
@@ -269,7 +269,7 @@ def fits(a: Any, device: NDArray[Any], used: Ints) -> bool:
 
 
 @inner_kernel
-def _contiguous(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
+def _contiguous(a: PeriodArrays, device: SmallInts, left: Flags) -> bool:
     """Whether the devices keep the contiguity that is asked for; `left` is scratch (n, k)."""
     if a.contiguity == CHAIN:
         return _acyclic_devices(a, device)
@@ -279,7 +279,7 @@ def _contiguous(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool
 
 
 @entry
-def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: Ints) -> None:
+def period_rows(a: PeriodArrays, devices: SmallInts, value: Ints) -> None:
     """Fill value[b] with the period of row b, INFEASIBLE where a constraint is broken."""
     n, k = a.compute.shape
     load = np.zeros((2, k), np.int64)

@@ -15,19 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from placeopt.io.body import Body
+from placeopt.model.arrays import Array
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
 from placeopt.plans.plan import FORMS, SEQUENCE, ReplicaGroup
 from placeopt.plans.step_costs import MOST_SECONDS, StepCosts
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Floats
     from placeopt.plans.network_table import Network
 
@@ -362,7 +361,7 @@ class TabledStepCosts(StepCosts):
         return self.table.degrees(kind)
 
 
-def span_sums(values: NDArray[Any]) -> NDArray[Any]:
+def span_sums(values: Array) -> Array:
     """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
     + 1).
     """

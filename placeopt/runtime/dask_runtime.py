@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Array, Floats, Ints
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
@@ -92,7 +91,7 @@ class DaskRuntime:
     _plan: ExecutionPlan = field(init=False, repr=False)
     _token: str = field(default="", repr=False)
     _installed: frozenset[str] = field(default=frozenset(), repr=False)
-    _serial: dict[int, NDArray[Any]] | None = field(default=None, repr=False)
+    _serial: dict[int, Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -332,7 +331,7 @@ class DaskRuntime:
         gone = [d for d, address in enumerate(addresses) if address not in alive]
         return f"worker {gone[0]} at {addresses[gone[0]]} died during the execution" if gone else ""
 
-    def _expected(self) -> dict[int, NDArray[Any]]:
+    def _expected(self) -> dict[int, Array]:
         if self._serial is None:
             self._serial, _ = execute(self._graph, self._plan, self._graph.topological_order)
         return self._serial

@@ -15,16 +15,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.arrays import Array
 from placeopt.model.threads import start_thread
 from placeopt.runtime.serial_runtime import make_constants
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.runtime.execution_plan import Constant, ExecutionPlan
 
 _plans: dict[str, ExecutionPlan] = {}
-_constants: dict[Constant, NDArray[Any]] = {}
+_constants: dict[Constant, Array] = {}
 _records: dict[str, list[tuple[int, int, int]]] = {}
 
 

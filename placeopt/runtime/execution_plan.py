@@ -26,8 +26,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from placeopt.model.arrays import Array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.runtime.array_ops import BINARY, KERNELS, UNARY
@@ -70,7 +70,7 @@ class ExecutionPlan(NamedTuple):
         """Return the constants that an op reads."""
         return tuple(x for x in self.steps[op].operands if isinstance(x, Constant))
 
-    def run(self, op: int, values: Mapping[Any, Any]) -> list[NDArray[Any]]:
+    def run(self, op: int, values: Mapping[Any, Any]) -> list[Array]:
         """Execute one op; `values` holds its operands by tensor index or constant."""
         step = self.steps[op]
         found = KERNELS[step.kernel](step.options, *(values[x] for x in step.operands))

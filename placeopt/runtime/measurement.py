@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints, frozen, place_in, sums_by
+from placeopt.model.arrays import Array, Floats, Ints, frozen, place_in, sums_by
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
@@ -191,9 +190,7 @@ def compare_results(
         )
 
 
-def check_close(
-    found: NDArray[Any], right: NDArray[Any], tolerance: float, difference: str
-) -> None:
+def check_close(found: Array, right: Array, tolerance: float, difference: str) -> None:
     """Raise ExecutionError unless two arrays are equal, floats up to a share of each and of the
     middle one that is not 0, and some roundings of the largest; `difference` begins the message.
     """

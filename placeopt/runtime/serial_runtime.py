@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Array, Floats, Ints
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.graph import OpGraph, depths
 from placeopt.model.placement import Placement
@@ -73,9 +72,7 @@ def result_tensors(graph: OpGraph) -> list[int]:
     return np.flatnonzero(np.diff(graph.consumer_ptr) == 0).tolist()
 
 
-def make_constants(
-    plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]
-) -> None:
+def make_constants(plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, Array]) -> None:
     """Make the constants that ops read and that are not there yet."""
     for op in ops:
         for key in plan.constants(op):
@@ -83,16 +80,14 @@ def make_constants(
                 have[key] = constant(*key)
 
 
-def execute(
-    graph: OpGraph, plan: ExecutionPlan, order: Ints
-) -> tuple[dict[int, NDArray[Any]], Floats]:
+def execute(graph: OpGraph, plan: ExecutionPlan, order: Ints) -> tuple[dict[int, Array], Floats]:
     """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape
     (2, num_ops).
     """
-    constants: dict[Constant, NDArray[Any]] = {}
+    constants: dict[Constant, Array] = {}
     make_constants(plan, range(graph.num_ops), constants)
     readers = Counter(x for step in plan.steps for x in step.operands)
-    values: dict[Any, NDArray[Any]] = dict(constants)
+    values: dict[Any, Array] = dict(constants)
     results = set(result_tensors(graph))
     times = np.zeros((2, graph.num_ops))
     for op in order.tolist():

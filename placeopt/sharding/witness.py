@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Flags
+from placeopt.model.arrays import UNLIMITED, Array, Flags
 from placeopt.model.bound import Witness
 from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
@@ -30,12 +30,10 @@ from placeopt.sharding.bounds.squares import COST_BITS, FITS, ROUND, Squares
 from placeopt.sharding.compact import Condensed, condense, draft_of, times_of, usage_unit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.sharding.bounds.exact_pass import Witness as Integers
     from placeopt.sharding.problem import ShardingProblem
 
-    Tables = dict[tuple[int, int], NDArray[Any]]
+    Tables = dict[tuple[int, int], Array]
     # by (u, v), u < v: to the strategies of u and of v
     Messages = dict[tuple[int, int], tuple[list[int], list[int]]]
 
@@ -56,7 +54,7 @@ class Sums(NamedTuple):
     prices: list[tuple[int, int]]  # (time, price)
     stars: list[tuple[int, ...]]  # (node, strategy, time, price)
     messages: Messages
-    squares: tuple[int, NDArray[Any], list[int]] | None = None  # (bits of shift, vectors, nodes)
+    squares: tuple[int, Array, list[int]] | None = None  # (bits of shift, vectors, nodes)
 
 
 def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
@@ -270,7 +268,7 @@ def _added_up(problem: ShardingProblem, fits: Flags, tables: Tables, sums: Sums)
 
 def _take_squares(
     problem: ShardingProblem,
-    squares: tuple[int, NDArray[Any], list[int]],
+    squares: tuple[int, Array, list[int]],
     node: list[Any],
     tables: Tables,
 ) -> int:

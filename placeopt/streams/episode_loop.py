@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
 
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
@@ -44,7 +44,7 @@ class JobArrays(NamedTuple):
     size_ptr: Ints  # blocks: see topology.Blocks
     server_ptr: Ints
     server: Ints
-    block_mask: NDArray[np.uint64]  # (blocks, words) servers of each block as bits
+    block_mask: Bits  # (blocks, words) servers of each block as bits
     whole: bool  # True: the job takes one block of `degree` servers ("uniform" rule)
     memory: float  # bytes of a server
     op_ptr: Ints  # (M + 1,) ops of each model in placing order
@@ -103,9 +103,9 @@ class Scratch(NamedTuple):
     free: Flags  # (S,)
     held: Flags  # (S,) servers of the placement that was chosen
     trial: Flags  # (S,) servers of the placement being tried
-    open: NDArray[np.uint64]  # (words,) servers that will be free, as bits
-    room: NDArray[np.uint64]  # (words,) those of them not yet packed
-    before: NDArray[np.uint64]  # (words,) what was free at the last look
+    open: Bits  # (words,) servers that will be free, as bits
+    room: Bits  # (words,) those of them not yet packed
+    before: Bits  # (words,) what was free at the last look
     feature: Floats  # (F,)
     unit: Floats  # (H,)
     op_servers: Ints  # (max ops, max degree)

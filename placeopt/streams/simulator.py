@@ -13,12 +13,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
+from placeopt.model.arrays import Array, ArrayHolder, Bits, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.threads import map_threads, num_threads
 from placeopt.streams.episode_loop import (
@@ -266,7 +265,7 @@ class Episode(ArrayHolder):
         return held / (self.problem.horizon * self.problem.num_servers)
 
 
-def _mean(values: NDArray[Any]) -> float:
+def _mean(values: Array) -> float:
     """Return the mean of some values, 0 of none."""
     return float(values.mean()) if len(values) else 0.0
 
@@ -348,7 +347,7 @@ def simulate_many(
     return list(simulate_each(problems, policy, seed=seed, threads=threads))
 
 
-def random_state(seed: int) -> NDArray[np.uint64]:
+def random_state(seed: int) -> Bits:
     """Return the random state of an episode (uint64[2], never all zero)."""
     state = np.random.SeedSequence([seed, 0x5EED]).generate_state(2, np.uint64)
     return state | np.uint64(1)

@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import MAX_SUM, Ints, csr
+from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr
 from placeopt.model.errors import InputError
 
 
@@ -44,7 +43,7 @@ class Blocks(NamedTuple):
         for row in range(*self.size_ptr[size : size + 2].tolist()):
             yield self.server[self.server_ptr[row] : self.server_ptr[row + 1]].tolist()
 
-    def masks(self, num_servers: int) -> NDArray[np.uint64]:
+    def masks(self, num_servers: int) -> Bits:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
         marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), np.bool_)
         marks[np.repeat(np.arange(len(marks)), np.diff(self.server_ptr)), self.server] = True

@@ -68,6 +68,9 @@ from placeopt.streams.episode_loop import COMPLETED, LOOKS_AHEAD, num_features
 from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode, record_episode
 
+States = NDArray[np.float32]
+"""Clusters that decisions leave, as the network reads them: their features in the last axis."""
+
 
 @dataclass(frozen=True)
 class Round:
@@ -80,7 +83,7 @@ class Round:
 class Served(NamedTuple):
     """What one round saw: n streams of J jobs, described by F features."""
 
-    states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
+    states: States  # (n, J, F) the cluster that each job left
     rewards: Floats  # (n, J) 1 where the job completed
     to_come: Ints  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
 
@@ -355,12 +358,12 @@ class ValueNetwork:
         """All layers in one flat array, as `DegreePolicy` takes them."""
         return np.concatenate([layer.ravel() for layer in (*self.outer, *self.layers[2:])])
 
-    def values(self, states: NDArray[np.float32]) -> Floats:
+    def values(self, states: States) -> Floats:
         """Return V of every state, (states,)."""
         linear, output = (layer.astype(np.float32) for layer in self.outer)
         return np.asarray(self._units(states) @ output + states @ linear, np.float64)
 
-    def _units(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _units(self, states: States) -> States:
         """Return the hidden units of every state."""
         bias, hidden = (layer.astype(np.float32) for layer in self.layers[2:])
         return np.asarray(np.maximum(states @ hidden.T + bias, 0))
@@ -380,7 +383,7 @@ class ValueNetwork:
 
     def solve(
         self,
-        states: NDArray[np.float32],
+        states: States,
         rewards: Floats,
         to_come: Ints,
         discount: float,
@@ -425,15 +428,15 @@ class ValueNetwork:
         )
         self.outer = found_linear, found_output
 
-    def _outer_inputs(self, states: NDArray[np.float32], to_come: Ints) -> NDArray[np.float32]:
+    def _outer_inputs(self, states: States, to_come: Ints) -> States:
         """Return features, hidden units and the bin of the jobs to come, as a one among zeros."""
         ones = np.eye(len(self.offset), dtype=np.float32)[self.bins(to_come)]
         return np.concatenate([states, self._units(states), ones], axis=2)
 
     def fit(
         self,
-        states: NDArray[np.float32],
-        targets: NDArray[np.float32],
+        states: States,
+        targets: States,
         steps: int,
         rate: float,
         rng: np.random.Generator,
@@ -449,9 +452,7 @@ class ValueNetwork:
             total += self._step(states[rows], targets[rows], rate)
         return total / max(1, steps)
 
-    def _step(
-        self, states: NDArray[np.float32], targets: NDArray[np.float32], rate: float
-    ) -> float:
+    def _step(self, states: States, targets: States, rate: float) -> float:
         linear, output = (layer.astype(np.float32) for layer in self.layers[:2])
         units = self._units(states)
         error = units @ output + states @ linear - targets

@@ -44,7 +44,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import NO_VALUE, Flags, Ints
+from placeopt.model.arrays import NO_VALUE, Bits, Flags, Ints, SmallInts
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.ideals import Lattice, contains, cross, ideal_sums, put_back
 from placeopt.period.contracted import ContractedProblem, TensorArrays
@@ -392,7 +392,7 @@ class Tables(NamedTuple):
     """State of the program (I ideals, S states)."""
 
     value: Ints  # (I, S)
-    back_ideal: NDArray[np.int32]  # (I, S)
+    back_ideal: SmallInts  # (I, S)
     back_type: NDArray[np.int16]  # (I, S) type of the last stage
     # (I, S) its devices; 0 leaves one device of the type without a stage
     back_replicas: NDArray[np.int16]
@@ -401,9 +401,7 @@ class Tables(NamedTuple):
 
 
 @inner_kernel
-def _outside(
-    a: DpArrays, bits: NDArray[np.uint64], ideal: int, outside: Ints, foreign: Flags
-) -> None:
+def _outside(a: DpArrays, bits: Bits, ideal: int, outside: Ints, foreign: Flags) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
     for t in range(len(a.tensors.producer)):
         foreign[t] = not contains(bits, ideal, a.tensors.producer[t])

@@ -32,9 +32,8 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import UNLIMITED, Floats, Ints, neighbours
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, SmallInts, neighbours
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
 from placeopt.model.placement import Placement
@@ -87,7 +86,7 @@ class Paths(NamedTuple):
     """
 
     reach_ptr: Ints  # (2, N + 1) of each node: ops that come after one of its ops, and before
-    reach_op: NDArray[np.int32]
+    reach_op: SmallInts
     op_ptr: Ints  # (N + 1,) ops of a node
     op: Ints
     node: Ints  # (X,) of each op
@@ -125,7 +124,7 @@ def paths_of(model: ContractedProblem) -> Paths:
     )
 
 
-def _reached(model: ContractedProblem, ops: list[int], count: int) -> list[NDArray[np.int32]]:
+def _reached(model: ContractedProblem, ops: list[int], count: int) -> list[SmallInts]:
     """Return what the ops of every node reach, given as bits per op."""
     rows = [0] * model.num_nodes
     for v, bits in zip(model.node.tolist(), ops, strict=True):
@@ -153,7 +152,7 @@ class Walk(NamedTuple):
     readers: Ints  # (m, k) consumers of a tensor on a device
     load: Ints  # (P, k) ticks
     used: Ints  # (k,) bytes
-    reach: NDArray[np.int32]  # (2, k, X) nodes of a device that an op comes after, and before
+    reach: SmallInts  # (2, k, X) nodes of a device that an op comes after, and before
     between: Ints  # (1,) pairs of a device and an op it would have to take to be convex; edges back
     place: Ints  # (k,) of each device in a chain
     block: Ints  # (_LARGE_BLOCK + FEW,) nodes of the proposal

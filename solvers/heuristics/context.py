@@ -11,9 +11,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints, place_in, sums_by
+from placeopt.model.arrays import Array, Floats, Ints, place_in, sums_by
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.projection import CostArrays, GraphArrays, Units, group_units
@@ -110,7 +109,7 @@ class Context:
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
         return ranks.upward_rank(self.graph, self.mean_compute, delay)
 
-    def by_decreasing(self, key: NDArray[Any]) -> Ints:
+    def by_decreasing(self, key: Array) -> Ints:
         """Ops sorted by decreasing `key`, ties in topological order."""
         return np.lexsort((self.position, -key)).astype(np.int64)
 
@@ -197,7 +196,7 @@ class Context:
             known[self.inflation] = home, proved, self.patience
         return home, proved
 
-    def unit_first(self, values: NDArray[Any]) -> NDArray[Any]:
+    def unit_first(self, values: Array) -> Array:
         """Value of the first op of each unit, shape (num_units,)."""
         return values[self.units.first_op]
 

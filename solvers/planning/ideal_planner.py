@@ -33,7 +33,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
@@ -219,7 +219,7 @@ ONE = np.uint64(1)
 class PlanArrays(NamedTuple):
     """What the kernel reads (n layers, I ideals, T tensor degrees, E edges)."""
 
-    bits: NDArray[np.uint64]  # (I, words)
+    bits: Bits  # (I, words)
     plain: Ints  # (T, I) ticks of all layers of the ideal, the faster choice of each
     least: Ints  # (I,) least device-ticks of its layers
     sync: Ints  # (T, I)

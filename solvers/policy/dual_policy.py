@@ -59,6 +59,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
+from placeopt.model.arrays import Array, SmallInts
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
@@ -82,7 +83,6 @@ from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.random import Generator
-    from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.problem import PlacementProblem
@@ -364,7 +364,7 @@ class DualPolicy(LearnedPlacer):
         self,
         learner: DualLearner,
         value: int,
-        devices: NDArray[Any],
+        devices: Array,
         ranks: Ints,
         choice: WindowChoice,
         heat: float,
@@ -454,9 +454,7 @@ class DualPolicy(LearnedPlacer):
         if value != INFEASIBLE:
             tracker.offer(value, placement)
 
-    def _measured(
-        self, problem: PlacementProblem, devices: NDArray[Any], ranks: Ints | None
-    ) -> int:
+    def _measured(self, problem: PlacementProblem, devices: Array, ranks: Ints | None) -> int:
         """Ticks that the callable measures."""
         measure: Any = self.measure
         own = devices.astype(np.int64)
@@ -511,8 +509,8 @@ class DualLearner:
         }
         rates |= dict.fromkeys(("sel_residual", "plc_residual"), max(1e-12, config.residual_rate))
         self.parameters = Parameters(arrays, rates)
-        self.elite: list[tuple[int, NDArray[np.int32], Ints]] = []
-        self.first_episode: list[tuple[int, NDArray[np.int32], Ints]] = []
+        self.elite: list[tuple[int, SmallInts, Ints]] = []
+        self.first_episode: list[tuple[int, SmallInts, Ints]] = []
         self.episodes = 0
         self._known: Weights | None = None
 
@@ -592,7 +590,7 @@ class DualLearner:
                 self.elite.sort(key=lambda kept: kept[0])
                 del self.elite[self.config.memory :]
 
-    def imitate(self, devices: NDArray[Any], ranks: Ints) -> None:
+    def imitate(self, devices: Array, ranks: Ints) -> None:
         """Stage I: raise the likelihood of a teacher's decisions."""
         lesson = Episodes.given(self.ordered, devices, ranks)
         advantage = np.full(len(devices), 1.0 / self.ordered.problem.num_ops)
@@ -658,9 +656,7 @@ def residual_groups(ordered: OrderedProblem, count: int) -> Ints:
     return space.groups(count)[space.problem.units.unit][ordered.order]
 
 
-def teaching_order(
-    problem: PlacementProblem, placement: Placement
-) -> tuple[NDArray[np.int32], Ints]:
+def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[SmallInts, Ints]:
     """Return (devices, ranks) of a placement as one episode: ranks follow a topological order.
 
     An op is ranked when it starts if the placement is executed.

@@ -8,9 +8,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, SmallInts
 from placeopt.model.projection import Edges
 
 # The features are compiled into the kernels of `select_and_place`, whose cache does not notice a
@@ -134,7 +133,7 @@ class Rows(NamedTuple):
     """
 
     window: Flags  # (batch, n)
-    device: NDArray[np.int32]  # (batch, n)
+    device: SmallInts  # (batch, n)
     rank: Ints  # (batch, n)
     credit: Floats  # (batch, n)
     log_probability: Floats  # (batch,)
@@ -168,7 +167,7 @@ class State(NamedTuple):
     plc: Floats  # (k, PLC features)
     plc_hidden: Floats  # (k, hidden) of each device, before the rectifier
     mass_on: Floats  # (k,) of each device
-    random: NDArray[np.uint64]  # (1,)
+    random: Bits  # (1,)
 
 
 def new_state(graph: Graph, weights: Weights) -> State:

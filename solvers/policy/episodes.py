@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, place_in
+from placeopt.model.arrays import Array, Bits, Flags, Floats, Ints, SmallInts, place_in
 from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
@@ -29,8 +29,6 @@ from placeopt.solvers.policy.message_passing import NUM_COLUMNS, op_contexts, ty
 from placeopt.solvers.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 
@@ -47,9 +45,7 @@ class OrderedProblem:
     problem: PlacementProblem
     graph: Graph
     order: Ints  # (num_ops,)
-    own: NDArray[
-        np.float64
-    ]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
+    own: Floats  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
 
     @classmethod
     def of(cls, problem: PlacementProblem, *, groups: int = 48) -> OrderedProblem:
@@ -92,13 +88,13 @@ class OrderedProblem:
         """What the graph says of every op, by topological place, shape (num_ops, NUM_COLUMNS)."""
         return op_contexts(self.problem, self.own)[self.order]
 
-    def to_ops(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def to_ops(self, rows: Array) -> Array:
         """Return rows with columns by topological place as rows by op."""
         result = np.empty_like(rows)
         result[..., self.order] = rows
         return result
 
-    def from_ops(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def from_ops(self, rows: Array) -> Array:
         """Return rows by op as rows with columns by topological place."""
         return np.ascontiguousarray(rows[..., self.order])
 
@@ -194,7 +190,7 @@ class Episodes:
     guide: Guide | None = None
 
     @property
-    def devices(self) -> NDArray[np.int32]:
+    def devices(self) -> SmallInts:
         """Device of every op, shape (batch, num_ops)."""
         return self.ordered.to_ops(self.rows.device)
 
@@ -214,7 +210,7 @@ class Episodes:
         return self.rows.entropy
 
     @classmethod
-    def given(cls, ordered: OrderedProblem, devices: NDArray[Any], ranks: NDArray[Any]) -> Episodes:
+    def given(cls, ordered: OrderedProblem, devices: Array, ranks: Array) -> Episodes:
         """Return placements as episodes that placed every op; `ranks` (by op) must follow the
         graph.
         """
@@ -244,7 +240,7 @@ def _new_rows(batch: int, n: int) -> Rows:
 def roll(
     ordered: OrderedProblem,
     weights: Weights,
-    seeds: NDArray[np.uint64],
+    seeds: Bits,
     mode: int = select_and_place.SAMPLE,
     *,
     guide: Guide | None = None,
@@ -295,7 +291,7 @@ def _run(
     weights: Weights,
     rows: Rows,
     guide: Guide | None,
-    seeds: NDArray[np.uint64],
+    seeds: Bits,
     mode: int,
     *,
     chunk: int = 8,

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import Bits, SmallInts
 from placeopt.model.compiled import entry, inner_kernel, pasted, row_of
 from placeopt.model.random_bits import split_uniform
 from placeopt.model.union_find import number_sets, root as find_root
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.solvers.policy.grouping_graph import GroupingGraph
 
@@ -41,7 +40,7 @@ class Sampling(NamedTuple):
     """How decisions are drawn."""
 
     temperature: float
-    random: NDArray[np.uint64]  # (1,) state of the generator
+    random: Bits  # (1,) state of the generator
 
 
 def new_sampling(temperature: float) -> Sampling:
@@ -66,7 +65,7 @@ class Placer(NamedTuple):
 class ParsedSamples(NamedTuple):
     """Samples of graph parsing, with the score function of each."""
 
-    devices: NDArray[np.int32]  # (batch, n)
+    devices: SmallInts  # (batch, n)
     ranks: Ints  # (batch, n) order in which they are executed
     edge: Floats  # (batch, edge features)
     residual: Floats  # (batch, edges), or (batch, 0)
@@ -76,7 +75,7 @@ class ParsedSamples(NamedTuple):
 class AssignedSamples(NamedTuple):
     """Samples of the grouper and the placer, with the score function of each."""
 
-    devices: NDArray[np.int32]  # (batch, n)
+    devices: SmallInts  # (batch, n)
     ranks: Ints  # (batch, n) order in which they are executed
     logits: Floats  # (batch, n, G)
     place: Floats  # (batch, Place)
@@ -323,7 +322,7 @@ def place(
     how: Sampling,
     label: Ints,
     count: int,
-    device: NDArray[np.int32],
+    device: SmallInts,
     gradient: Floats,
     bias_gradient: Floats,
 ) -> None:
@@ -376,7 +375,7 @@ def parse_and_place(
     parser: Parser,
     placer: Placer,
     how: Sampling,
-    seeds: NDArray[np.uint64],
+    seeds: Bits,
     samples: ParsedSamples,
 ) -> None:
     """Sample one placement per seed by graph parsing."""
@@ -395,7 +394,7 @@ def assign_and_place(
     logits: Floats,
     placer: Placer,
     how: Sampling,
-    seeds: NDArray[np.uint64],
+    seeds: Bits,
     samples: AssignedSamples,
 ) -> None:
     """Sample one placement per seed by assigning ops to groups."""

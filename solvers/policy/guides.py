@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, SmallInts
 from placeopt.model.compiled import entry, inlined, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Graph, Guide
@@ -47,7 +46,7 @@ class Incumbent:
     critical: Flags
 
     @classmethod
-    def of(cls, graph: Graph, value: int, device: NDArray[np.int32], rank: Ints) -> Incumbent:
+    def of(cls, graph: Graph, value: int, device: SmallInts, rank: Ints) -> Incumbent:
         """Describe a placement; `device` and `rank` by topological place."""
         n = len(device)
         order = np.argsort(rank, kind="stable").astype(np.int64)
@@ -160,7 +159,7 @@ def follow(
 
 
 @entry
-def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> Flags:
+def critical_rows(graph: Graph, devices: SmallInts, ranks: Ints) -> Flags:
     """Return which ops of every row are critical, shape (batch, n)."""
     batch, n = devices.shape
     critical = np.zeros((batch, n), np.bool_)
@@ -192,7 +191,7 @@ def _reach(graph: Graph, v: int, near: Floats, window: Flags) -> None:
 
 
 @inlined
-def _draw_neighbour(near: Floats, window: Flags, heavy: bool, random: NDArray[np.uint64]) -> int:
+def _draw_neighbour(near: Floats, window: Flags, heavy: bool, random: Bits) -> int:
     """Draw an op next to the window: by the cost of the edge (with a little for all), or uniformly;
     -1 if there is none.
     """
@@ -241,7 +240,7 @@ def grow_windows(
     seeds: Ints,
     sizes: Ints,
     kinds: Ints,
-    random: NDArray[np.uint64],
+    random: Bits,
 ) -> Flags:
     """Return a window for each op of `seeds`, of about `sizes` ops, grown in a way of `kinds`;
     whole units only.

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.makespan.evaluate import evaluate_batch
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Bits, Ints, SmallInts
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -47,7 +46,7 @@ class Samples(Protocol):
     """A batch of placements, with what the policy needs to learn from them."""
 
     @property
-    def devices(self) -> NDArray[np.int32]:
+    def devices(self) -> SmallInts:
         """Device of every op, shape (batch, num_ops)."""
         ...
 
@@ -167,7 +166,7 @@ def spent(tracker: Tracker[Any]) -> float:
 def fill_samples(
     samples: Rows,
     rng: np.random.Generator,
-    draw: Callable[[Sampling, NDArray[np.uint64], Rows], object],
+    draw: Callable[[Sampling, Bits, Rows], object],
     temperature: float,
     steps: int,
 ) -> Rows:
@@ -188,6 +187,6 @@ def fill_samples(
     return samples
 
 
-def draw_seeds(rng: np.random.Generator, count: int) -> NDArray[np.uint64]:
+def draw_seeds(rng: np.random.Generator, count: int) -> Bits:
     """Return a seed for every sample, so that samples do not depend on the number of threads."""
     return rng.integers(0, 2**63, count, dtype=np.int64).astype(np.uint64)

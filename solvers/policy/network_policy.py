@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, SmallInts
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import square_root_rewards
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
@@ -29,7 +28,7 @@ from placeopt.solvers.policy.grouping_graph import b_level_ranks
 class NetworkSamples(NamedTuple):
     """Placements that a network drew, and the choices that made them."""
 
-    devices: NDArray[np.int32]  # (batch, n)
+    devices: SmallInts  # (batch, n)
     ranks: Ints  # (batch, n)
     choices: torch.Tensor  # (batch, choices)
 

@@ -21,9 +21,8 @@ once. See `dual_policy` for the sources.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats
+from placeopt.model.arrays import Bits, Flags, Floats, SmallInts
 from placeopt.model.compiled import entry, pasted, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import (
@@ -228,7 +227,7 @@ def _find_candidates(graph: Graph, state: State, v: int) -> int:
 
 
 @pasted
-def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
+def _look(graph: Graph, state: State, device: SmallInts, v: int, d: int) -> None:
     """Fill the PLC features of op v on device d, but for those of the guide."""
     arrival = 0.0
     pay = 0.0
@@ -267,7 +266,7 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
 
 @pasted
 def _describe(
-    graph: Graph, guide: Guide, state: State, device: NDArray[np.int32], window: Flags, v: int
+    graph: Graph, guide: Guide, state: State, device: SmallInts, window: Flags, v: int
 ) -> int:
     """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
     the only candidate.
@@ -417,7 +416,7 @@ def _begin(graph: Graph, guide: Guide, state: State, window: Flags) -> int:
 
 
 @pasted
-def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
+def _run(graph: Graph, state: State, device: SmallInts, v: int, d: int) -> None:
     """Run op v on device d, after what is there already."""
     begin = state.free_at[d]
     for e in row_of(graph.predecessors.pointer, v):
@@ -518,7 +517,7 @@ def episodes(
     guide: Guide,
     policy: Weights,
     state: State,
-    seeds: NDArray[np.uint64],
+    seeds: Bits,
     rows: Rows,
     gradient: Gradient,
     mode: int,

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, SmallInts
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -36,7 +35,7 @@ from placeopt.solving.tracker import Tracker
 class Moved(NamedTuple):
     """Placements of the episodes after a visit, as `LearnedPlacer.value` takes them."""
 
-    devices: NDArray[np.int32]  # (episodes, n)
+    devices: SmallInts  # (episodes, n)
     ranks: Ints  # (episodes, n)
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import SmallInts
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
@@ -41,7 +42,6 @@ from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.random import Generator
-    from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
@@ -226,13 +226,13 @@ class Distribution:
         self.probability = (1 - share) * self.uniform
         self.probability[np.arange(len(home)), home] += share
 
-    def refit(self, elites: NDArray[np.int32], smoothing: float, exploration: float) -> None:
+    def refit(self, elites: SmallInts, smoothing: float, exploration: float) -> None:
         """Maximum likelihood on the elites, smoothed, with a bit of the uniform distribution."""
         target = kernels.frequencies(elites, self.allowed.shape[1])
         mixed = (1 - smoothing) * self.probability + smoothing * target
         self.probability = (1 - exploration) * mixed + exploration * self.uniform
 
-    def ascend(self, drawn: NDArray[np.int32], advantage: Floats, settings: Settings) -> None:
+    def ascend(self, drawn: SmallInts, advantage: Floats, settings: Settings) -> None:
         """Take some PPO steps on samples drawn from the present distribution."""
         # Devices that fell to probability 0 by a refit stay reachable for the gradient.
         old = np.maximum(self.probability, 1e-6)
@@ -273,7 +273,7 @@ class OrderKeys:
 class Batch(NamedTuple):
     """Samples that were evaluated together."""
 
-    drawn: NDArray[np.int32]  # (rows, groups) devices
+    drawn: SmallInts  # (rows, groups) devices
     ranks: Ints | None  # (rows, num_ops) where the order is sampled too
     values: Ints  # (rows,) ticks
 

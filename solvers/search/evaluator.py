@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.makespan.objective import MAKESPAN
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Array, Ints, SmallInts
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE, objective_of
 from placeopt.model.placement import Placement
@@ -87,7 +86,7 @@ class BudgetedEvaluator:
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
 
-    def values(self, devices: NDArray[Any], ranks: Ints | None = None) -> Ints:
+    def values(self, devices: Array, ranks: Ints | None = None) -> Ints:
         """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or
         exceed the budget.
 
@@ -123,7 +122,7 @@ class BudgetedEvaluator:
                 break
         return out
 
-    def _offer_best(self, values: Ints, devices: NDArray[Any], ranks: Ints | None) -> None:
+    def _offer_best(self, values: Ints, devices: Array, ranks: Ints | None) -> None:
         """Offer the best row if it is better than the incumbent."""
         best, known = int(values.argmin()), self.tracker.value
         if values[best] < (INFEASIBLE if known is None else known):
@@ -139,7 +138,7 @@ class BudgetedEvaluator:
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
 
-    def _measured(self, devices: NDArray[np.int32], measure: Measure) -> Ints:
+    def _measured(self, devices: SmallInts, measure: Measure) -> Ints:
         out = np.full(len(devices), INFEASIBLE, np.int64)
         for row in np.flatnonzero(self.space.feasible(devices)):
             out[row] = measured_ticks(self.problem, measure(devices[row].astype(np.int64)))

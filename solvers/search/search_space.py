@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import Flags, Floats, Ints, frozen, place_in
+from placeopt.model.arrays import Array, Flags, Floats, Ints, SmallInts, frozen, place_in
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
@@ -108,7 +107,7 @@ class SearchSpace:
             np.lexsort((self.context.position, plan.finish, plan.start))
         )
 
-    def homes_of(self, device: NDArray[Any]) -> Ints:
+    def homes_of(self, device: Array) -> Ints:
         """Device of the first op of each unit, for one or many rows of devices."""
         return np.asarray(device)[..., self.problem.units.first_op].astype(np.int64, order="C")
 
@@ -116,7 +115,7 @@ class SearchSpace:
         """Device of each op, for one or many rows of homes."""
         return np.asarray(homes)[..., self.problem.units.unit]
 
-    def feasible(self, devices: NDArray[np.int32]) -> Flags:
+    def feasible(self, devices: SmallInts) -> Flags:
         """Whether each row respects compatibility, colocation and static capacities."""
         units, homes = self.problem.units, self.homes_of(devices)
         good = (self.devices_of(homes) == devices).all(axis=1)

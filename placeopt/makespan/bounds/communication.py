@@ -52,7 +52,6 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.makespan.bounds.relaxation import INFINITE, Direction, Relaxation, fits
 from placeopt.model.arrays import Ints, frozen
@@ -64,9 +63,7 @@ class HeadsTails(NamedTuple):
     """Lower bounds per op and device class; -1 where the op cannot run."""
 
     head: Ints  # (num_ops, num_classes) ticks from 0 to the start
-    tail: NDArray[
-        np.int64
-    ]  # (num_ops, num_classes) ticks from the end of the op to the end of the schedule
+    tail: Ints  # (num_ops, num_classes) ticks from the end of the op to the end of the schedule
     compute: Ints  # (num_ops, num_classes) ticks or -1
 
     def raised(self, other: HeadsTails) -> HeadsTails:

@@ -49,9 +49,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
@@ -77,7 +76,7 @@ _WORK = 20_000_000
 class Choice(NamedTuple):
     """What may be chosen (S sets by rising excess, N nodes)."""
 
-    bits: NDArray[np.uint64]  # (S, words) nodes of every set
+    bits: Bits  # (S, words) nodes of every set
     excess: Ints  # (S,)
     rest_ticks: Ints  # (N,) of a node in the rest
     rest_cost: Ints  # (N,) of the budget for it
@@ -96,7 +95,7 @@ class Levels(NamedTuple):
     budget: Ints  # (F,)
     room: Ints  # (F,) ticks left for the rest
     devices: Ints  # (F,) left
-    held: NDArray[np.uint64]  # (F, words) nodes that are decided
+    held: Bits  # (F, words) nodes that are decided
     ways: Ints  # (N,) scratch
 
 

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Ints
+from placeopt.model.arrays import Bits, Flags, Ints
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.bounds.set_prices import FrontierGraph, OutOfTimeError, UndecidedError
 
@@ -100,7 +99,7 @@ class Walk(NamedTuple):
 class NearSets(NamedTuple):
     """Sets of nodes as bits: node v is bit v mod 64 of word v div 64."""
 
-    bits: NDArray[np.uint64]  # (number, words)
+    bits: Bits  # (number, words)
     price: Ints  # (number,)
 
     def members(self, num_nodes: int) -> Flags:

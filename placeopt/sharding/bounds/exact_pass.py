@@ -22,12 +22,11 @@ in no better one. Prices of stars change costs (`stars`) before all this; they a
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Array, Flags, Floats, Ints
 from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
 from placeopt.sharding.compact import MAX_TOTAL, Compact
@@ -120,7 +119,7 @@ def in_units(compact: Compact, witness: Witness, most: int = MAX_TOTAL) -> Compa
     return compact._replace(cost=cost, table=table)
 
 
-def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
+def prices_of_nodes(compact: Compact, prices: Array) -> Array:
     """Return the sum of the prices of the time points at which each node is live."""
     total = np.append(0, np.cumsum(prices))
     return total[compact.last] - total[compact.first]
