@@ -58,7 +58,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
-from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array
+from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array, pointers
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -298,7 +298,7 @@ class Grouping:
         # the distinct pairs of ops that a tensor joins
         pair = distinct(self._link_source * n + self._link_target)
         self.source, self.target = pair // n, pair % n
-        self.successor = np.searchsorted(self.source, np.arange(n + 1)), self.target
+        self.successor = pointers(self.source, n), self.target
         self._start = earliest_starts(model.topological_order, *self.successor, self.work)
         if not acyclic:
             self._relabel(self.roots())
@@ -373,7 +373,7 @@ class Grouping:
         nodes = self._nodes()
         if self.acyclic:
             source, target, _ = self._quotient()
-            pointer = np.searchsorted(source, np.arange(self.count + 1))
+            pointer = pointers(source, self.count)
             order = depth_first_order(self.count, pointer, target)
         else:
             order = self._by_first_op(depth_first_order(len(self.label), *self.successor))
@@ -438,7 +438,7 @@ class Grouping:
         source, target, traffic = self._quotient(reverse)
         if not len(source):
             return
-        pointer = np.searchsorted(source, np.arange(count + 1))
+        pointer = pointers(source, count)
         nodes = self._nodes(heavy)
         level = np.zeros(count, np.int64)
         if self.acyclic:  # edges of the longest path to every group

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from placeopt.model.arrays import UNLIMITED, Floats, to_ticks
+from placeopt.model.arrays import UNLIMITED, Floats, positions, to_ticks
 from placeopt.model.cluster import Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, OpGraph
@@ -151,7 +151,7 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
     seconds : time by op name.
     kind : column of `measured_kinds` to fill: a kind ("A100"), a family ("gpu") or "*".
     """
-    index = {name: op for op, name in enumerate(graph.op_names)}
+    index = positions(graph.op_names)
     for name in seconds:
         if name not in index:
             raise InputError(f"measured times: graph '{graph.name}' has no op '{name}'")

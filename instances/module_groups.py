@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from placeopt.instances.quotient import components, layer_paths
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, positions
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -129,7 +129,7 @@ def families(graph: OpGraph | PlacementProblem) -> Ints:
     """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
     (num_ops,).
     """
-    index = {name: i for i, name in enumerate(graph.op_names)}
+    index = positions(graph.op_names)
     family = np.arange(graph.num_ops)
     for i in np.flatnonzero(graph.backward).tolist():
         family[i] = index.get(graph.op_names[i].rpartition("/")[0], i)

@@ -29,7 +29,7 @@ import numpy as np
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces import FITTED, GUESSED, MEASURED, match, read_trace
 from placeopt.io.body import Body
-from placeopt.model.arrays import Floats
+from placeopt.model.arrays import Floats, positions
 from placeopt.model.cluster import Cluster, Device
 from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError, check_choice
@@ -101,7 +101,7 @@ def _fitted_device(
     graph: OpGraph, measured: dict[str, float], kind: str, family: str
 ) -> Device | None:
     """Fit a device to the seconds of measured ops; None where they are too few."""
-    index = {name: op for op, name in enumerate(graph.op_names)}
+    index = positions(graph.op_names)
     ops = [index[name] for name in measured]
     ops = [op for op in ops if graph.flops[op] + graph.bytes_moved[op] > 0]
     # Fewest measured ops of different work that a device is fitted to

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number, sums_by
+from placeopt.model.arrays import Flags, Ints, by_number, running_sums, sums_by
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -92,7 +92,7 @@ def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict
     kept, degree = np.unique(pairs // count, return_counts=True)
     return kept, {
         "producer": label[model.producer[kept]],
-        "consumer_ptr": np.append(0, np.cumsum(degree)),
+        "consumer_ptr": running_sums(degree),
         "consumer": pairs % count,
     }
 

@@ -49,7 +49,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints
+from placeopt.model.arrays import Flags, Ints, positions
 from placeopt.model.compiled import entry
 from placeopt.schedules.bounds import longest_ways
 from placeopt.schedules.problem import PipelineProblem
@@ -255,8 +255,8 @@ class DeviceTree:
         """Return the precedences between a device and its child: part, block above, block below, 1
         if upwards, ticks.
         """
-        top = {i: at for at, i in enumerate(self.blocks[above])}
-        bottom = {i: at for at, i in enumerate(self.blocks[below])}
+        top = positions(self.blocks[above])
+        bottom = positions(self.blocks[below])
         parts = np.intersect1d(self.part[list(top)], self.part[list(bottom)]).tolist()
         rows = []
         for u, v, ticks in self.edges:

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, csr
+from placeopt.model.arrays import Ints, csr, pointers, positions
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.schedules.problem import PipelineProblem
@@ -166,7 +166,7 @@ def _uses(
     the arcs from each use to the next one where there is another.
     """
     found = sorted((i, d) for d, each in enumerate(here) for i in each)
-    number = {use: u for u, use in enumerate(found)}
+    number = positions(found)
     instance, device = np.array(found, np.int64).reshape(-1, 2).T.copy()
     after, before, row, rank = (np.zeros(len(found), np.int64) for _ in range(4))
     arc: list[int] = []
@@ -178,7 +178,7 @@ def _uses(
             row[number[i, d]], rank[number[i, d]] = len(arc), at
             arc += [of.get((i, j), -1) for j in each]
     arcs = np.array(arc, np.int64)
-    use_ptr = np.searchsorted(instance, np.arange(num_instances + 1))
+    use_ptr = pointers(instance, num_instances)
     uses = Uses(use_ptr, instance, device, row, rank, arcs, after, before, np.zeros_like(row))
     neighbours = arcs[row + rank[after]] if len(found) else arcs
     return uses, neighbours[neighbours >= 0]
@@ -200,7 +200,7 @@ def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -
     instance, room = np.array([row[:2] for row in found], np.int64).reshape(-1, 2).T
     entry_ptr, arc = csr([row[2] for row in found])
     _, amount = csr([row[3] for row in found])
-    row_ptr = np.searchsorted(instance, np.arange(size * b + 1))
+    row_ptr = pointers(instance, size * b)
     return Rows(row_ptr, np.ascontiguousarray(room), entry_ptr, arc, amount)
 
 

@@ -42,6 +42,7 @@ from placeopt.model.arrays import (
     frozen,
     ints,
     names,
+    positions,
     settle,
     together,
 )
@@ -390,7 +391,7 @@ class PipelineProblem(ArrayHolder):
         def column(field: str) -> list[Any]:
             return [getattr(block, field) for block in blocks]
 
-        index = {name: i for i, name in enumerate(column("name"))}
+        index = positions(column("name"))
         memory = np.zeros((len(blocks), len(device_names)), np.int64)
         for i, block in enumerate(blocks):
             _check_block(block, device_names, index)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.io.body import Body
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, positions
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query, without_none
@@ -150,7 +150,7 @@ def _from_object(
         if key not in table:
             raise InputError(f"block table '{name}': '{key}' is missing")
     devices = _device_names(table["devices"], name)
-    index = {device: i for i, device in enumerate(devices)}
+    index = positions(devices)
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
     blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.instances.generators import MAX_EDGES, MAX_OPS, built, check_count
-from placeopt.model.arrays import Ints, numbered
+from placeopt.model.arrays import Ints, numbered, running_sums
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
@@ -73,7 +73,7 @@ def layered(g: _Drawn, *, layers: int = 10, width: int = 10, degree: float = 2.0
     check_count(g.name, round(layers * width * degree), MAX_EDGES, "edges")
     rng = g.rng
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
-    first = np.append(0, np.cumsum(sizes))
+    first = running_sums(sizes)
     edges = [np.zeros((0, 2), np.int64)]
     for layer in range(1, layers):
         ops = np.arange(first[layer], first[layer + 1])
@@ -191,7 +191,7 @@ def tensors_of(pairs: Ints) -> tuple[Ints, Ints]:
     with the end.
     """
     producer, degree = np.unique(pairs[:, 0], return_counts=True)
-    return producer, np.append(0, np.cumsum(degree))
+    return producer, running_sums(degree)
 
 
 def timed_graph(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, Ints, check_positive
+from placeopt.model.arrays import MAX_SUM, Ints, check_positive, pointers
 from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import OP_COLUMNS, UNKNOWN, OpGraph
@@ -245,7 +245,7 @@ class Draft:
             op_names=tuple(self.names),
             producer=producer,
             tensor_bytes=np.array(self._size, np.int64),
-            consumer_ptr=np.searchsorted(tensor[order], np.arange(num_tensors + 1)),
+            consumer_ptr=pointers(tensor[order], num_tensors),
             consumer=target[order],
             op_types=columns.pop("type"),
             measured_kinds=kinds,

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.torch_module import class_source, import_line, own_copy, registering
+from placeopt.model.arrays import positions
 from placeopt.model.errors import InputError
 from placeopt.programs.torch_program import TorchProgram, attribute
 from placeopt.sharding.layouts import (
@@ -332,7 +333,7 @@ def _check_writes(node: Any) -> None:
         for given, argument in zip(node.args, node.target._schema.arguments, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    place = {other: i for i, other in enumerate(node.graph.nodes)}
+    place = positions(node.graph.nodes)
     for source in written:
         later = any(place[reader] > place[node] for reader in source.users)
         if later or _looks_at_another(source):
@@ -361,7 +362,7 @@ def _operand_layouts(
 
     assert model.calls is not None
     found: dict[str, list[Layout]] = {}
-    op_of = {name: op for op, name in enumerate(model.graph.op_names)}
+    op_of = positions(model.graph.op_names)
     for node in module.graph.nodes:
         op = op_of.get(node.name, -1)
         if node.op != "call_function" or node.target is not run_call or op < 0:

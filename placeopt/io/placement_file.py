@@ -17,7 +17,7 @@ import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
-from placeopt.model.arrays import Ints, as_array
+from placeopt.model.arrays import Ints, as_array, positions
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
 from placeopt.model.placement import Placement
@@ -294,8 +294,8 @@ class _Table:
 
     def __init__(self, problem: PlacementProblem, where: str) -> None:
         self.problem, self.where = problem, where
-        self.op_index = {name: i for i, name in enumerate(problem.op_names)}
-        self.device_index = {name: i for i, name in enumerate(problem.device_names)}
+        self.op_index = positions(problem.op_names)
+        self.device_index = positions(problem.device_names)
         self.device: dict[int, int] = {}
         self.priority: dict[int, int] = {}
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, place_in
+from placeopt.model.arrays import Flags, Ints, place_in, together
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 
@@ -173,9 +173,7 @@ def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Link
     # sums stay in int64; no schedule of a search on this grid is that long
     units = np.minimum(problem.transfer // unit, COARSE_HORIZON)
     source = problem.edge_source
-    for u, v, tensor in zip(
-        source.tolist(), problem.consumer.tolist(), problem.edge_tensor.tolist(), strict=True
-    ):
+    for u, v, tensor in together(source, problem.consumer, problem.edge_tensor):
         _join(before, after, u, v, units[tensor])
     return before, after
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, sums_by
+from placeopt.model.arrays import Flags, Ints, sums_by, together
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 
@@ -241,7 +241,7 @@ def _overlaps(
     found = [
         f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until "
         f"{finish[a]}"
-        for a, b in zip(first[clash].tolist(), second[clash].tolist(), strict=True)
+        for a, b in together(first[clash], second[clash])
     ]
     empty = np.flatnonzero(finish == start)
     if not (len(empty) and len(rows)):

@@ -321,6 +321,23 @@ def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
     return np.where((array > 0) & (rounded == 0), np.int64(1), rounded)
 
 
+def running_sums(values: ArrayLike) -> Array:
+    """Return the sums of the first 0, 1, 2, .. values."""
+    return np.append(0, np.cumsum(values))
+
+
+def pointers(numbers: Ints, count: int) -> Ints:
+    """Return where each of the numbers 0, 1, .. below `count` begins in rising ones, and the end of
+    the last.
+    """
+    return np.searchsorted(numbers, np.arange(count + 1)).astype(np.int64)
+
+
+def positions(values: Iterable[K]) -> dict[K, int]:
+    """Return where each value stands."""
+    return {value: at for at, value in enumerate(values)}
+
+
 def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
     pointer = np.cumsum([0, *map(len, groups)], dtype=np.int64)
@@ -365,7 +382,7 @@ def neighbours(count: int, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return, by number, whom pairs join it with: (pointer of count + 1, each once, rising)."""
     pairs = np.stack([np.append(one, other), np.append(other, one)], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
-    pointer = np.searchsorted(pairs[:, 0], np.arange(count + 1)).astype(np.int64)
+    pointer = pointers(pairs[:, 0], count)
     return pointer, np.ascontiguousarray(pairs[:, 1])
 
 
@@ -380,7 +397,7 @@ def touching_tensors(
     tensor = np.concatenate([made, np.repeat(made, np.diff(consumer_ptr))])
     role = np.repeat([1, 0], [len(producer), len(consumer)])
     order = np.lexsort((role, tensor, node))
-    pointer = np.searchsorted(node[order], np.arange(num_nodes + 1)).astype(np.int64)
+    pointer = pointers(node[order], num_nodes)
     return pointer, tensor[order], role[order]
 
 

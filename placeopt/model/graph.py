@@ -29,6 +29,7 @@ from placeopt.model.arrays import (
     frozen,
     ints,
     names,
+    pointers,
     rows_of,
     settle,
     together,
@@ -324,7 +325,7 @@ def depths(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) 
     target = consumer[by_source]
     if (source[by_source] < target).all():
         return np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))
-    pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
+    pointer = pointers(source[by_source], num_ops)
     waiting = np.bincount(consumer, minlength=num_ops)
     depth = np.array(_depths(waiting.tolist(), pointer.tolist(), target.tolist()))
     if depth.min() < 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Bits, Flags, Ints, SmallInts
+from placeopt.model.arrays import Bits, Flags, Ints, SmallInts, pointers
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.threads import call_interruptibly
 
@@ -145,7 +145,7 @@ def ideal_lattice(
     # Links were made in order of the child; group them by parent, the removed node falling.
     parent, node, child = links
     order = np.lexsort((-node, parent))
-    pointer = np.searchsorted(parent[order], np.arange(count + 1)).astype(np.int64)
+    pointer = pointers(parent[order], count)
     return Lattice(bits, pointer, node[order], child[order])
 
 

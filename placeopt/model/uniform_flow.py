@@ -27,7 +27,7 @@ import numpy as np
 from scipy.sparse import coo_array, coo_matrix, csr_array, csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from placeopt.model.arrays import Floats, Ints, together
+from placeopt.model.arrays import Floats, Ints, positions, together
 
 UNITS = 2**22
 """Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a
@@ -92,7 +92,7 @@ class Flow(NamedTuple):
         assert self.sent is not None, "flows(kept=True)"
         nodes, units = self.sent.nodes.tolist(), self.sent.units
         rows = sorted({tuple(sorted(set(row))) for row in pins})
-        place = {row: i for i, row in enumerate(rows)}
+        place = positions(rows)
         hubs = [tuple(sorted(set(row))) for row in self.sent.pins]
         totals, size, sent = np.zeros((2, count), np.int64), len(nodes) + len(hubs), []
         totals[:, nodes] = units, self.sent.ends

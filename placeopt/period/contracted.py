@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_key, by_number, sums_by, touching_tensors
+from placeopt.model.arrays import (
+    Flags,
+    Ints,
+    by_key,
+    by_number,
+    sums_by,
+    together,
+    touching_tensors,
+)
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.period.evaluate import order_edges
@@ -96,7 +104,7 @@ class ContractedProblem:
     @cached_property
     def successors(self) -> list[list[int]]:
         """Nodes to which order edges lead from each node."""
-        edges = zip(self.order_from.tolist(), self.order_to.tolist(), strict=True)
+        edges = together(self.order_from, self.order_to)
         return by_number(self.num_nodes, edges)
 
     @cached_property

@@ -11,6 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from placeopt.makespan.judge import placement_violations
+from placeopt.model.arrays import positions
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -76,7 +77,7 @@ def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]
 
 
 def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
-    position = {v: i for i, v in enumerate(problem.topological_order.tolist())}
+    position = positions(problem.topological_order.tolist())
     left: list[set[int]] = [
         set() for _ in range(problem.num_ops)
     ]  # devices that a path to the op has left

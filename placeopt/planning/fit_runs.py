@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats
+from placeopt.model.arrays import Flags, Floats, positions
 from placeopt.model.errors import InputError
 from placeopt.planning.runs_table import USABLE, Run, predict_run, read_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
@@ -284,7 +284,7 @@ def bootstrapped(
     kept = 40  # samples that a calibration file holds, of those drawn
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
-    number = {key: i for i, key in enumerate(dict.fromkeys(groups))}
+    number = positions(dict.fromkeys(groups))
     member = np.array([number[key] for key in groups])
     slopes = model.slopes(found.logs)
     away = np.concatenate([found.logs - model.prior, found.offsets])

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from placeopt.io.body import Body
-from placeopt.model.arrays import UNLIMITED, Floats
+from placeopt.model.arrays import UNLIMITED, Floats, positions
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.plans.sample_problem import SamplePlanProblem
@@ -218,7 +218,7 @@ def _problem(
         if not number > 0:
             raise InputError(f"plan '{name}': {what}: expected more than 0, received {number}")
     order = _topological(nodes, edges)
-    place = {node: i for i, node in enumerate(order)}
+    place = positions(order)
     by_id = {node.id: node for node in nodes}
     layers = [by_id[node] for node in order]
     degrees = tuple(sorted({t for node in nodes for t in node.choices}))

@@ -30,7 +30,7 @@ from itertools import product
 import numpy as np
 
 from placeopt.instances.clusters.hardware import find_gpu
-from placeopt.model.arrays import Floats, Ints, by_key, place_in
+from placeopt.model.arrays import Floats, Ints, by_key, place_in, positions
 from placeopt.model.cluster import Cluster, Device
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -88,7 +88,7 @@ def chain_of_layers(graph: OpGraph) -> Ints:
         first.setdefault(joined[op], len(first))
     # next comes the earliest of the layers whose predecessors are all placed
     order = nx.lexicographical_topological_sort(chain, key=first.__getitem__)
-    place = {layer: i for i, layer in enumerate(order)}
+    place = positions(order)
     return np.array([place[layer] for layer in joined], np.int64)
 
 

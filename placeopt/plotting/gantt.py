@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import together
 from placeopt.model.errors import MissingExtraError
 from placeopt.model.files import write_json
 from placeopt.model.trace_events import named, slice_of
@@ -124,7 +125,7 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
             label = f"{problem.device_names[a]} -> {problem.device_names[b]}"
             label += f" ({lane + 1})" if lane else ""
             events.append(named("thread_name", label, pid=transfers, tid=tracks[a, b, lane]))
-        for i, lane in zip(here.tolist(), lanes.tolist(), strict=True):
+        for i, lane in together(here, lanes):
             tensor, _, begin, end = rows[i].tolist()
             name = problem.op_names[int(problem.producer[tensor])]
             told = {"start_ticks": begin, "end_ticks": end, "tensor": tensor}
@@ -181,7 +182,7 @@ def _draw(
             edgecolors="white",
             linewidths=0.4 if n <= max_labelled else 0.12 if n <= 3000 else 0.0,
         )
-        labelled = zip(ops.tolist(), spans.tolist(), strict=True) if n <= max_labelled else ()
+        labelled = together(ops, spans) if n <= max_labelled else ()
         for v, (begin, width) in labelled:
             name = problem.op_names[v].rsplit("/", 1)[-1]
             if width > end * 0.0072 * len(name) and len(name) <= 18:

@@ -30,6 +30,7 @@ from placeopt.instances.readers.torch_ops import (
     region_of,
 )
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
+from placeopt.model.arrays import positions
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import regular_file
 from placeopt.programs.calls import Call, Program
@@ -258,7 +259,7 @@ def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
-    index = {node: i for i, node in enumerate(nodes)}
+    index = positions(nodes)
     for node in nodes:
         inputs = tuple(dict.fromkeys(index[x] for x in node.all_input_nodes if x in index))
         weights = tuple(dict.fromkeys(x.target for x in node.all_input_nodes if x.op == "get_attr"))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from placeopt.instances.readers.torch_ops import flat
-from placeopt.model.arrays import Ints, by_key, by_number
+from placeopt.model.arrays import Ints, by_key, by_number, positions
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
@@ -178,7 +178,7 @@ class ModuleTasks:
 
     def _connect(self, graph: OpGraph) -> None:
         readers = self._readers()
-        self.tensor = {node: t for t, node in enumerate(x for x in self.op_of if x in readers)}
+        self.tensor = positions(x for x in self.op_of if x in readers)
         triples = [(self.op_of[node], 0, readers[node]) for node in self.tensor]
         try:
             self.graph = OpGraph.from_tensors(graph.name, graph.op_names, triples)

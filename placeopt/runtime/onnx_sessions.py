@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from placeopt.instances.quotient import quotient
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, positions
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
@@ -57,7 +57,7 @@ class OnnxSessions(NamedDevices):
         device = placement.device.tolist()
         home = homes(self.program.program, dict(zip(graph.op_names, device, strict=True)))
         groups = segments(self.program.program, home.tolist())
-        index = {name: op for op, name in enumerate(graph.op_names)}
+        index = positions(graph.op_names)
         label: Ints = np.full(graph.num_ops, -1, np.int64)
         number, op_of_part = 0, []
         for group in groups:

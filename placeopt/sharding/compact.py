@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, place_in
+from placeopt.model.arrays import Flags, Ints, place_in, pointers
 from placeopt.model.compiled import entry, inlined, pasted
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
@@ -547,6 +547,6 @@ def adjacency(n: int, edge: Ints) -> tuple[Ints, Ints, Ints]:
     node = np.concatenate([edge[:, 0], edge[:, 1]])
     other = np.concatenate([edge[:, 1], edge[:, 0]])
     order = np.lexsort((other, node))
-    pointer = np.searchsorted(node[order], np.arange(n + 1)).astype(np.int64)
+    pointer = pointers(node[order], n)
     number = np.tile(np.arange(m), 2)
     return pointer, np.ascontiguousarray(number[order]), np.ascontiguousarray(other[order])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number
+from placeopt.model.arrays import Flags, Ints, by_number, together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _strategies(
 ) -> tuple[dict[int, Any], list[tuple[Any, int]]]:
     """Add one literal per strategy that survives, exactly one per node."""
     use, terms = {}, []
-    for start, stop in zip(c.node_ptr[:-1].tolist(), c.node_ptr[1:].tolist(), strict=True):
+    for start, stop in together(c.node_ptr[:-1], c.node_ptr[1:]):
         literals = []
         for x in range(start, stop):
             if alive[x]:

@@ -46,6 +46,7 @@ from torch.fx import GraphModule, map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from placeopt.model.arrays import positions
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
@@ -109,7 +110,7 @@ class _Walk:
 
     def __init__(self, program: TorchProgram, graph: OpGraph) -> None:
         self.program, self.cost = program, graph
-        self.row = {name: op for op, name in enumerate(graph.op_names)}  # of what has a cost
+        self.row = positions(graph.op_names)  # of what has a cost
         self.values: dict[Any, Any] = {}  # by node
         self.tensor_of: dict[int, int] = {}  # by id of the fake tensor
         self.kept: list[Any] = []  # fake tensors, so that their ids stay theirs

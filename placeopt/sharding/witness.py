@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Array, Flags
+from placeopt.model.arrays import UNLIMITED, Array, Flags, together
 from placeopt.model.bound import Witness
 from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
@@ -187,7 +187,7 @@ def _carried_over(
     return Sums(
         bits,
         integers.price_bits,
-        list(zip(moments[integers.time].tolist(), integers.price.tolist(), strict=True)),
+        list(together(moments[integers.time], integers.price)),
         [row for row in zip(*(x.tolist() for x in stars), strict=True) if row[-1]],
         messages,
     )

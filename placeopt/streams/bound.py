@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Flags, Floats, Ints, running_sums
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.linear_program import linear_program
@@ -191,7 +191,7 @@ def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Flo
     # Prices are rounded down to multiples of 2^-40, a coarser grid where sums could pass 62 bits
     one = 1 << min(40, 61 - (size * servers).bit_length())
     price = np.floor(np.clip(np.nan_to_num(prices), 0.0, 1.0) * one).astype(np.int64)
-    paid = np.append(0, np.cumsum(price))
+    paid = running_sums(price)
     # a job is worth what is left of 1 after paying for its servers
     worth = one - options.width * (paid[options.last] - paid[options.job])
     best = np.zeros(size, np.int64)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen, pointers
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
@@ -120,7 +120,7 @@ def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) ->
         compute,
         job.server,
         np.bincount(job.target[~job.sync], minlength=len(compute)).astype(np.int64),
-        np.searchsorted(job.source[order], np.arange(len(compute) + 1)).astype(np.int64),
+        pointers(job.source[order], len(compute)),
         order,
         job.target,
         edge_times(job, config.network(topology)),

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, positions, to_ticks
 from placeopt.model.cluster import CONTENTION, contention_matrix
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import check_objective
@@ -122,7 +122,7 @@ class JobTable:
                 split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum)
                 for u in degrees
             ]
-            position = {op: i for i, op in enumerate(profile.order)}
+            position = positions(profile.order)
             for op in profile.order:
                 splits.append([row[op] for row in counts])
                 memory.append(float(profile.memory[op]))

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, round_half_up, to_ticks
+from placeopt.model.arrays import Floats, round_half_up, running_sums, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
@@ -156,7 +156,7 @@ class StreamSpec:
         if self.arrivals == "fixed":
             arrival = np.arange(size) * gap
         else:
-            arrival = np.append(0, np.cumsum(rng.exponential(gap, size - 1)))
+            arrival = running_sums(rng.exponential(gap, size - 1))
         horizon = self.horizon if self.horizon is not None else gap * max(1, size - 1)
         sequential = table.arrays.sequential[model]
         return JobStreamProblem(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen, running_sums
 from placeopt.model.errors import check_choice
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def split_job(
     times = profile.forward / count, profile.backward / count
     compute = np.concatenate([np.repeat(time, count) for time in times])
     # the sub-ops of op v are from first[v] on, those of its backward op from first[V + v] on
-    first = np.append(0, np.cumsum(np.tile(count, 2)))
+    first = running_sums(np.tile(count, 2))
     parts = [*_dependencies(profile, splits, first), *_synchronisations(profile, splits, first)]
     lengths = [len(part.source) for part in parts]
     return SplitJob(

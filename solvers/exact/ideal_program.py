@@ -44,7 +44,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import NO_VALUE, Bits, Flags, Ints, SmallInts
+from placeopt.model.arrays import NO_VALUE, Bits, Flags, Ints, SmallInts, running_sums, together
 from placeopt.model.compiled import entry, inlined, inner_kernel
 from placeopt.model.ideals import Lattice, contains, cross, ideal_sums, put_back
 from placeopt.period.contracted import ContractedProblem, TensorArrays
@@ -255,7 +255,7 @@ def _work_rates(model: ContractedProblem) -> tuple[Ints, list[list[Fraction | No
         row: list[Fraction | None] = []
         for g in range(model.num_types):
             runs = model.allowed[:, g] & (amount > 0)
-            pairs = set(zip(amount[runs].tolist(), ticks[runs, g].tolist(), strict=True))
+            pairs = set(together(amount[runs], ticks[runs, g]))
             free = any(time == 0 for _, time in pairs)
             row.append(
                 None if free else max((Fraction(*pair) for pair in pairs), default=Fraction(0))
@@ -301,7 +301,7 @@ def _greedy_types(model: ContractedProblem, *, halvings: int = 20) -> Ints:
     """
     ticks = np.where(model.allowed, model.total, model.largest_load + 1).astype(np.float64)
     done = np.concatenate([np.zeros((model.num_types, 1)), np.cumsum(ticks.T, axis=1)], axis=1)
-    held = np.append(0, np.cumsum(model.resident))
+    held = running_sums(model.resident)
     room, low, high = model.capacity.astype(np.float64), 0.0, float(model.largest_load)
     best: list[int] = []
     for _ in range(halvings):

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, together
 from placeopt.model.compiled import entry
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.union_find import number_sets, root
@@ -75,7 +75,7 @@ def _keys(model: ContractedProblem) -> Iterator[Ints]:
     """Yield the sum of the earliest end of every node and its latest one, on the fastest types, and
     each by itself.
     """
-    edges = list(zip(model.order_from.tolist(), model.order_to.tolist(), strict=True))
+    edges = list(together(model.order_from, model.order_to))
     ticks = np.maximum(1, model.smallest_times).tolist()
     early, late = list(ticks), list(ticks)
     for u, v in sorted(edges):

@@ -43,7 +43,15 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.latency.evaluate import Cooling, Groups, anneal_slots, latency_arrays, latency_batch
 from placeopt.latency.judge import placement_slots
-from placeopt.model.arrays import Floats, Ints, neighbours, sums_by, touching_tensors
+from placeopt.model.arrays import (
+    Floats,
+    Ints,
+    neighbours,
+    running_sums,
+    sums_by,
+    together,
+    touching_tensors,
+)
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -417,7 +425,7 @@ def _slot_durations(p: PlacementProblem, device: Ints, slot: Ints) -> Ints:
     """Ticks of the first slot of every device."""
     first = np.flatnonzero(slot == 0)
     lasts = sums_by(device[first], p.compute[first, device[first]], p.num_devices)
-    unit = list(zip(device.tolist(), slot.tolist(), strict=True))
+    unit = list(together(device, slot))
     for t, u in enumerate(p.producer.tolist()):
         readers = {unit[c] for c in p.readers_of(t)}
         if readers <= {unit[u]}:
@@ -591,7 +599,7 @@ def _durations(model: ContractedProblem, g: int) -> Floats:
     free = around[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
     free += between.cumsum(axis=0)[:, ::-1].cumsum(axis=1)[:, ::-1]
     rows = model.total[:, g], model.resident, ~model.allowed[:, g]
-    ticks, held, barred = (np.append(0, np.cumsum(row)) for row in rows)
+    ticks, held, barred = (running_sums(row) for row in rows)
     table = (ticks - ticks[:, None] + model.weight[:, g].sum() - free).astype(np.float64)
     fits = (held - held[:, None] <= model.capacity[g]) & (barred == barred[:, None])
     table[~fits | (at <= at[:, None])] = 2**62
@@ -682,7 +690,7 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
     consumers = group[problem.consumer]
     touching = touching_tensors(len(keys), group[problem.producer], problem.consumer_ptr, consumers)
     return Groups(
-        np.append(0, np.cumsum(sizes)),
+        running_sums(sizes),
         np.argsort(key, kind="stable"),
         np.where(keys[other] == keys ^ 1, other, at),
         *neighbours(len(keys), group[problem.edge_source], consumers),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, by_number
+from placeopt.model.arrays import Floats, Ints, by_number, together
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -241,7 +241,7 @@ def orders_near(
 
 def _neighbours(model: ContractedProblem) -> list[list[int]]:
     """Return the nodes that share an order edge with every node."""
-    edges = zip(model.order_from.tolist(), model.order_to.tolist(), strict=True)
+    edges = together(model.order_from, model.order_to)
     return by_number(model.num_nodes, (end for u, v in edges for end in ((u, v), (v, u))))
 
 

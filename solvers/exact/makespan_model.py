@@ -26,7 +26,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import UNLIMITED, Ints, by_key, sums_by
+from placeopt.model.arrays import UNLIMITED, Ints, by_key, sums_by, together
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
@@ -214,7 +214,7 @@ class MakespanModel:
     def _precedences(self) -> None:
         """Start a consumer after its producer, and after the transfer if the devices differ."""
         m, p = self.model, self.problem
-        edges = zip(p.consumer.tolist(), p.edge_tensor.tolist(), strict=True)
+        edges = together(p.consumer, p.edge_tensor)
         pairs = by_key(((int(p.producer[t]), v), t) for v, t in edges)
         transfer = p.transfer // self.scale
         for (u, v), tensors in pairs.items():
@@ -395,9 +395,7 @@ class MakespanModel:
             self.model.add_bool_or([])
             return
         relaxation, clusters = self.analysis.relaxation, self.clusters
-        for e, (u, v) in enumerate(
-            zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True)
-        ):
+        for e, (u, v) in enumerate(together(relaxation.source, relaxation.target)):
             i, j = int(self.item[u]), int(self.item[v])
             if i == j:
                 continue

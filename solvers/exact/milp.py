@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import together
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.linear_program import integer_program
 from placeopt.model.placement import Placement
@@ -141,9 +142,7 @@ class PeriodProgram:
 
     def _place(self) -> None:
         """Put every node on one device that it fits."""
-        for columns, fits in zip(
-            self.x.tolist(), fitting(self.model, self.top).tolist(), strict=True
-        ):
+        for columns, fits in together(self.x, fitting(self.model, self.top)):
             for fit in fits:
                 self._column(float(fit), integer=True)
             self.rows.add([(c, 1.0) for c in columns], 1.0, 1.0)
@@ -208,7 +207,7 @@ class PeriodProgram:
             z = {op: self._column(1.0) for op in ops}
             for op in ops:
                 self.rows.add([(z[op], 1.0), (int(self.x[node[op], d]), -1.0)], 0.0, np.inf)
-            for u, v in zip(source.tolist(), target.tolist(), strict=True):
+            for u, v in together(source, target):
                 self.rows.add([(z[u], 1.0), (z[v], -1.0)], 0.0, np.inf)
                 if node[u] != node[v]:
                     x, y = int(self.x[node[u], d]), int(self.x[node[v], d])
@@ -228,7 +227,7 @@ class PeriodProgram:
             for c in sorted(set(range(k)) - {a, b}):
                 terms = [(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)]
                 self.rows.add(terms, -np.inf, 1.0)
-        for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
+        for u, v in together(m.order_from, m.order_to):
             self._look_at_the_clock()
             for a, b in before:
                 terms = [(int(self.x[u, a]), 1.0), (int(self.x[v, b]), 1.0), (before[a, b], -1.0)]

@@ -33,7 +33,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Floats, Ints, SmallInts, neighbours
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, SmallInts, neighbours, pointers, together
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
 from placeopt.model.placement import Placement
@@ -102,7 +102,7 @@ def paths_of(model: ContractedProblem) -> Paths:
     inner = np.intersect1d(source, target)
     bit = dict(zip(inner.tolist(), (1 << x for x in range(len(inner))), strict=True))
     after, before = ([0] * problem.num_ops for _ in range(2))
-    edges = list(zip(source.tolist(), target.tolist(), strict=True))
+    edges = list(together(source, target))
     for u, v in reversed(edges):
         after[u] |= after[v] | bit.get(v, 0)
     for u, v in edges:
@@ -116,7 +116,7 @@ def paths_of(model: ContractedProblem) -> Paths:
     return Paths(
         reach_ptr=np.append(0, sizes.cumsum())[np.arange(model.num_nodes + 1) + row],
         reach_op=np.concatenate(reached[0] + reached[1]),
-        op_ptr=np.searchsorted(np.sort(home), np.arange(model.num_nodes + 1)).astype(np.int64),
+        op_ptr=pointers(np.sort(home), model.num_nodes),
         op=np.argsort(home, kind="stable").astype(np.int64),
         node=home,
         edge_ptr=np.searchsorted(np.sort(near), np.arange(model.num_nodes + 1) + row),

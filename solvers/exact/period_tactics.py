@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.arrays import together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
@@ -495,7 +496,7 @@ class PeriodCpModel(PlacementModel):
         # Convexity is about paths of ops: nodes would join paths that no op path follows.
         cp, node = self.cp, self.model.node
         source, target = order_edges(self.problem, "convex")
-        edges = list(zip(source.tolist(), target.tolist(), strict=True))
+        edges = list(together(source, target))
         ops = np.union1d(source, target).tolist()
         for d in range(self.problem.num_devices):
             z = {op: cp.new_bool_var(f"z{op}_{d}") for op in ops}
@@ -517,7 +518,7 @@ class PeriodCpModel(PlacementModel):
             before[a, b], before[b, a] = first, first.negated()
         for a, b, c in itertools.permutations(range(k), 3):
             cp.add_bool_or([before[a, b].negated(), before[b, c].negated(), before[a, c]])
-        for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
+        for u, v in together(m.order_from, m.order_to):
             for a, b in itertools.permutations(range(k), 2):
                 x, y = self.x[u][a], self.x[v][b]
                 if x is not None and y is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, place_in
+from placeopt.model.arrays import Ints, place_in, together
 from placeopt.model.linear_program import linear_program
 from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.context import Context
@@ -212,7 +212,7 @@ def greedy_children(context: Context) -> Ints:
 def _match(n: int, parent: Ints, child: Ints) -> Ints:
     favourite = np.full(n, -1, np.int64)
     taken = np.zeros(n, np.bool_)
-    for i, j in zip(parent.tolist(), child.tolist(), strict=True):
+    for i, j in together(parent, child):
         if favourite[i] < 0 and not taken[j]:
             favourite[i], taken[j] = j, True
     return favourite

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import pointers
 from placeopt.model.errors import InputError
 from placeopt.model.projection import edges_by, join_units
 from placeopt.solvers.heuristics.clustering_kernels import (
@@ -92,7 +93,7 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
     """
     count = int(cluster.max()) + 1
     members = np.argsort(cluster, kind="stable")
-    pointer = np.searchsorted(cluster[members], np.arange(count + 1))
+    pointer = pointers(cluster[members], count)
     longest_first = np.argsort(
         -np.bincount(cluster, graph.mean_work, minlength=count), kind="stable"
     )

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number
+from placeopt.model.arrays import Flags, Ints, by_number, positions
 from placeopt.model.projection import Units
 from placeopt.period.contracted import ContractedProblem
 
@@ -217,7 +217,7 @@ def _sums(size: Ints, nodes: list[int], behind: list[list[int]]) -> tuple[Ints, 
     bits say what is in them, and their bytes.
     """
     which, sums = np.zeros((2, 1), np.int64)
-    place = {v: i for i, v in enumerate(nodes)}
+    place = positions(nodes)
     for i, v in enumerate(nodes):
         needs = sum(1 << place[u] for u in set(behind[v]) if u in place)
         ready = which & needs == needs

@@ -33,7 +33,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import Bits, Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, running_sums
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
@@ -173,7 +173,7 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
         kept=problem.kept,
         fixed=problem.fixed,
         sent_out=problem.sent @ cut.T.astype(np.int64),
-        cut_ptr=np.append(0, np.cumsum(cut.sum(axis=1))),
+        cut_ptr=running_sums(cut.sum(axis=1)),
         cut_edge=np.nonzero(cut)[1].astype(np.int64),
         target=problem.target,
         sent=problem.sent,

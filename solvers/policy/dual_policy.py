@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
-from placeopt.model.arrays import Array, SmallInts
+from placeopt.model.arrays import Array, SmallInts, together
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
@@ -699,7 +699,7 @@ class WindowChoice:
     def learn(self, choices: Ints, rewards: Floats) -> None:
         """Raise the preference of what was rewarded more than the average so far."""
         flat = self.preference.ravel()
-        for choice, reward in zip(choices.tolist(), rewards.tolist(), strict=True):
+        for choice, reward in together(choices, rewards):
             step = self.rate * (reward - self.average)
             flat -= step * self._probability()
             flat[choice] += step

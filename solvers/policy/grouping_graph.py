@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, place_in
+from placeopt.model.arrays import Floats, Ints, place_in, pointers
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context
 
@@ -46,7 +46,7 @@ def grouping_graph(problem: PlacementProblem, *, num_levels: int = 16) -> Groupi
         source=source,
         target=target,
         cost=view.mean_transfer[problem.edge_tensor],
-        incident_ptr=np.searchsorted(ends[order], np.arange(n + 1)).astype(np.int64),
+        incident_ptr=pointers(ends[order], n),
         incident=(order % max(1, len(source))).astype(np.int64),
         unit=np.array(problem.units.unit),
         level=np.minimum(num_levels - 1, depth).astype(np.int64),

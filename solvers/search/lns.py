@@ -39,7 +39,7 @@ from ortools.sat.python import cp_model
 from placeopt.makespan.bounds.analysis import COMBINATORIAL
 from placeopt.makespan.coarsening import COARSE_HORIZON
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import UNLIMITED, Flags, Ints
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, together
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
@@ -290,7 +290,7 @@ def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) ->
     while now.start[at] > 0 and len(path) <= problem.num_ops:
         begin = int(now.start[at])
         here, edges = int(now.device[at]), slice(ptr[at], ptr[at + 1])
-        inputs = zip(source[edges].tolist(), tensor[edges].tolist(), strict=True)
+        inputs = together(source[edges], tensor[edges])
         tight = [
             u
             for u, t in inputs

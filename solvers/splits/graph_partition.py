@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import pointers, together
 from placeopt.model.errors import MissingExtraError
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.linear_dp import accelerator_type, offer_parts
@@ -129,13 +130,13 @@ def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> Weigh
     dropped.
     """
     total: Counter[tuple[int, int]] = Counter()
-    for u, v, weight in zip(source.tolist(), target.tolist(), ticks.tolist(), strict=True):
+    for u, v, weight in together(source, target, ticks):
         if u != v:
             total[u, v] += weight
             total[v, u] += weight
     pairs = sorted(total)
     weights = scaled(np.array([total[pair] for pair in pairs], np.int64))
-    pointer = np.searchsorted(np.array([u for u, _ in pairs], np.int64), np.arange(num_nodes + 1))
+    pointer = pointers(np.array([u for u, _ in pairs], np.int64), num_nodes)
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 

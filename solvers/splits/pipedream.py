@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, running_sums
 from placeopt.model.errors import Refused
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -71,9 +71,9 @@ def stage_times(model: ContractedProblem, kind: int) -> Floats:
     cannot be one.
     """
     n = model.num_nodes
-    work = np.append(0, np.cumsum(model.total[:, kind]))
-    held = np.append(0, np.cumsum(model.resident))
-    barred = np.append(0, np.cumsum(~model.allowed[:, kind]))
+    work = running_sums(model.total[:, kind])
+    held = running_sums(model.resident)
+    barred = running_sums(~model.allowed[:, kind])
     time = (work[None, :] - work[:, None]).astype(np.float64)
     fits = (held[None, :] - held[:, None] <= model.capacity[kind]) & (
         barred[None, :] == barred[:, None]

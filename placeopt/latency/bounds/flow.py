@@ -81,7 +81,11 @@ from placeopt.model.arrays import (
     by_key,
     by_number,
     fastest,
+    pointers,
+    positions,
+    running_sums,
     sums_by,
+    together,
     touching_tensors,
 )
 from placeopt.model.ideals import Lattice, ideal_lattice, ideal_sums
@@ -202,7 +206,7 @@ class FlowBound:
             "group": group,
             "group_size": np.bincount(group),
             "leader": leader,
-            "follower_ptr": np.searchsorted(leader[follower], np.arange(n + 1)),
+            "follower_ptr": pointers(leader[follower], n),
             "follower": follower,
             "most_open": min(self.problem.slots - 1, 2),
             "step": capacity // self._steps + 1,
@@ -232,7 +236,7 @@ class FlowBound:
         )
         node, index, behind = np.array(ends, np.int64).reshape(-1, 3).T
         return {
-            "between_ptr": np.searchsorted(node, np.arange(len(self.nodes.ops) + 1)),
+            "between_ptr": pointers(node, len(self.nodes.ops)),
             "between": index.copy(),
             "between_behind": behind == 1,
             "between_time": np.array([b.time for b in between], np.int64),
@@ -246,7 +250,7 @@ class FlowBound:
         producer = np.array([u for u, _, _ in nodes.tensors], np.int64)
         size = np.array([len(heads) for _, heads, _ in nodes.tensors], np.int64)
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
-        pointer = np.append(0, np.cumsum(size))
+        pointer = running_sums(size)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         self.arrays = FlowArrays(
@@ -256,7 +260,7 @@ class FlowBound:
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
             touch_role=touch_role,
-            edge_ptr=np.searchsorted(self._ends[:, 0], np.arange(n + 1)),
+            edge_ptr=pointers(self._ends[:, 0], n),
             edge_head=self._ends[:, 1].copy(),
             edge_rule=np.zeros(len(self._ends), np.int8),
             **self._classes(),
@@ -737,13 +741,13 @@ class FlowBound:
 
     def _slots_together(self, units: Ints, number: int) -> list[list[int]]:
         """Return the slots in parts: those that share a class are in one."""
-        together = nx.Graph()
-        together.add_nodes_from(range(number))
+        shared = nx.Graph()
+        shared.add_nodes_from(range(number))
         first: dict[int, int] = {}
-        for group, unit in zip(self.arrays.group.tolist(), units.tolist(), strict=True):
+        for group, unit in together(self.arrays.group, units):
             if unit >= 0:
-                together.add_edge(first.setdefault(group, unit), unit)
-        return list(map(list, nx.connected_components(together)))
+                shared.add_edge(first.setdefault(group, unit), unit)
+        return list(map(list, nx.connected_components(shared)))
 
     def _placement(self, units: Ints) -> tuple[Ints, Ints]:
         """(device, slot) of every op; one that was left out goes to a neighbour."""
@@ -1150,7 +1154,7 @@ class Reduction:
         merged.add_nodes_from(members)
         merged.add_edges_from((group[u], group[v]) for u, v in graph.edges if group[u] != group[v])
         order = list(nx.lexicographical_topological_sort(merged, key=position.__getitem__))
-        number = {g: i for i, g in enumerate(order)}
+        number = positions(order)
         node = {v: number[g] for v, g in group.items()}
         return Nodes(
             [sorted(members[g]) for g in order],

@@ -58,7 +58,7 @@ from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.relaxation import islands
 from placeopt.makespan.bounds.segment_graph import Delay, Evidence, Segment, SegmentGraph, too_large
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, positions
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.uniform_flow import Flow, best_of_flows, flows
 
@@ -361,7 +361,7 @@ class Inside:
 
     def __init__(self, problem: PlacementProblem, segment: Segment) -> None:
         ops = self.ops = (segment.first, *segment.between, segment.last)
-        number = {v: i for i, v in enumerate(ops)}
+        number = positions(ops)
         self.ends = 0, len(ops) - 1
         self.ticks = problem.min_compute[list(ops)].copy()
         self.ticks[[0, -1]] = 0

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import Relaxation, fastest_ticks
-from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, sums_by
+from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, running_sums, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
 
@@ -98,7 +98,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
 def _pigeonhole(shortest: Ints, num_devices: int) -> int:
     """Of the h k + 1 largest items some device holds h + 1."""
     ordered = np.sort(shortest)[::-1]
-    total = np.append(0, np.cumsum(ordered))
+    total = running_sums(ordered)
     h = np.arange(1, (len(ordered) - 1) // num_devices + 1)
     last = h * num_devices + 1
     return int((total[last] - total[last - h - 1]).max(initial=0))

@@ -25,7 +25,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen, sums_by, unique_columns, unique_rows
+from placeopt.model.arrays import (
+    Flags,
+    Ints,
+    frozen,
+    pointers,
+    sums_by,
+    unique_columns,
+    unique_rows,
+)
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -90,7 +98,7 @@ class Relaxation:
     @cached_property
     def forwards(self) -> Direction:
         """In-edges in topological order."""
-        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1))
+        ptr = pointers(self.target, self.num_ops)
         rows = self.problem.topological_order, ptr, self.source, self.free, self.pay, self.far
         return Direction(*map(frozen, rows))
 
@@ -98,7 +106,7 @@ class Relaxation:
     def backwards(self) -> Direction:
         """Out-edges in reversed topological order."""
         by = np.argsort(self.source, kind="stable")
-        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1))
+        ptr = pointers(self.source[by], self.num_ops)
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
         rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
         return Direction(*map(frozen, rows))

@@ -68,6 +68,7 @@ from placeopt.makespan.bounds.segment_graph import (
     serial_ticks,
     too_large,
 )
+from placeopt.model.arrays import positions
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ def _chosen(graph: SegmentGraph, evidence: Evidence, most_wide: int | None) -> l
 def _model(graph: SegmentGraph, segment: Segment, known: dict[int, list[Delay]]) -> _Model:
     """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
     ops = (segment.first, *segment.between, segment.last)
-    number = {v: i for i, v in enumerate(ops)}
+    number = positions(ops)
     edges = [
         (number[u], number[v], free, pay)
         for v in ops[1:]

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation
-from placeopt.model.arrays import Flags, Ints, distinct, place_in
+from placeopt.model.arrays import Flags, Ints, distinct, place_in, running_sums
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -124,7 +124,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
         name=f"part of {problem.name}",
         compute=np.where(own[:, None], problem.compute[ops], np.minimum(problem.compute[ops], 0)),
         producer=np.searchsorted(ops, problem.producer[tensors]),
-        consumer_ptr=np.append(0, np.cumsum(counts)),
+        consumer_ptr=running_sums(counts),
         consumer=number[inside],
         transfer=problem.transfer[tensors],
         link_class=problem.link_class,

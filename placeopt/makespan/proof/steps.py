@@ -24,7 +24,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE, Delay, Neighbours, Supposition
-from placeopt.model.arrays import Floats, Ints, sums_by
+from placeopt.model.arrays import Floats, Ints, running_sums, sums_by, together
 from placeopt.model.bound import Step
 
 Lemma = list[Any]
@@ -280,7 +280,7 @@ class Columns:
         ] * prices.astype(object)
         return sum(
             min((x for x, ok in zip(row, here, strict=True) if ok), default=0)
-            for row, here in zip(cost.tolist(), self.possible.tolist(), strict=True)
+            for row, here in together(cost, self.possible)
         )
 
     def needs(
@@ -382,7 +382,7 @@ def pigeonhole(columns: Columns) -> Step | None:
     state = columns.state
     devices, time = state.problem.num_devices, columns.time.min(axis=1)
     order = np.argsort(-time, kind="stable")
-    total = np.append(0, np.cumsum(time[order]))
+    total = running_sums(time[order])
     for few in range(1, (len(order) - 1) // devices + 1):
         last = few * devices + 1
         if total[last] - total[last - few - 1] > state.most:

@@ -17,6 +17,7 @@ from itertools import product
 import networkx as nx
 import numpy as np
 
+from placeopt.model.arrays import positions, together
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import PlacementProblem
 
@@ -77,16 +78,16 @@ class Supposition:
         p = self.problem
         resident, transfer = p.resident.tolist(), p.transfer.tolist()
         links_and_room = cache(self._links_and_room)
-        for t, v in zip(p.edge_tensor.tolist(), p.consumer.tolist(), strict=True):
+        for t, v in together(p.edge_tensor, p.consumer):
             u = int(p.producer[t])
             links, room = links_and_room(able[u], able[v])
-            together = self.group[u] is self.group[v]
+            joined = self.group[u] is self.group[v]
             pay = max(
                 min((transfer[t][c] for c in links), default=INFINITE),
                 self.edges.get((u, v), [0, 0])[1],
             )
-            shared = together or resident[u] + resident[v] <= room
-            self.edges[u, v] = [0 if shared else pay, INFINITE if together else pay]
+            shared = joined or resident[u] + resident[v] <= room
+            self.edges[u, v] = [0 if shared else pay, INFINITE if joined else pay]
 
     def _links_and_room(
         self, first: tuple[bool, ...], last: tuple[bool, ...]
@@ -111,7 +112,7 @@ class Supposition:
         """Return the supposition that all ops between the first and the last one run within `most`
         ticks, ops renumbered.
         """
-        part, number = copy(self), {v: i for i, v in enumerate(ops)}
+        part, number = copy(self), positions(ops)
         rows, p = list(ops), self.problem
         part.problem = PlacementProblem.from_edges(
             p.compute[rows],

@@ -47,7 +47,7 @@ from placeopt.makespan.bounds.segments import Spread, half_way, segment_delays, 
 from placeopt.makespan.proof.derivation import Choice, Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-from placeopt.model.arrays import Ints, frozen
+from placeopt.model.arrays import Ints, frozen, together
 from placeopt.model.bound import Belief, Step, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
@@ -269,7 +269,7 @@ def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
     """
     relaxation = Analysis(state.problem, seconds=20.0).relaxation
     column = _classes(state, relaxation)
-    pairs = list(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True))
+    pairs = list(together(relaxation.source, relaxation.target))
 
     def goals(now: Supposition) -> tuple[Ints, Ints]:
         delays = np.array(

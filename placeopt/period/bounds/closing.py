@@ -50,7 +50,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Bits, Flags, Floats, Ints
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, together
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
@@ -289,7 +289,7 @@ class Closing:
         for h in range(model.num_types):
             if h != self._cover.g:
                 top, bottom = ratio(model, h, prices.price, prices.limit)
-                pairs = zip(prices.price.tolist(), model.total[:, h].tolist(), strict=True)
+                pairs = together(prices.price, model.total[:, h])
                 cost = [min(_NEVER, max(0, top * t - p * bottom) // bottom) for p, t in pairs]
                 ticks = np.where(model.allowed[:, h], model.total[:, h], _NEVER)
                 return ticks, np.array(cost, np.int64), prices.limit

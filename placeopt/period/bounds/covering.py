@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, Flags, Floats, Ints
+from placeopt.model.arrays import NO_VALUE, Flags, Floats, Ints, together
 from placeopt.period.bounds.set_prices import (
     PRICES,
     Frontier,
@@ -122,10 +122,7 @@ def knapsack(model: ContractedProblem, h: int, price: Ints, limit: int) -> int:
     ticks = model.total[:, h]
     fits = np.flatnonzero(model.allowed[:, h] & (ticks <= limit))
     top, bottom = ratio(model, h, price, limit)
-    over = sum(
-        max(0, p * bottom - top * t)
-        for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True)
-    )
+    over = sum(max(0, p * bottom - top * t) for p, t in together(price[fits], ticks[fits]))
     return -(-(top * limit * len(model.types[h]) + over) // bottom)
 
 

@@ -53,7 +53,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import coo_array
 
-from placeopt.model.arrays import Floats, Ints, sums_by
+from placeopt.model.arrays import Floats, Ints, running_sums, sums_by
 from placeopt.period.contracted import ContractedProblem
 
 SHIFT = 40
@@ -84,7 +84,7 @@ def _refuted(model: ContractedProblem, limit: int) -> bool:
     for g, devices in enumerate(model.types):
         times = np.sort(model.total[only & usable[:, g], g])[::-1]
         count = len(devices)
-        running = np.append(0, np.cumsum(times))
+        running = running_sums(times)
         q = np.arange(1, (len(times) - 1) // count + 1)
         # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
         last = q * count

@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number
+from placeopt.model.arrays import Flags, Ints, by_number, pointers
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
@@ -451,7 +451,7 @@ def _graph(order: list[int], layer: list[int], target: Ints) -> FrontierGraph:
     width = target.shape[1]
     codes = (2 * np.arange(width)[None, :] + np.arange(2)[:, None]).ravel()
     by_target = np.argsort(target.ravel(), kind="stable")
-    arc_ptr = np.searchsorted(target.ravel()[by_target], np.arange(layer[-1] + 1)).astype(np.int64)
+    arc_ptr = pointers(target.ravel()[by_target], layer[-1])
     return FrontierGraph(
         np.array(order, np.int64),
         np.array(layer, np.int64),

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Array, Flags, Floats, Ints
+from placeopt.model.arrays import Array, Flags, Floats, Ints, running_sums
 from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
 from placeopt.sharding.compact import MAX_TOTAL, Compact
@@ -121,7 +121,7 @@ def in_units(compact: Compact, witness: Witness, most: int = MAX_TOTAL) -> Compa
 
 def prices_of_nodes(compact: Compact, prices: Array) -> Array:
     """Return the sum of the prices of the time points at which each node is live."""
-    total = np.append(0, np.cumsum(prices))
+    total = running_sums(prices)
     return total[compact.last] - total[compact.first]
 
 
