@@ -290,11 +290,15 @@ def _limits(problem: PipelineProblem, capacity: Ints) -> str:
     return str(distinct.pop()) if len(distinct) == 1 else str(capacity.tolist())
 
 
+@dataclass(eq=False)
 class Orders:
     """Literals that say which of two runs comes first, made where they are asked for."""
 
-    def __init__(self, model: Any, start: Sequence[Any], span: Sequence[int]) -> None:
-        self.model, self.start, self.span = model, start, span
+    model: Any
+    start: Sequence[Any]
+    span: Sequence[int]
+
+    def __post_init__(self) -> None:
         self._known: dict[tuple[int, int], Any] = {}
 
     def before(self, i: int, j: int) -> Any:

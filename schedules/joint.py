@@ -284,11 +284,16 @@ def _graph(model: Any, size: int) -> OpGraph:
     return load_graph(model)[0]
 
 
+@dataclass(eq=False)
 class _Search:
     """Collects candidates, then schedules them in the order of their bounds."""
 
-    def __init__(self, model: Any, cluster: Cluster, options: JointOptions, cuts: Cuts) -> None:
-        self.model, self.cluster, self.options, self.cuts = model, cluster, options, cuts
+    model: Any
+    cluster: Cluster
+    options: JointOptions
+    cuts: Cuts
+
+    def __post_init__(self) -> None:
         self.waiting: list[Choice] = []
         self.finished: list[Choice] = []
         self.interrupted = False

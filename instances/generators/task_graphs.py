@@ -18,6 +18,7 @@ heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ BYTES_PER_TICK = 16
 """Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
 
 
+@dataclass(eq=False)
 class _Drawn:
     """A graph whose times are drawn.
 
@@ -45,9 +47,13 @@ class _Drawn:
     spread : op times are uniform within a factor 1 -+ spread of MEAN_TICKS, at least 1.
     """
 
-    def __init__(self, name: str, ccr: float = 0.5, spread: float = 0.5, seed: int = 0) -> None:
-        self.name, self.ccr, self.spread = name, ccr, spread
-        self.rng = np.random.default_rng(seed)
+    name: str
+    ccr: float = 0.5
+    spread: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
 
     def draw(self, edges: ArrayLike, count: int, **fields: Any) -> None:
         """Draw the times of `count` ops and of the tensors between them."""
@@ -218,11 +224,15 @@ def timed_graph(
     )
 
 
+@dataclass(eq=False)
 class _Tasks:
     """Tasks that read and write tiles in program order; a reader depends on the last writer."""
 
-    def __init__(self, name: str, ccr: float = 0.5, seed: int = 0) -> None:
-        self.name, self.ccr, self.seed = name, ccr, seed
+    name: str
+    ccr: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         self.names: list[str] = []
         self.types: list[str] = []
         self.cost: list[float] = []

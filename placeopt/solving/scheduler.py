@@ -52,6 +52,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,7 @@ class Lane:
         return math.log1p((by_value + by_bound) / left)
 
 
+@dataclass(eq=False)
 class Scheduler:
     """Runs the tactics of a problem in lanes (see the module).
 
@@ -248,10 +250,13 @@ class Scheduler:
     threads : cores that may be used.
     """
 
-    def __init__(
-        self, tactics: Sequence[Tactic], facts: Any, tracker: Tracker[Any], *, threads: int = 1
-    ) -> None:
-        self.tactics, self.facts, self.tracker, self.threads = tactics, facts, tracker, threads
+    tactics: Sequence[Tactic]
+    facts: Any
+    tracker: Tracker[Any]
+    _: KW_ONLY
+    threads: int = 1
+
+    def __post_init__(self) -> None:
         self._beside = 0  # lanes on other threads
         self._failure: list[BaseException] = []
 

@@ -116,12 +116,16 @@ def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
 # -----------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class _Sweep:
     """Maps clusterings to devices under several load limits, each distinct assignment once."""
 
-    def __init__(self, context: Context, graph: UnitGraph, slack: tuple[float, ...]) -> None:
-        self.context, self.graph, self.slack = context, graph, slack
-        self.ideal = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
+    context: Context
+    graph: UnitGraph
+    slack: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        self.ideal = float(self.graph.work.min(axis=1).sum()) / self.context.problem.num_devices
         self.clusterings: set[bytes] = set()
         self.assignments: set[bytes] = set()
 

@@ -710,6 +710,7 @@ class WindowChoice:
         return mass / mass.sum()
 
 
+@dataclass(eq=False)
 class Chain:
     """A walk of local steps.
 
@@ -719,11 +720,13 @@ class Chain:
     heat : first temperature of Metropolis' rule, as a share of the incumbent's value.
     """
 
-    def __init__(
-        self, graph: Graph, incumbent: Incumbent, choice: WindowChoice, heat: float
-    ) -> None:
-        self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
-        self.first = self.best = incumbent.value
+    graph: Graph
+    incumbent: Incumbent
+    choice: WindowChoice
+    heat: float
+
+    def __post_init__(self) -> None:
+        self.first = self.best = self.incumbent.value
 
     def windows(self, rng: Generator, count: int) -> tuple[Flags, Ints]:
         """Return windows, most of which begin at a critical op, and the choices behind them."""

@@ -254,11 +254,12 @@ class WalkClimber:
                 break
 
 
+@dataclass(eq=False)
 class RowClimber:
     """Local search by rounds of mutation and selection on the batch evaluator."""
 
-    def __init__(self, evaluator: BudgetedEvaluator, rng: Generator) -> None:
-        self.evaluator, self.rng = evaluator, rng
+    evaluator: BudgetedEvaluator
+    rng: Generator
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved by `steps` proposals each."""

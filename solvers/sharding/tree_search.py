@@ -394,6 +394,7 @@ def tree_sizes(most: float) -> list[int]:
     )
 
 
+@dataclass(eq=False)
 class Windows:
     """Windows on one problem.
 
@@ -407,8 +408,11 @@ class Windows:
     first_pairs: ClassVar[int] = 2000
     seconds: ClassVar[float] = 0.1
 
-    def __init__(self, compact: Compact, rng: np.random.Generator) -> None:
-        self.compact, self.rng, self.pairs = compact, rng, self.first_pairs
+    compact: Compact
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self.pairs = self.first_pairs
 
     def improve(self, choice: Ints, cost: int, other: Ints | None = None) -> Ints | None:
         """Return a choice of less than `cost`, that of `choice`, which differs in a window, and has

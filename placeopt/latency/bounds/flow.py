@@ -1004,6 +1004,7 @@ class Charges:
         return self._ticks.pop((u, heads))
 
 
+@dataclass(eq=False)
 class Reduction:
     """What decides which ops are kept and merged.
 
@@ -1021,11 +1022,13 @@ class Reduction:
 
     on_path = 100
 
-    def __init__(
-        self, problem: PlacementProblem, slot_time: Ints, pool_time: Ints, io: Ints
-    ) -> None:
-        self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
-        self.graph = _op_graph(problem, range(problem.num_ops))
+    problem: PlacementProblem
+    slot_time: Ints
+    pool_time: Ints
+    io: Ints
+
+    def __post_init__(self) -> None:
+        self.graph = _op_graph(self.problem, range(self.problem.num_ops))
         self.most_nodes = 0
         self._longest = self._longest_path()
         self._beside = self._ops_beside()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import takewhile
 from operator import itemgetter
@@ -73,6 +73,7 @@ _loads: WeakKeyDictionary[PlacementProblem, LoadBound] = WeakKeyDictionary()
 """Load bounds whose linear program was solved."""
 
 
+@dataclass(eq=False)
 class Analysis:
     """Runs bounds on the makespan by name and remembers what they share.
 
@@ -90,23 +91,20 @@ class Analysis:
 
     pace = Pace()
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        seconds: float = 10.0,
-        upper: int | None = None,
-        *,
-        counted: bool = False,
-        written: bool = False,
-    ) -> None:
-        self.written = written
-        self.problem, self.seconds, self.upper, self.counted = problem, seconds, upper, counted
+    problem: PlacementProblem
+    seconds: float = 10.0
+    upper: int | None = None
+    _: KW_ONLY
+    counted: bool = False
+    written: bool = False
+
+    def __post_init__(self) -> None:
         self.started = time.perf_counter()
-        self.idle = seconds <= 0
-        limit = math.inf if counted else seconds
+        self.idle = self.seconds <= 0
+        limit = math.inf if self.counted else self.seconds
         self.end = self.started + (self.pace.idle_end if self.idle else limit)
-        self.timed = not (self.idle or counted)
-        work = self.pace.steps_a_second * max(seconds, self.pace.idle_end)
+        self.timed = not (self.idle or self.counted)
+        work = self.pace.steps_a_second * max(self.seconds, self.pace.idle_end)
         self.work = math.inf if self.timed else work
         self.bounds: dict[str, int] = {}
         self.delays: list[Delay] = []

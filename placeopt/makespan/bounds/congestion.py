@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import chain, zip_longest
@@ -304,6 +305,7 @@ def _largest_flow(
     return model.optimal_flow(), model.flows(arcs), model.get_source_side_min_cut()
 
 
+@dataclass(eq=False)
 class Segments:
     """Delays of segments, found bit by bit.
 
@@ -312,14 +314,12 @@ class Segments:
     evidence, end : as for `congestion_steps`.
     """
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        parts: list[Partition],
-        evidence: Callable[[], Evidence],
-        end: float,
-    ) -> None:
-        self.problem, self.parts, self.evidence, self.end = problem, parts, evidence, end
+    problem: PlacementProblem
+    parts: list[Partition]
+    evidence: Callable[[], Evidence]
+    end: float
+
+    def __post_init__(self) -> None:
         self.found: dict[Segment, int] = {}
 
     def steps(

@@ -287,6 +287,7 @@ class Fronts:
         return known, known - reached <= close
 
 
+@dataclass(eq=False)
 class FrontModel:
     """The model of one window for CP-SAT: which ops run in it, where and from when.
 
@@ -294,10 +295,14 @@ class FrontModel:
     that cost the same and hang on the same ops: they run in the order of their numbers.
     """
 
-    def __init__(self, front: Fronts, candidates: list[int], window: int, known: int) -> None:
+    front: Fronts
+    candidates: list[int]
+    window: int
+    known: int
+
+    def __post_init__(self) -> None:
         from ortools.sat.python import cp_model
 
-        self.front, self.candidates, self.window, self.known = front, candidates, window, known
         self.cp = cp_model.CpModel()
         self.runs: dict[int, dict[int, cp_model.IntVar]] = {}  # by op and device
         self.active: dict[int, cp_model.IntVar] = {}
@@ -307,7 +312,7 @@ class FrontModel:
         self._order()
         self._share_classes()
         self._order_twins()
-        self.cp.add(sum(self.gained) <= known)
+        self.cp.add(sum(self.gained) <= self.known)
 
     def maximum(self, seconds: float) -> tuple[int, int]:
         """Return the energy of the best schedule found and a bound on that of all schedules."""
