@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints, by_number, running_sums, sums_by
+from placeopt.model.files import Data
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
@@ -52,7 +53,7 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     kept, tensors = _tensors(graph, label)
     layers = by_number(count, zip(label.tolist(), graph.layer, strict=True))
     summed = ("flops", "bytes_moved", "resident", "parameters")
-    sums: dict[str, Any] = {key: sums_by(label, getattr(graph, key), count) for key in summed}
+    sums: Data = {key: sums_by(label, getattr(graph, key), count) for key in summed}
     return OpGraph(
         name=graph.name,
         **tensors,
@@ -80,7 +81,7 @@ def _any(flags: Flags, label: Ints, count: int) -> Flags:
     return np.bincount(label[flags], minlength=count) > 0
 
 
-def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict[str, Any]]:
+def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, Data]:
     """Return the tensors that some other group reads, and the coarse producer and consumer
     arrays.
     """
@@ -99,7 +100,7 @@ def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict
 
 def _common(
     model: OpGraph | PlacementProblem, label: Ints, root: Ints, work: Ints, count: int
-) -> dict[str, Any]:
+) -> Data:
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
     # the heaviest member gives a group its name and type: names of members are distinct
     order = np.lexsort((-np.arange(len(label)), work, label))

@@ -30,7 +30,7 @@ from placeopt.instances.readers import (
 )
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
-from placeopt.model.files import raised, regular_file, says_format
+from placeopt.model.files import Data, raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.query import without_none
@@ -67,7 +67,7 @@ def load_graph(
 
 
 def _graph(
-    source: Any, format: str | None, training: bool, options: dict[str, Any]
+    source: Any, format: str | None, training: bool, options: Data
 ) -> tuple[OpGraph, Cluster | None]:
     asked = {"format": format, **options}
     if isinstance(source, OpGraph):
@@ -104,7 +104,7 @@ def _graph(
     return graph, None
 
 
-def _check_options(what: str, options: dict[str, Any], known: Collection[str] = ()) -> None:
+def _check_options(what: str, options: Data, known: Collection[str] = ()) -> None:
     """Refuse an option that nothing would read."""
     for key, value in options.items():
         if value is not None and key not in known:
@@ -166,7 +166,7 @@ def load(
         "pipeline": pipeline,
         "slots": slots,
     }
-    fields: dict[str, Any] = without_none(choices)
+    fields: Data = without_none(choices)
     source = _saved_problem(source)
     if isinstance(source, PlacementProblem):
         if cluster is not None:
@@ -220,7 +220,7 @@ def limited(cluster: Cluster, limit: MemoryLimit) -> Cluster:
 
 
 def _changed(
-    problem: PlacementProblem, fields: dict[str, Any], memory_limit: MemoryLimit | None
+    problem: PlacementProblem, fields: Data, memory_limit: MemoryLimit | None
 ) -> PlacementProblem:
     """Return a problem with other fields and another limit on the memory of its devices."""
     if memory_limit is not None:
@@ -229,7 +229,7 @@ def _changed(
     return found if memory_limit is None or fields.get("memory") else _counting_peak(found)
 
 
-def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:
+def _refuse_graph_options(problem: PlacementProblem, options: Data) -> None:
     """Refuse what is done to a graph where there is none any more."""
     for key, value in options.items():
         if value not in (None, False, "none"):
@@ -260,7 +260,7 @@ class TorchModel:
 
     module: Any
     inputs: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: Data = field(default_factory=dict)
 
 
 def is_torch_source(source: Any) -> bool:
@@ -273,9 +273,7 @@ def is_module(source: Any) -> bool:
     return _is_a(source, "torch.nn", "Module")
 
 
-def torch_model(
-    source: Any, inputs: Any = None, kwargs: dict[str, Any] | None = None
-) -> TorchModel:
+def torch_model(source: Any, inputs: Any = None, kwargs: Data | None = None) -> TorchModel:
     """Return the module of `torch:FILE.py:NAME` (or a module itself) and its inputs.
 
     Raises

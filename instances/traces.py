@@ -32,7 +32,7 @@ import numpy as np
 from placeopt.instances.readers.torch_ops import base_name
 from placeopt.model.arrays import by_key
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line, raised, read_text
+from placeopt.model.files import Data, one_line, raised, read_text
 from placeopt.model.graph import OpGraph
 
 MAX_BYTES = 2**30
@@ -212,7 +212,7 @@ def _read_onnxruntime(data: Any) -> Trace:
     return Trace("ONNX Runtime", by_name, {kinds[""]: nameless} if nameless else {}, family)
 
 
-def _calls(data: Any, runs: list[tuple[float, float]]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _calls(data: Any, runs: list[tuple[float, float]]) -> Iterator[tuple[int, str, Data]]:
     """Yield (execution, name, event) of every call of a node in an execution."""
     for event in data:
         name = str(event.get("name", ""))
@@ -261,7 +261,7 @@ def read_kineto(data: Any) -> Trace:
     return Trace("Kineto", merged(named), merged(kinds), "gpu" if kernels else "cpu")
 
 
-def _kernel_times(events: Sequence[dict[str, Any]]) -> dict[Any, float]:
+def _kernel_times(events: Sequence[Data]) -> dict[Any, float]:
     """Return microseconds of GPU kernels by the call that started them; some that nobody started
     are left out.
     """
@@ -274,18 +274,18 @@ def _kernel_times(events: Sequence[dict[str, Any]]) -> dict[Any, float]:
     return kernels
 
 
-def _launch(event: dict[str, Any]) -> Any:
+def _launch(event: Data) -> Any:
     """Return what joins a kernel and the operator that started it."""
     return (event.get("args") or {}).get("External id")
 
 
 def _outermost(
-    calls: Sequence[dict[str, Any]],
-) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    calls: Sequence[Data],
+) -> list[tuple[Data, list[Data]]]:
     """Return the calls that lie in no other of their thread, with those inside; other annotations
     are looked through.
     """
-    found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    found: list[tuple[Data, list[Data]]] = []
     threads = by_key(
         ((event.get("pid"), event.get("tid")), event)
         for event in calls
@@ -323,7 +323,7 @@ def _read_chakra(data: Any) -> Trace:
     return Trace("Chakra", {}, by_kind, "gpu" if kernels else "cpu")
 
 
-def _times(rows: dict[int, dict[str, Any]]) -> tuple[dict[int, float], dict[int, float]]:
+def _times(rows: dict[int, Data]) -> tuple[dict[int, float], dict[int, float]]:
     """Return the seconds of outermost operators, and of the kernels that belong to them."""
     above = {key: _parent(row, rows) for key, row in rows.items()}
     seconds: dict[int, float] = {}
@@ -339,18 +339,18 @@ def _times(rows: dict[int, dict[str, Any]]) -> tuple[dict[int, float], dict[int,
     return seconds, kernels
 
 
-def _nodes(data: Any) -> list[dict[str, Any]]:
+def _nodes(data: Any) -> list[Data]:
     rows = data.get("nodes") if isinstance(data, dict) else data
     if isinstance(rows, list):
         return [row for row in rows if isinstance(row, dict) and "name" in row]
     return []
 
 
-def _is_operator(row: dict[str, Any]) -> bool:
+def _is_operator(row: Data) -> bool:
     return "::" in str(row.get("name", ""))
 
 
-def _parent(row: dict[str, Any], rows: dict[int, Any]) -> int | None:
+def _parent(row: Data, rows: dict[int, Any]) -> int | None:
     for key in _PARENTS:
         found = row.get(key)
         first = next(iter(found), None) if isinstance(found, list) else found

@@ -9,7 +9,7 @@ from typing import Any
 from placeopt.instances import sources
 from placeopt.io.serialize import load as load_json
 from placeopt.model.errors import InputError
-from placeopt.model.files import says_format
+from placeopt.model.files import Data, says_format
 from placeopt.model.objective import default_solver, objective_names, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, Result
@@ -85,7 +85,7 @@ def _saved_format(source: Any) -> str:
     return next(found, "")
 
 
-def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
+def _load_placement(source: Any, cluster: Any, options: Data) -> Any:
     """Return a placement, or the split problem that some options ask for."""
     wanted = {field: options.pop(key) for key, field in SPLIT_OPTIONS.items() if key in options}
     if not wanted:
@@ -99,7 +99,7 @@ def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
     return SplitProblem(sources.load(source, cluster, **options), **wanted)
 
 
-def _load_sharding(source: Any, cluster: Any, options: dict[str, Any]) -> ShardingProblem:
+def _load_sharding(source: Any, cluster: Any, options: Data) -> ShardingProblem:
     """Return the problem of a sharding file, which takes no devices and no options but the size
     limit.
     """

@@ -24,6 +24,7 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import limited, load, load_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
+from placeopt.model.files import Data
 from placeopt.model.graph import OpGraph
 from placeopt.model.objective import time_text
 from placeopt.model.result import Result
@@ -138,7 +139,7 @@ class Choice:
         """The schedule of one replica, if it has one."""
         return None if self.result is None else self.result.solution
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return what a table of candidates shows."""
         return {
             "title": self.title,
@@ -201,7 +202,7 @@ class JointResult(Shown):
         """
         return 1 - self.cut_bound / self.best.step if self.best.step else 1.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return the object that `placeopt schedule --joint` prints."""
         return {
             "best": self.best.to_json(),
@@ -446,7 +447,7 @@ class _Search:
         return replace(choice, step=step, result=best)
 
     def _run(self, problem: PipelineProblem, name: str) -> Result[PipelineSchedule]:
-        settings: dict[str, Any] = {}
+        settings: Data = {}
         if name in ("repetend", "time-optimal"):
             settings["num_workers"] = self.options.num_workers
         if name == "repetend":

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED, positions
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
+from placeopt.model.files import Data, csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query, without_none
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import check_mode, only_forward, shape_from_text
@@ -80,7 +80,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
         If the file is missing or is not a block table.
     """
     text, _, query = source.partition("?")
-    given: dict[str, Any] = dict(parse_query(query, f"'{text}'"))
+    given: Data = dict(parse_query(query, f"'{text}'"))
     given |= without_none(options)
     for key in given:
         if key not in OPTIONS:
@@ -97,7 +97,7 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     check_mode(mode)
     if path.suffix == ".csv":
         name, blocks, devices = _read_csv(path, given.get("shape"), mode)
-        fields: dict[str, Any] = {}
+        fields: Data = {}
     else:
         table = read_toml(path) if path.suffix == ".toml" else read_json(path)
         name, blocks, devices, fields = _from_object(table, path.stem)
@@ -116,11 +116,11 @@ def problem_from_dict(table: Mapping[str, Any]) -> PipelineProblem:
     return PipelineProblem.from_blocks(title, blocks, devices, **fields)
 
 
-def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
+def problem_to_dict(problem: PipelineProblem) -> Data:
     """Return the object that `problem_from_dict` reads; names, times and memory survive the round
     trip.
     """
-    table: dict[str, Any] = {
+    table: Data = {
         "name": problem.name,
         "devices": list(problem.device_names),
         "micro_batches": problem.micro_batches,
@@ -142,9 +142,7 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
     return table
 
 
-def _from_object(
-    table: Mapping[str, Any], name: str
-) -> tuple[str, list[Block], list[str], dict[str, Any]]:
+def _from_object(table: Mapping[str, Any], name: str) -> tuple[str, list[Block], list[str], Data]:
     body = Body(table, f"block table '{name}'").only(_KEYS)
     for key in ("devices", "blocks"):
         if key not in table:
@@ -154,9 +152,7 @@ def _from_object(
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
     blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]
-    fields: dict[str, Any] = {
-        key: read(table[key]) for key, read in _FIELDS.items() if key in table
-    }
+    fields: Data = {key: read(table[key]) for key, read in _FIELDS.items() if key in table}
     if "tick_seconds" in table:
         fields["tick_seconds"] = body.number("tick_seconds")
     return str(table.get("name", name)), blocks, devices, fields

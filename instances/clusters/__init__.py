@@ -35,7 +35,7 @@ from placeopt.io.body import Body
 from placeopt.model.arrays import Ints
 from placeopt.model.cluster import CONTENTION, Cluster, Device, Link, contention_matrix
 from placeopt.model.errors import InputError, check_choice, did_you_mean, nearest
-from placeopt.model.files import is_file, read_toml
+from placeopt.model.files import Data, is_file, read_toml
 from placeopt.model.query import parse_query
 
 _HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
@@ -386,9 +386,9 @@ def _devices(row: Body) -> list[Device]:
     return [replace(base, kind=kind, name=name, **changes) for name in names]
 
 
-def _changes(row: Body) -> dict[str, Any]:
+def _changes(row: Body) -> Data:
     """Return the fields of a device that an entry gives."""
-    changes: dict[str, Any] = {key: row.number(key) for key in _SPEEDS if row.has(key)}
+    changes: Data = {key: row.number(key) for key in _SPEEDS if row.has(key)}
     if row.has("family"):
         changes["family"] = row.text("family")
     if row.has("memory_gib"):
@@ -396,7 +396,7 @@ def _changes(row: Body) -> dict[str, Any]:
     return changes
 
 
-def _own_kind(row: Body, kind: str, changes: dict[str, Any]) -> Device:
+def _own_kind(row: Body, kind: str, changes: Data) -> Device:
     """Return a device of a kind that is not ready-made."""
     needed = ("family", "peak_flops", "memory_bandwidth")
     missing = [key for key in needed if key not in changes]

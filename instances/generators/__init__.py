@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.files import Data
 from placeopt.model.graph import OpGraph
 from placeopt.model.query import parse_query, typed
 
@@ -118,7 +119,7 @@ MAX_OPS = 2_000_000
 MAX_EDGES = 10_000_000
 """Most edges of a generated graph."""
 
-_TRAINING: dict[str, Any] = {"training": False, "optimizer": "adam", "backward_ratio": 2.0}
+_TRAINING: Data = {"training": False, "optimizer": "adam", "backward_ratio": 2.0}
 """Options that every generator has: see `training_graph`."""
 
 
@@ -127,7 +128,7 @@ def generator_names() -> tuple[str, ...]:
     return tuple(sorted(_TABLE))
 
 
-def generator_help(name: str) -> tuple[str, dict[str, Any]]:
+def generator_help(name: str) -> tuple[str, Data]:
     """Return one line about a generator and its options with their defaults."""
     entry = _entry(name)
     return entry.summary, {**_options(entry), **_TRAINING}
@@ -150,7 +151,7 @@ def generate(spec: str) -> OpGraph:
     name, _, query = spec.strip().removeprefix("gen:").partition("?")
     entry = _entry(name)
     defaults = {**_options(entry), **_TRAINING}
-    values: dict[str, Any] = dict(entry.fixed)
+    values: Data = dict(entry.fixed)
     for key, text in parse_query(query, f"generator '{name}'").items():
         if key not in defaults:
             raise InputError(
@@ -180,7 +181,7 @@ def _load(entry: Entry) -> Callable[..., OpGraph]:
     return pkgutil.resolve_name(f"{__package__}.{entry.target}")
 
 
-def _options(entry: Entry) -> dict[str, Any]:
+def _options(entry: Entry) -> Data:
     """Options of a generator and their defaults; `name` and `training` are not for the user to
     pass.
     """

@@ -18,6 +18,7 @@ from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import (
     MAX_BYTES,
+    Data,
     is_file,
     no_garbage_collection,
     one_line,
@@ -167,7 +168,7 @@ def read_bundled(
 
 
 def locate(
-    source: str | Path, format: str | None = None, options: dict[str, Any] | None = None
+    source: str | Path, format: str | None = None, options: Data | None = None
 ) -> tuple[Path, Format]:
     """Return the file of a source and its format; `?name=value&...` and `#NAME` go into
     `options`.
@@ -274,9 +275,7 @@ def options_of(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {key: item for key, item in found.items() if item.kind is item.KEYWORD_ONLY}
 
 
-def _check_options(
-    format: str, known: dict[str, inspect.Parameter], values: dict[str, Any]
-) -> None:
+def _check_options(format: str, known: dict[str, inspect.Parameter], values: Data) -> None:
     """Refuse unknown options; convert texts (from a command line) to the type of the default."""
     for key, value in values.items():
         if key not in known:

@@ -31,7 +31,7 @@ from placeopt.instances.readers.draft import (
     whole,
 )
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.files import TRUTH, one_line
+from placeopt.model.files import TRUTH, Data, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 TIME_ALIASES = (
@@ -114,7 +114,7 @@ class OpColumns(Columns):
     def add(self, draft: AttributeDraft, key: Any, values: Sequence[Any], where: Place) -> None:
         """Add an op; `values` are in the order of the keys, empty ones count as absent."""
         draft.seen[self] = None
-        fields: dict[str, Any] = {}
+        fields: Data = {}
         for at, column in self.fields:
             value = values[at]
             if not _given(value) or column in fields:
@@ -148,7 +148,7 @@ class OpColumns(Columns):
         """
         if draft.unit != 1:
             return False
-        fields: dict[str, Any] = {}
+        fields: Data = {}
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
                 return False
@@ -320,7 +320,7 @@ def _first_given(places: list[int], values: Sequence[Any]) -> int:
 
 def op_attributes(graph: OpGraph) -> Iterator[dict[str, str | int | bool]]:
     """Yield the attributes of each op that are not neutral, in op order."""
-    columns: dict[str, Any] = {"type": graph.op_types, "layer": graph.layer}
+    columns: Data = {"type": graph.op_types, "layer": graph.layer}
     columns |= {key: getattr(graph, key).tolist() for key in DEFAULTS if key not in columns}
     for i, times in enumerate(graph.measured.tolist()):
         row = {key: columns[key][i] for key in DEFAULTS}

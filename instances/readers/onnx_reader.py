@@ -31,7 +31,7 @@ from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value,
 from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
 from placeopt.model.arrays import Array
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.files import one_line
+from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 
 MAX_ELEMENTS = 4096
@@ -109,7 +109,7 @@ def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
     """
     if isinstance(dims, str):
         pairs = [part.partition("=") for part in dims.split(",") if part.strip()]
-        table: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+        table: Data = {name.strip(): value.strip() for name, _, value in pairs}
     elif isinstance(dims, Mapping):
         table = dict(dims)
     else:
@@ -596,11 +596,11 @@ def tensor_type(kind: Any) -> tuple[Shape | None, str]:
     return tuple(dims), dtype
 
 
-def plain_attributes(node: Any) -> dict[str, Any]:
+def plain_attributes(node: Any) -> Data:
     """Return the attributes of a node that are numbers, texts, lists of them, or small tensors."""
     from onnx import helper, numpy_helper
 
-    found: dict[str, Any] = {}
+    found: Data = {}
     for a in node.attribute:
         if a.type in (1, 2, 6, 7):
             found[a.name] = helper.get_attribute_value(a)
@@ -783,7 +783,7 @@ def _is_small(array: Array) -> bool:
     )
 
 
-def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def rule_of(op_type: str, domain: str, attrs: Data) -> tuple[str, Data]:
     """Return the cost rule of a node and the attributes that the rules look at.
 
     Parameters

@@ -15,23 +15,24 @@ from typing import Any
 
 from placeopt.instances.readers.model_ir import Cost, Node, Value
 from placeopt.model.errors import InputError
+from placeopt.model.files import Data
 
 MAX_TURNS = 10**9
 
 
-def vocabulary(name: str) -> dict[str, Any]:
+def vocabulary(name: str) -> Data:
     """Return what op_tables.json says of the ops of "onnx", "openvino" or "torch".
 
     `rule`: the cost rule by op type; a type that is not there costs 1 flop per output element.
     `attributes`: what the rules must know of a type, such as the input that is its weight, its bias
     or its buffers (99 for none), or the kind of affine map. `dtypes`: element types.
     """
-    ops: dict[str, Any] = _tables()[name]
+    ops: Data = _tables()[name]
     ops["rule"] = {op: rule for rule, listed in ops["rules"].items() for op in listed.split()}
     return ops
 
 
-def look_up(ops: dict[str, Any], kind: str) -> tuple[str, dict[str, Any]]:
+def look_up(ops: Data, kind: str) -> tuple[str, Data]:
     """Return the cost rule of an op type in a vocabulary, and its attributes to add to."""
     return ops["rule"].get(kind, "elementwise"), dict(ops["attributes"].get(kind, {}))
 

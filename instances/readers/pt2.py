@@ -25,7 +25,7 @@ from placeopt.instances.readers.torch_ops import (
     module_path,
 )
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line, parse_json
+from placeopt.model.files import Data, one_line, parse_json
 from placeopt.model.graph import OpGraph
 
 MIN_UNPACKED = 8 * 2**20
@@ -88,7 +88,7 @@ def _program(path: Path, max_bytes: int) -> str:
         raise InputError("program of the archive: expected UTF-8 text") from error
 
 
-def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | None) -> Model:
+def _translate(graph: Data, specs: list[Any], name: str, turns: int | None) -> Model:
     values = {key: _value(meta) for key, meta in graph["tensor_values"].items()}
     for spec, kind in itertools.product(specs, ("parameter", "buffer", "tensor_constant")):
         value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
@@ -103,7 +103,7 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
     return Model(name, nodes, values, _tensors(graph["outputs"]))
 
 
-def _refuse_lost_writes(graph: dict[str, Any]) -> None:
+def _refuse_lost_writes(graph: Data) -> None:
     calls = [
         (
             str(call["target"]),
@@ -119,9 +119,7 @@ def _refuse_lost_writes(graph: dict[str, Any]) -> None:
         )
 
 
-def _node(
-    call: dict[str, Any], outputs: list[str], values: dict[str, Value], turns: int | None
-) -> Node:
+def _node(call: Data, outputs: list[str], values: dict[str, Value], turns: int | None) -> Node:
     """Translate a call, and the graphs among its arguments."""
     for key in outputs:
         if key not in values:
@@ -142,11 +140,11 @@ def _node(
     return node
 
 
-def _value(meta: dict[str, Any]) -> Value:
+def _value(meta: Data) -> Value:
     return Value(tuple(_size(d) for d in meta["sizes"]), DTYPES.get(meta["dtype"], "float32"))
 
 
-def _size(dim: dict[str, Any]) -> int | None:
+def _size(dim: Data) -> int | None:
     """Return a dimension; a symbolic one has the size of the example input, if the file tells
     it.
     """
@@ -156,12 +154,12 @@ def _size(dim: dict[str, Any]) -> int | None:
     return int(hint["as_int"]) if "as_int" in hint else None
 
 
-def _tensors(arguments: Iterable[dict[str, Any]]) -> list[str]:
+def _tensors(arguments: Iterable[Data]) -> list[str]:
     """Return the tensors among arguments or outputs: each is one, a list, or a plain value."""
     return [str(x) for item in arguments for x in flat(_argument(item)) if isinstance(x, Ref)]
 
 
-def _argument(arg: dict[str, Any]) -> Any:
+def _argument(arg: Data) -> Any:
     """Return an argument: a Ref, a list of them, None, or a plain value."""
     if not arg:
         raise InputError("an argument of an op is empty: expected as_tensor, as_int or the like")

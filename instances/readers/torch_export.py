@@ -29,7 +29,7 @@ from placeopt.instances.readers.torch_ops import (
     region_of,
 )
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import one_line
+from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 
 
@@ -37,7 +37,7 @@ def from_torch(
     module: Any,
     example_inputs: tuple[Any, ...],
     *,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Data | None = None,
     dynamic_shapes: Any = None,
     name: str = "",
     **reading: Any,
@@ -76,7 +76,7 @@ def from_torch(
 
 
 def exported(
-    module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any = None
+    module: Any, inputs: tuple[Any, ...], kwargs: Data | None, dynamic_shapes: Any = None
 ) -> Any:
     """Export a module with torch.export."""
     import torch

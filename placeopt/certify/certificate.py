@@ -29,7 +29,7 @@ from placeopt.io.body import CLAIM, FRACTION
 from placeopt.io.serialize import to_dict
 from placeopt.model.bound import plain_number
 from placeopt.model.errors import InputError
-from placeopt.model.files import digest, write_bytes
+from placeopt.model.files import Data, digest, write_bytes
 from placeopt.model.objective import objective_of
 from placeopt.model.result import gap_of
 from placeopt.model.shown import Shown
@@ -122,9 +122,9 @@ class Certificate(Shown):
             "status": self.status,
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Data:
         """Return the certificate as plain JSON values, with its digest."""
-        data: dict[str, Any] = {"format": FORMAT, "version": FORMAT_VERSION}
+        data: Data = {"format": FORMAT, "version": FORMAT_VERSION}
         for item in fields(self):
             data[item.name] = _plain(getattr(self, item.name))
         data.update({key: getattr(self, key) for key in DERIVED})
@@ -294,7 +294,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _fields(data: Mapping[str, Any], where: str) -> Data:
     """Return the declared fields of a certificate, each of its type; no other is there."""
     for key, kinds in _FIELDS.items():
         if key not in data:
@@ -317,9 +317,7 @@ def _exact(value: Any, where: str) -> Ticks:
     return int(value)
 
 
-def prove(
-    problem: Any, solution: Any, certificate: Certificate, seconds: float = 60.0
-) -> dict[str, Any]:
+def prove(problem: Any, solution: Any, certificate: Certificate, seconds: float = 60.0) -> Data:
     """Return the proof of a certificate as plain JSON values.
 
     Its lower bound is that of the certificate, or as much of it as a witness shows.
@@ -364,13 +362,13 @@ def prove(
     )
 
 
-def finished(data: Mapping[str, Any]) -> dict[str, Any]:
+def finished(data: Mapping[str, Any]) -> Data:
     """Return a certificate or a proof with its digest."""
     content = {key: value for key, value in data.items() if key != "digest"}
     return {**content, "digest": digest(content)}
 
 
-def write_proof(path: str | Path, data: dict[str, Any]) -> Path:
+def write_proof(path: str | Path, data: Data) -> Path:
     """Write a proof; a name that ends in .gz is compressed."""
     content = (json.dumps(data, separators=(",", ":")) + "\n").encode()
     return write_bytes(
@@ -378,6 +376,6 @@ def write_proof(path: str | Path, data: dict[str, Any]) -> Path:
     )
 
 
-def _without_envelope(value: Any) -> dict[str, Any]:
+def _without_envelope(value: Any) -> Data:
     """Return the JSON of a problem or a solution without what a proof does not need."""
     return {key: x for key, x in to_dict(value).items() if key not in _ENVELOPE}

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from placeopt.model.errors import InputError, nearest
+from placeopt.model.files import Data
 from placeopt.model.objective import objective_of, time_text as seconds_text
 from placeopt.model.query import without_none
 from placeopt.model.sizes import bytes_text as bytes_text
@@ -139,11 +140,11 @@ def dims(values: list[str] | None) -> dict[str, int]:
     return found
 
 
-def options(values: list[str] | None) -> dict[str, Any]:
+def options(values: list[str] | None) -> Data:
     """Return the options of --option KEY=VALUE; values are read as JSON where that works, else as
     text.
     """
-    found: dict[str, Any] = {}
+    found: Data = {}
     for value in values or []:
         key, equals, text = value.partition("=")
         if not (key and equals):
@@ -162,7 +163,7 @@ def words(texts: list[str] | None) -> list[str]:
 
 def reader_options(
     dim: list[str] | None, trip_count: int | None, shared: str | None = None
-) -> dict[str, Any]:
+) -> Data:
     """Return the reader options of the command line."""
     given = {"dims": dims(dim) or None, "trip_count": trip_count, "shared": shared}
     return without_none(given)
@@ -334,7 +335,7 @@ def only_json(wanted: bool) -> Iterator[None]:
         _json_outputs.pop()
 
 
-def print_json(data: dict[str, Any]) -> None:
+def print_json(data: Data) -> None:
     """Print one JSON object, with NaN and infinity as null."""
     text, output = json_text(data), [sys.stdout, *_json_outputs][-1]
     try:
@@ -346,12 +347,12 @@ def print_json(data: dict[str, Any]) -> None:
         output.flush()
 
 
-def json_text(data: dict[str, Any], *, ascii: bool = False) -> str:
+def json_text(data: Data, *, ascii: bool = False) -> str:
     """Return one JSON object and a line feed, with NaN and infinity as null."""
     return json.dumps(plain_json(data), ensure_ascii=ascii) + "\n"
 
 
-def told(value: Any, names: str) -> dict[str, Any]:
+def told(value: Any, names: str) -> Data:
     """Return some attributes by their names, which blanks separate."""
     return {name: getattr(value, name) for name in names.split()}
 

@@ -5,7 +5,7 @@ graph that can be read to any format that can be written.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -14,6 +14,7 @@ from placeopt.cli.model_notes import control_note, cost_notes
 from placeopt.cli.problem import ProblemOptions
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.model.files import Data
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 from placeopt.plotting.graph import graph_figure, graph_statistics
@@ -68,7 +69,7 @@ def info_command(
         _print(graph, problem, data)
 
 
-def _costs(problem: PlacementProblem) -> dict[str, Any]:
+def _costs(problem: PlacementProblem) -> Data:
     """Return work, critical path, ratios and bounds of a graph on its cluster."""
     from placeopt.solving.bound import bound
 
@@ -96,7 +97,7 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
     }
 
 
-def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str, Any]]:
+def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[Data]:
     """Return the bytes of training by precision."""
     from placeopt.instances.training import training_memory
 
@@ -111,7 +112,7 @@ def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str
     ]
 
 
-def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> None:
+def _print(graph: OpGraph, problem: PlacementProblem, data: Data) -> None:
     tick = problem.tick_seconds
     view = common.table(show_header=False)
     view.add_row("graph", graph.name)
@@ -156,7 +157,7 @@ def _types_text(counts: dict[str, int]) -> str:
     return ", ".join(words[:shown]) + (", ..." if len(words) > shown else "")
 
 
-def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
+def _training_text(need: Data, problem: PlacementProblem) -> str:
     """Say what training needs, in GiB."""
     gib = common.gib_text
     saved = (

@@ -6,13 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
 from placeopt.model.errors import MissingExtraError, SolverError
-from placeopt.model.files import write_json
+from placeopt.model.files import Data, write_json
 from placeopt.streams.bound import OfflineBound, offline_bound
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ class _PolicyComparison:
             self.bounds.append(offline_bound(stream))
             show(f"{len(self.bounds)} episodes")
 
-    def report(self, lookahead: bool) -> dict[str, Any]:
+    def report(self, lookahead: bool) -> Data:
         """Return what is known for JSON."""
         problem = self.problem
-        data: dict[str, Any] = {
+        data: Data = {
             "problem": problem.name,
             "jobs": problem.num_jobs,
             "degrees": list(problem.jobs.degrees),
@@ -196,7 +196,7 @@ class _PolicyComparison:
         return data
 
 
-def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list[str]:
+def _write(folder: Path, found: _PolicyComparison, data: Data) -> list[str]:
     """Write a trace and a picture of the first episode of each policy, and the results; return the
     paths.
     """
@@ -221,7 +221,7 @@ def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list
     return files
 
 
-def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
+def _print(problem: JobStreamProblem, data: Data) -> None:
     common.say(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
@@ -244,7 +244,7 @@ def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
         common.say(f"wrote {path}")
 
 
-def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:
+def _tables(policies: list[Data]) -> tuple[Table, Table]:
     """Return the figures of every policy, and its blocked jobs by cause."""
     from placeopt.streams.episode_loop import CAUSES
 
@@ -268,7 +268,7 @@ def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:
     return rates, causes
 
 
-def _times_table(data: dict[str, Any]) -> Table:
+def _times_table(data: Data) -> Table:
     times = common.table(title="completion time by degree")
     times.add_column("model")
     for degree in data["degrees"]:

@@ -18,6 +18,7 @@ from typer import Argument, Exit, Option
 
 from placeopt.cli import common
 from placeopt.model.errors import InputError, check_choice
+from placeopt.model.files import Data
 from placeopt.model.objective import time_text
 from placeopt.model.sizes import device_limits
 from placeopt.planning.elastic import (
@@ -173,7 +174,7 @@ def plan_command(
         _refuse_beside("--evaluate", by_shape | {"offers": offers, "lose": lose, "out": out})
         _evaluate(model, evaluate, costs, formula, json=json)
         return
-    space: dict[str, Any] = {
+    space: Data = {
         "memory_limit": memory_limit,
         "costs": costs,
         "formula": formula,
@@ -238,7 +239,7 @@ def _refuse_unknown(model: str, costs: Path | None) -> None:
     )
 
 
-def _refuse_passed_over(model: str, space: dict[str, Any]) -> None:
+def _refuse_passed_over(model: str, space: Data) -> None:
     """Refuse what is asked of the plans of graphs where a model is known by its shape."""
     asked = [f"--{name}" for name in ("schedules", "sharded", "forms") if space[name] is not None]
     asked += ["--mixed"] if space["mixed"] else []
@@ -262,14 +263,14 @@ def _refuse_shape(model: str, costs: Path | None, received: str) -> None:
         )
 
 
-def _refuse_beside(option: str, others: dict[str, Any]) -> None:
+def _refuse_beside(option: str, others: Data) -> None:
     """Refuse what would be passed over in silence beside an option."""
     named = [f"--{key.replace('_', '-')}" for key, value in others.items() if value is not None]
     if named:
         raise InputError(f"plan: {', '.join(named)}: expected none of these beside {option}")
 
 
-def _refuse_degrees(given: dict[str, Any], model: str, cluster: str) -> None:
+def _refuse_degrees(given: Data, model: str, cluster: str) -> None:
     """Refuse degrees, tokens and ports of a model or of devices whose plans have none to name."""
     named = [key for key, value in given.items() if value is not None]
     if named:
@@ -488,7 +489,7 @@ def _calibrate(runs: Path, out: Path, start: Calibration, *, json: bool) -> None
 
 
 def compare_offers(
-    model: str, text: str, batch: int, seconds: float, space: dict[str, Any], *, json: bool
+    model: str, text: str, batch: int, seconds: float, space: Data, *, json: bool
 ) -> None:
     """Print the best plan of every offer and pair of offers, and which is the fastest and which the
     cheapest.
@@ -525,7 +526,7 @@ def compare_offers(
 
 
 def _plans_of_offers(
-    model: str, text: str, batch: int, seconds: float, space: dict[str, Any]
+    model: str, text: str, batch: int, seconds: float, space: Data
 ) -> list[Planned]:
     """Return the best plan of every offer and pair of offers that a plan fits."""
     offers = common.words([text])
@@ -570,7 +571,7 @@ class Remainder:
     moved: float
     parts: dict[str, str]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return it as JSON."""
         return {**self.planned.to_json(), "moved_bytes": self.moved, "takes_part_of": self.parts}
 
@@ -626,7 +627,7 @@ def plan_launch(
     model: str,
     cluster: str,
     batch: int,
-    space: dict[str, Any],
+    space: Data,
     given: dict[str, int | None],
     *,
     sequence: int | None,
@@ -685,7 +686,7 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
         raise Exit(1)
 
 
-def _print_launch(body: dict[str, Any], said: str) -> None:
+def _print_launch(body: Data, said: str) -> None:
     say = common.say
     if body["step_seconds"] is None:
         say(body["message"])
@@ -720,7 +721,7 @@ def _print_launch(body: dict[str, Any], said: str) -> None:
         say(line)
 
 
-def _print_regret(body: dict[str, Any]) -> None:
+def _print_regret(body: Data) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
     say, safest = common.say, body["safest"]
     compared = (
@@ -739,7 +740,7 @@ def _print_regret(body: dict[str, Any]) -> None:
         )
 
 
-def _parts_table(body: dict[str, Any]) -> Table:
+def _parts_table(body: Data) -> Table:
     """Return the parts of the time of a step beside those of the memory of a device."""
     view = common.table("part of the step", "time", "memory of a device", "")
     times = [(part, time_text(seconds)) for part, seconds in body["parts_seconds"].items()]
@@ -750,7 +751,7 @@ def _parts_table(body: dict[str, Any]) -> Table:
     return view
 
 
-def _notes(body: dict[str, Any]) -> Iterator[str]:
+def _notes(body: Data) -> Iterator[str]:
     """Say what links the plan takes, what it was chosen from, and where its numbers come from."""
     for name, link in body["links"].items():
         yield f"{name} ranks: {link}"

@@ -16,7 +16,7 @@ from placeopt.cli import common
 from placeopt.io.placement_file import read_placement, write_placement
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import ExecutionError, InputError, check_choice
-from placeopt.model.files import csv_text, write_text
+from placeopt.model.files import Data, csv_text, write_text
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_torch_program, torch_program
 from placeopt.runtime.measurement import timeline, with_ranks
@@ -223,9 +223,7 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
     return result.solution
 
 
-def _describe(
-    execution: _Execution, simulated: dict[str, Evaluation], warning: str
-) -> dict[str, Any]:
+def _describe(execution: _Execution, simulated: dict[str, Evaluation], warning: str) -> Data:
     """Return everything for JSON; the timeline is that of the execution nearest to the median."""
     graph, measurement = execution.graph, execution.measurement
     typical, names = measurement.typical, measurement.device_names
@@ -245,7 +243,7 @@ def _describe(
         measurement.finish[typical].tolist(),
         strict=True,
     )
-    data: dict[str, Any] = {
+    data: Data = {
         "problem": list(simulated.values())[-1].problem.name,
         "runtime": measurement.runtime,
         "seconds": measurement.makespan,
@@ -280,7 +278,7 @@ def _describe(
 
 
 def _write(
-    folder: Path, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
+    folder: Path, measurement: Measurement, simulated: dict[str, Evaluation], data: Data
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
     from placeopt.plotting.gantt import comparison_figure
@@ -308,7 +306,7 @@ def _write(
     return names
 
 
-def _print_run(data: dict[str, Any]) -> None:
+def _print_run(data: Data) -> None:
     """Print the outcome for people."""
     say = common.say
     measured = data["measured"]

@@ -21,7 +21,7 @@ from placeopt.instances.training import resident_parts
 from placeopt.io.serialize import result_object
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError, Refused, SolverError
-from placeopt.model.files import write_text
+from placeopt.model.files import Data, write_text
 from placeopt.model.query import without_none
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import OnProgress
 
-    Data = dict[str, Any]
     Outcome = Result[PipelineSchedule] | Refused | SolverError
     """What comes of a solver: a result, or why there is none."""
 
@@ -518,7 +517,7 @@ def _refuse_beside_joint(
         )
 
 
-def _refuse_without_joint(options: dict[str, Any]) -> None:
+def _refuse_without_joint(options: Data) -> None:
     """Refuse options that --joint alone reads."""
     for name, value in options.items():
         if value is not None:

@@ -13,7 +13,7 @@ from placeopt.cli import common
 from placeopt.exports.sharded import FILES, dtensor_program_file
 from placeopt.io.serialize import result_fields, save
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_text, write_text
+from placeopt.model.files import Data, csv_text, write_text
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Result
 from placeopt.model.sizes import parse_bytes
@@ -30,8 +30,6 @@ from placeopt.sharding.layout_table import (
     summarised,
     torch_parameter_layouts,
 )
-
-Data = dict[str, Any]
 
 DEFAULT_CLUSTER = "8xA100"
 

@@ -18,7 +18,7 @@ from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.files import write_json
+from placeopt.model.files import Data, write_json
 from placeopt.model.objective import objective_of
 from placeopt.plotting.gantt import chrome_trace, gantt_figure, write_pictures
 from placeopt.solving.bound import bound
@@ -229,7 +229,7 @@ def evaluate_command(
     finished = objective.finish(problem, given, queue or objective.default_queue(given) or None)
     if finished.value is None:
         raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")
-    data: dict[str, Any] = {
+    data: Data = {
         "problem": problem.name,
         "objective": objective.name,
         "value": finished.value,
@@ -255,7 +255,7 @@ def evaluate_command(
             _print_value(data, objective.text(problem, finished.value), execution)
 
 
-def _print_value(data: dict[str, Any], text: str, execution: Any) -> None:
+def _print_value(data: Data, text: str, execution: Any) -> None:
     common.say(f"{data['objective']} {text}  ({data['value']} ticks)")
     if execution is not None:
         _print_execution(execution)

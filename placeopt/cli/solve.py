@@ -26,7 +26,7 @@ from placeopt.cli.model_notes import is_own_model, link_note, memory_note, over_
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.io.serialize import save, to_dict
 from placeopt.model.errors import InputError, SolverError
-from placeopt.model.files import parse_json, read_text
+from placeopt.model.files import Data, parse_json, read_text
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Budget, Result
 from placeopt.model.threads import start_thread
@@ -255,7 +255,7 @@ class SolveReport:
             self.files += [str(path) for path in drawn]
 
 
-def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> dict[str, Any]:
+def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> Data:
     """One result object for one named solver; for several, the list and the best one's fields
     beside it.
     """
@@ -288,7 +288,7 @@ def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> di
     }
 
 
-def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
+def _details(problem: Any, result: Result[Any]) -> Data:
     """Return what the objective of a problem tells about a solution beside its value."""
     tell = getattr(objective_of(problem), "details", None)
     return {} if tell is None or result.solution is None else tell(problem, result.solution)

@@ -19,7 +19,7 @@ import numpy as np
 from placeopt.experiments import analysis
 from placeopt.experiments.store import Row, cell_rows
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import csv_text, write_bytes, write_text
+from placeopt.model.files import Data, csv_text, write_bytes, write_text
 from placeopt.model.result import gap_of
 from placeopt.plotting.style import COLOURS, figure_bytes, new_figure, write_figure
 
@@ -28,7 +28,7 @@ Table = tuple[list[str], list[list[str]]]
 
 def write_report(
     folder: str | Path, out: str | Path, *, parquet: bool = False
-) -> tuple[list[Path], dict[str, Any]]:
+) -> tuple[list[Path], Data]:
     """Write the report of results folder `folder` into `out`; return the files and a summary.
 
     Raises
@@ -227,7 +227,7 @@ def _median(values: Any) -> float:
 # ---------------------------------------------------------------------------------
 
 
-def _figures(table: analysis.SolverTable, rows: Sequence[Row]) -> dict[str, Any]:
+def _figures(table: analysis.SolverTable, rows: Sequence[Row]) -> Data:
     """Return the figures by file name; none without matplotlib."""
     try:
         figures = {"profile": profile_figure(table), "gaps": gap_figure(table)}
@@ -294,7 +294,7 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> Path:
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.4)))
 
 
-def _look(index: int) -> dict[str, Any]:
+def _look(index: int) -> Data:
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
@@ -380,7 +380,7 @@ def convergence_figure(rows: Sequence[Row], solvers: Sequence[str]) -> Any:
             axes.set_xlabel("evaluations", fontsize=8)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
-    handles: dict[str, Any] = {}
+    handles: Data = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
-from placeopt.model.files import one_line, read_toml
+from placeopt.model.files import Data, one_line, read_toml
 from placeopt.model.objective import registered_objective, take_objective
 from placeopt.solving.registry import (
     make_solver,
@@ -82,7 +82,7 @@ class SolverEntry(_Strict):
         """Number of points of the grid."""
         return math.prod(len(values) for values in self.grid.values())
 
-    def configurations(self) -> list[tuple[str, dict[str, Any]]]:
+    def configurations(self) -> list[tuple[str, Data]]:
         """Return (label, options) for every point of the grid."""
         found = []
         for values in itertools.product(*self.grid.values()):
@@ -142,31 +142,31 @@ class Cell:
     kind: str
     solver: str
     label: str
-    options: dict[str, Any]
+    options: Data
     seed: int
     seconds: float | None
     evaluations: int | None
     target: int | None
     training: bool
-    fields: dict[str, Any]
+    fields: Data
     folder: str
     keep_placement: bool
     hard_timeout: float | None
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Data:
         """Return the fields that describe the cell in a results file."""
         budget, last = ("seconds", "evaluations", "target"), ("training", "fields")
         own = plain(self, but=(*budget, *last, "folder", "keep_placement", "hard_timeout"))
         return {**own, "budget": plain(self, *budget), **plain(self, *last)}
 
-    def __getstate__(self) -> tuple[dict[str, Any], bytes]:
+    def __getstate__(self) -> tuple[Data, bytes]:
         """Take along what was registered in this process alone: another one is to run the cell."""
         from joblib.externals.loky.backend.reduction import dumps
 
         own = registered_solver(self.solver), registered_objective(self.kind, self.objective)
         return vars(self), bytes(dumps(own))
 
-    def __setstate__(self, state: tuple[dict[str, Any], bytes]) -> None:
+    def __setstate__(self, state: tuple[Data, bytes]) -> None:
         vars(self).update(state[0])
         with suppress(Exception):  # of a module that is not there: the cell says what is missing
             solver, objective = pickle.loads(state[1])
@@ -260,11 +260,11 @@ def load_cell_problem(
     objective: str,
     kind: str,
     training: bool,
-    fields: dict[str, Any],
+    fields: Data,
 ) -> Any:
     """Load the problem of a cell."""
     read: Any = _loader(kind)
-    own: dict[str, Any] = {}
+    own: Data = {}
     if kind == "placement":
         own = {"cluster": cluster, "objective": objective, "training": training}
     try:
@@ -374,7 +374,7 @@ def _cells_of(study: Study, instance: str, cluster: str | None, problem: Any) ->
                 )
 
 
-def _checked(name: str, kind: str, options: dict[str, Any], problem: Any) -> list[str]:
+def _checked(name: str, kind: str, options: Data, problem: Any) -> list[str]:
     """Check that a solver can be made and takes the problem; return its own version, where it has
     one.
 

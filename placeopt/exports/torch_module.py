@@ -20,7 +20,7 @@ from typing import Any
 
 from placeopt.exports.export import Exported, Job
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
+from placeopt.model.files import Data, write_text
 from placeopt.programs.torch_program import (
     TorchProgram,
     attribute,
@@ -218,7 +218,7 @@ def saved_module(
 
 def _code(title: str, modules: Mapping[str, Any]) -> str:
     """Return the file without what follows the classes."""
-    parts, needed = [], dict[str, Any]()
+    parts, needed = [], Data()
     for name, module in modules.items():
         text, found = class_source(name, module)
         parts.append(text)
@@ -231,7 +231,7 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
     return "\n\n".join([code, *parts, f"CLASSES = {{{classes}}}\n"])
 
 
-def class_source(name: str, module: Any) -> tuple[str, dict[str, Any]]:
+def class_source(name: str, module: Any) -> tuple[str, Data]:
     """Return the source of a class, and the global names that it uses."""
     import torch.utils._pytree as pytree
     from torch.fx import GraphModule

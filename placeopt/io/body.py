@@ -18,6 +18,7 @@ import numpy as np
 
 from placeopt.model.arrays import Flags, Floats, Ints
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.files import Data
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class Body:
             raise self.wrong(key, "true or false", value)
         return value
 
-    def fields(self, cls: type, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
+    def fields(self, cls: type, *names: str, but: Collection[str] = ()) -> Data:
         """Return the fields of a dataclass that stand here, each read as its annotation says.
 
         A field that has a default may be missing, or null.
@@ -94,7 +95,7 @@ class Body:
         ----------
         names : fields to read; all if none is named. but : fields that the caller reads.
         """
-        found: dict[str, Any] = {}
+        found: Data = {}
         for field in dataclasses.fields(cls):
             left_out = field.name in but or (names and field.name not in names)
             if left_out or (has_default(field) and not self.has(field.name)):
@@ -168,7 +169,7 @@ _READERS: dict[str, Callable[[Body, str], Any]] = {
 """How a field is read, by its annotation."""
 
 
-def plain(value: Any, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
+def plain(value: Any, *names: str, but: Collection[str] = ()) -> Data:
     """Return the fields of a dataclass as JSON, as `Body.fields` reads them; columns of empty texts
     and masks without an entry are left out.
     """

@@ -19,7 +19,15 @@ from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
 from placeopt.model.arrays import Ints, as_array, positions
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.files import csv_rows, csv_text, parse_json, read_text, write_json, write_text
+from placeopt.model.files import (
+    Data,
+    csv_rows,
+    csv_text,
+    parse_json,
+    read_text,
+    write_json,
+    write_text,
+)
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
@@ -139,7 +147,7 @@ def write_placement(
     check_devices(problem, placement, "placement")
     if path.suffix.lower() == ".csv":
         return write_text(path, placement_csv(problem, placement))
-    data: dict[str, Any] = {"problem": problem.name}
+    data: Data = {"problem": problem.name}
     devices = [problem.device_names[d] for d in placement.device.tolist()]
     data["device"] = dict(zip(problem.op_names, devices, strict=True))
     if placement.priority is not None:
@@ -212,7 +220,7 @@ def graph_of(name: str) -> str:
     return name.rpartition(" on ")[0] or name
 
 
-def _check_names(data: dict[str, Any], problem: PlacementProblem, where: str) -> None:
+def _check_names(data: Data, problem: PlacementProblem, where: str) -> None:
     """Refuse a placement of another problem, an unknown execution, and keys that mean nothing."""
     Body(data, where).only(JSON_KEYS)
     named = data.get("problem", problem.name)
@@ -224,7 +232,7 @@ def _check_names(data: dict[str, Any], problem: PlacementProblem, where: str) ->
     _check_queue(data, where)
 
 
-def _check_queue(data: dict[str, Any], where: str) -> str | None:
+def _check_queue(data: Data, where: str) -> str | None:
     queue = data.get("queue")
     if queue is not None and queue not in QUEUES:
         raise InputError(f'{where}: "queue": expected {", ".join(QUEUES)}, received {queue!r:.40}')
@@ -240,7 +248,7 @@ def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
     raise InputError(f'{where}: "{key}": expected an object {{op: value}}, received {value!r:.40}')
 
 
-def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) -> Placement:
+def _from_object(data: Data, problem: PlacementProblem, where: str) -> Placement:
     """Take the placement out of a serialized Placement or Result."""
     value = from_dict(data, where=where)
     if isinstance(value, Result):

@@ -32,7 +32,7 @@ from placeopt.io.body import CLAIM, FRACTION, Body, int_table, is_number, kind_o
 from placeopt.model.arrays import Ints
 from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError, SolverError
-from placeopt.model.files import MAX_BYTES, digest, read_json, write_text
+from placeopt.model.files import MAX_BYTES, Data, digest, read_json, write_text
 from placeopt.model.graph import OP_COLUMNS, OpGraph
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
@@ -48,7 +48,7 @@ class Codec:
 
     kind: str
     cls: type
-    encode: Callable[[Any], dict[str, Any]]
+    encode: Callable[[Any], Data]
     decode: Callable[[Body], Any]
     version: int = VERSION
 
@@ -75,7 +75,7 @@ def register(codec: Codec) -> None:
     _by_class[codec.cls] = codec
 
 
-def to_dict(value: Any) -> dict[str, Any]:
+def to_dict(value: Any) -> Data:
     """Return the JSON object of a graph, cluster, problem, placement, schedule, budget or result.
 
     Raises
@@ -133,7 +133,7 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
 
 
-def _codec_for(data: dict[str, Any], kind: str | None, where: str) -> Codec:
+def _codec_for(data: Data, kind: str | None, where: str) -> Codec:
     """Return the codec that the format of an object names."""
     name = data.get("format")
     if not isinstance(name, str) or not name.startswith(PREFIX):
@@ -168,14 +168,14 @@ def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTE
     return from_dict(read_json(path, max_bytes=max_bytes), kind, f"file '{path}'")
 
 
-def _encode_graph(graph: OpGraph) -> dict[str, Any]:
+def _encode_graph(graph: OpGraph) -> Data:
     ops = {"name": list(graph.op_names), **plain(graph, *OP_COLUMNS)}
     if any(graph.op_types):
         ops["type"] = list(graph.op_types)
     for key, column in OP_COLUMNS.items():
         if column.kind is int and (getattr(graph, key) == column.default).all():
             del ops[key]
-    tensors: dict[str, Any] = {
+    tensors: Data = {
         "producer": graph.producer.tolist(),
         "consumers": graph.readers(),
         "bytes": graph.tensor_bytes.tolist(),
@@ -194,7 +194,7 @@ def _decode_graph(body: Body) -> OpGraph:
     ops, tensors = body.body("ops"), body.body("tensors")
     names = ops.texts("name")
     pointer, consumer = _join(tensors.items("consumers"), f'{tensors.where}: "consumers"')
-    given: dict[str, Any] = body.fields(OpGraph, "name", "tick_seconds")
+    given: Data = body.fields(OpGraph, "name", "tick_seconds")
     given |= ops.fields(OpGraph, *OP_COLUMNS)
     if body.has("measured"):
         given |= _measured(body.body("measured"), len(names))
@@ -211,7 +211,7 @@ def _decode_graph(body: Body) -> OpGraph:
     )
 
 
-def _measured(part: Body, num_ops: int) -> dict[str, Any]:
+def _measured(part: Body, num_ops: int) -> Data:
     """Return the measured times of a graph: a list of ticks for every kind of device."""
     kinds, columns = part.texts("kinds"), part.items("ticks")
     if len(kinds) != len(columns):
@@ -242,7 +242,7 @@ def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
     return pointer, int_table(list(itertools.chain.from_iterable(rows)), where)
 
 
-def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
+def _encode_cluster(cluster: Cluster) -> Data:
     return {
         **plain(cluster, but=("devices", "links")),
         "devices": [_encode_device(device) for device in cluster.devices],
@@ -262,20 +262,20 @@ def _decode_cluster(body: Body) -> Cluster:
 _RATES = ("half", "attention")
 
 
-def _encode_device(device: Device) -> dict[str, Any]:
+def _encode_device(device: Device) -> Data:
     rates = {key: plain(rates) for key in _RATES if (rates := getattr(device, key)) is not None}
     return {**plain(device, but=_RATES), **rates}
 
 
 def _decode_device(body: Body) -> Device:
-    rates: dict[str, Any] = {key: body.body(key).made(Rates) for key in _RATES if body.has(key)}
+    rates: Data = {key: body.body(key).made(Rates) for key in _RATES if body.has(key)}
     return body.made(Device, but=_RATES, **rates)
 
 
 _CONSUMERS = ("consumer_ptr", "consumer")
 
 
-def _encode_problem(problem: PlacementProblem) -> dict[str, Any]:
+def _encode_problem(problem: PlacementProblem) -> Data:
     return {**plain(problem, but=_CONSUMERS), "consumers": problem.readers()}
 
 
@@ -307,7 +307,7 @@ _SAID_OTHERWISE = (
 """Fields of a result that its JSON does not hold as they are."""
 
 
-def result_fields(result: Result[Any]) -> dict[str, Any]:
+def result_fields(result: Result[Any]) -> Data:
     """Return the JSON fields of a result, the solution left out."""
     return {
         **plain(result, but=_SAID_OTHERWISE),
@@ -324,7 +324,7 @@ def result_fields(result: Result[Any]) -> dict[str, Any]:
     }
 
 
-def _encode_result(result: Result[Any]) -> dict[str, Any]:
+def _encode_result(result: Result[Any]) -> Data:
     data = {
         **result_fields(result),
         "solution": None if result.solution is None else to_dict(result.solution),
@@ -332,7 +332,7 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
     return {**data, "digest": digest(data)}
 
 
-def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
+def result_object(result: Result[Any], told: Data) -> Data:
     """Return the JSON object of a result with further fields for readers of the file, which its
     digest covers as well.
     """
@@ -340,7 +340,7 @@ def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
     return {**data, "digest": digest(_covered(data))}
 
 
-def _covered(data: dict[str, Any]) -> dict[str, Any]:
+def _covered(data: Data) -> Data:
     return {key: value for key, value in data.items() if key not in ("digest", "format", "version")}
 
 
@@ -350,7 +350,7 @@ def _decode_result(body: Body) -> Result[Any]:
     tactics = body.bodies("tactics") if body.has("tactics") else []
     if body.has("solution"):
         solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
-    fields: dict[str, Any] = dict(
+    fields: Data = dict(
         solution=solution,
         value=_rational(body, "value") if body.has("value") else None,
         lower_bound=_rational(body, "lower_bound"),
@@ -402,7 +402,7 @@ def _agree(claimed: Any, found: float | None) -> bool:
     return is_number(claimed) and math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _number(key: str, value: Any) -> dict[str, Any]:
+def _number(key: str, value: Any) -> Data:
     """Return a number of ticks; a fraction as a float, and exactly beside it."""
     if isinstance(value, Fraction):
         return {key: float(value), f"{key}_exact": f"{value.numerator}/{value.denominator}"}

@@ -24,6 +24,9 @@ from typing import Any
 
 from placeopt.model.errors import CONTROL, InputError, twice_in
 
+Data = dict[str, Any]
+"""Values by name: an object of JSON, a row of a table, options."""
+
 TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """What words of files and options mean."""
 
@@ -124,7 +127,7 @@ def parse_json(text: str, where: str) -> Any:
     def refuse(constant: str) -> None:
         raise InputError(f"{where}: expected finite numbers, received {constant}")
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> Data:
         table = dict(pairs)
         if len(table) != len(pairs):
             twice = twice_in(key for key, _ in pairs)
@@ -153,7 +156,7 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     return parse_json(text, f"{what} '{path}'")
 
 
-def read_toml(path: str | Path, *, what: str = "file") -> dict[str, Any]:
+def read_toml(path: str | Path, *, what: str = "file") -> Data:
     """Return the table of a TOML file; one line says what is wrong, see `read_text`.
 
     The parser recurses into nested values and walks dotted keys part by part, so lines of thousands

@@ -30,7 +30,7 @@ from placeopt.model.errors import (
     brief,
     check_choice,
 )
-from placeopt.model.files import raised
+from placeopt.model.files import Data, raised
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""
@@ -126,13 +126,11 @@ class Objective(ABC):
         """
         return None
 
-    def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
+    def timetable(self, problem: Any, solution: Any, queue: str) -> Data:
         """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
         return {}
 
-    def proof_parts(
-        self, problem: Any, solution: Any, value: Any, witness: Witness
-    ) -> dict[str, Any]:
+    def proof_parts(self, problem: Any, solution: Any, value: Any, witness: Witness) -> Data:
         """Entries of a proof that are not the solution, its value and its bound as they are."""
         return {}
 

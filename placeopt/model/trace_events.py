@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from placeopt.model.files import Data
 
 
-def named(what: str, name: str, **track: int) -> dict[str, Any]:
+def named(what: str, name: str, **track: int) -> Data:
     """Return the name of a track, "process_name" or "thread_name"; `track`: its pid and tid."""
     return {"ph": "M", "name": what, **track, "args": {"name": name}}
 
@@ -16,9 +16,9 @@ def slice_of(
     begin: int,
     ticks: int,
     scale: float,
-    told: dict[str, Any],
+    told: Data,
     **more: str,
-) -> dict[str, Any]:
+) -> Data:
     """Return a slice on a track (process, thread), which begins at a tick and lasts so many; a tick
     is `scale` microseconds. `told`: its arguments. `more`: a category (cat).
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 
 from placeopt.model.arrays import Floats
+from placeopt.model.files import Data
 from placeopt.planning.launch_files import launch_files
 from placeopt.planning.launch_search import (
     NOT_SEARCHED,
@@ -34,7 +34,7 @@ def regrets(answer: LaunchAnswer) -> Floats | None:
     if not answer.fitting or not samples:
         return None
     # the model takes arrays of constants as it takes numbers: all samples at once
-    drawn: dict[str, Any] = {name: np.array(values) for name, values in samples.items()}
+    drawn: Data = {name: np.array(values) for name, values in samples.items()}
     known = answer.problem.constants
     constants = replace(known, values=known.values | drawn)
     model = replace(answer.problem, constants=constants).model
@@ -44,7 +44,7 @@ def regrets(answer: LaunchAnswer) -> Floats | None:
     return np.asarray((times / times.min(axis=0) - 1).max(axis=1))
 
 
-def _regret(answer: LaunchAnswer) -> dict[str, Any]:
+def _regret(answer: LaunchAnswer) -> Data:
     """Return the regret of the best plan, and the plan that has the least (Savage, JASA 1951)."""
     found = regrets(answer)
     if found is None:
@@ -82,7 +82,7 @@ def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
 DEGREES = ("data", "tensor", "context", "expert")
 
 
-def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
+def stages(problem: LaunchProblem, priced: Priced) -> list[Data]:
     """Return the stages with their layers and devices; those of a device follow each other."""
     conf, name = priced.conf, problem.machine.gpu.name
     width = conf.tensor * conf.context * conf.data
@@ -93,7 +93,7 @@ def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
         "compute_seconds": priced.parts.to_json()["compute"] / conf.rounds / conf.chunks,
         "memory_bytes": priced.memory.total,
     }
-    found: list[dict[str, Any]] = []
+    found: list[Data] = []
     for i, (begin, end) in enumerate(pairwise(accumulate(sizes, initial=0))):
         first = i % conf.pipeline * width
         devices = [f"{name}/{number}" for number in range(first, first + width)]
@@ -101,7 +101,7 @@ def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
     return found
 
 
-def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
+def plan_body(problem: LaunchProblem, priced: Priced) -> Data:
     """Return one plan."""
     conf, machine = priced.conf, problem.machine
     tokens = conf.batch * conf.sequence / priced.seconds
@@ -132,7 +132,7 @@ def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
     }
 
 
-def to_json(answer: LaunchAnswer) -> dict[str, Any]:
+def to_json(answer: LaunchAnswer) -> Data:
     """Return what `placeopt plan --json` prints; the plan is the given one, else the best."""
     problem, given, best = answer.problem, answer.given, answer.best
     body, shown = _search_body(answer), given or best
@@ -155,7 +155,7 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
     return body
 
 
-def _search_body(answer: LaunchAnswer) -> dict[str, Any]:
+def _search_body(answer: LaunchAnswer) -> Data:
     """Return what was asked, and how far the search went."""
     problem = answer.problem
     return {
@@ -185,7 +185,7 @@ def _search_body(answer: LaunchAnswer) -> dict[str, Any]:
     }
 
 
-def _runner_ups(best: Priced, others: dict[str, Priced]) -> list[dict[str, Any]]:
+def _runner_ups(best: Priced, others: dict[str, Priced]) -> list[Data]:
     return [
         {
             "what": what,
@@ -205,7 +205,7 @@ def _status(answer: LaunchAnswer) -> str:
     return "optimal" if answer.complete else "feasible"
 
 
-def _measured_interval(problem: LaunchProblem, best: Priced) -> dict[str, Any]:
+def _measured_interval(problem: LaunchProblem, best: Priced) -> Data:
     """Return the interval of measured steps in rows like this one, if any are known."""
     found = problem.constants.interval(best.conf, problem.machine.gpu)
     if found is None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
-from placeopt.model.files import write_json, write_text
+from placeopt.model.files import Data, write_json, write_text
 from placeopt.planning.launch_search import LaunchProblem, uneven
 from placeopt.plans.model_shapes import ModelShape, stage_layers
 from placeopt.plans.plan import EXPERT, SEQUENCE, TrainingPlan
@@ -93,7 +93,7 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     return len(plan.on_devices), plan.stages[0].data, degrees.pop()
 
 
-def torch_configuration(planned: Planned) -> dict[str, Any]:
+def torch_configuration(planned: Planned) -> Data:
     """Return ranks, device mesh, split points and schedule for torch.distributed.
 
     Rank r = (stage, replica, shard) in this order; `mesh` is the shape of the device mesh where all
@@ -206,7 +206,7 @@ def _stage_sizes(sizes: list[int], stages: int) -> list[str]:
     ]
 
 
-def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
+def deepspeed_configuration(planned: Planned) -> Data:
     """Return a configuration in the style of DeepSpeed, and the arguments that go beside it.
 
     Raises
@@ -266,7 +266,7 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
     return written
 
 
-def rank_groups(conf: Configuration) -> dict[str, Any]:
+def rank_groups(conf: Configuration) -> Data:
     """Return the ranks of every group, in Megatron's order: tensor, context, data, pipeline.
 
     Expert groups are neighbours among the ranks of a stage: experts are not split by tensors there.
@@ -467,7 +467,7 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
         ),
         (conf.precision in ("fp8", "fp4"), f"its configuration has no {conf.precision}"),
     )
-    body: dict[str, Any] = {
+    body: Data = {
         "train_batch_size": conf.batch,
         "train_micro_batch_size_per_gpu": conf.micro_batch,
         "gradient_accumulation_steps": conf.rounds,

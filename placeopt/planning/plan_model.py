@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.errors import InputError, check_choice, did_you_mean
+from placeopt.model.files import Data
 from placeopt.model.objective import time_text
 from placeopt.model.query import without_none
 from placeopt.model.result import Budget, Result
@@ -66,7 +67,7 @@ class RunnerUp(Shown):
         """Return the restriction, the step and the reason."""
         return {"with": self.what, "step": time_text(self.step_seconds), "reason": self.reason}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return it as JSON."""
         return vars(self) | {"plan": self.plan.text() if self.plan else None}
 
@@ -152,10 +153,10 @@ class Planned(Shown):
             names[i][j] = [f"{group.kind}/{number}" for number in numbers]
         return [names[i % len(names)] for i in range(len(self.plan.stages))]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return what `placeopt plan --json` prints."""
         tick = self.problem.tick_seconds
-        body: dict[str, Any] = {
+        body: Data = {
             "problem": self.problem.name,
             "solver": self.result.solver,
             "status": self.result.status,
@@ -310,7 +311,7 @@ def _within(problem: StepPlanProblem, limit: MemoryLimit | None) -> StepPlanProb
     return problem.replace(pools=tuple(replace(pool, memory=size) for pool, size in pools))
 
 
-def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str, Any]:
+def _space_of(costs: StepCosts, formula: str, space: Data) -> Data:
     """Return the fields of a problem that say which plans there are, as given or by default."""
     known = tuple(
         name
@@ -397,7 +398,7 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
     schedules = _without(problem.schedules, best.schedule) if stages > 1 else ()
     again = any(stage.recompute for stage in best.stages)
     split = any(group.form for stage in best.stages for group in stage.replicas)
-    found: list[tuple[object, str, dict[str, Any]]] = [
+    found: list[tuple[object, str, Data]] = [
         (degrees, f"a data degree other than {data}", {"data_degrees": degrees}),
         (sizes, f"a micro-batch other than {best.micro_batch}", {"micro_batches": sizes}),
         (stages > 1, f"fewer than {stages} stages", {"max_stages": stages - 1}),

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
-from placeopt.model.files import TRUTH, csv_columns, csv_text, read_text, write_text
+from placeopt.model.files import TRUTH, Data, csv_columns, csv_text, read_text, write_text
 from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.model_shapes import (
@@ -94,7 +93,7 @@ UNITS: dict[str, dict[str, float]] = {
 """Units that a number may have behind it, in the unit of its column."""
 
 
-def _without_unit(row: dict[str, Any], key: str) -> tuple[str, float]:
+def _without_unit(row: Data, key: str) -> tuple[str, float]:
     """Return what a row says without a unit, in small letters, and the unit."""
     text = str(row.get(key) or "").strip().lower()
     for unit, factor in UNITS.get(key, {}).items():
@@ -104,7 +103,7 @@ def _without_unit(row: dict[str, Any], key: str) -> tuple[str, float]:
     return text, 1.0
 
 
-def number(row: dict[str, Any], key: str) -> float | None:
+def number(row: Data, key: str) -> float | None:
     """Return a finite number of a row, None where there is none.
 
     One comma with other than three digits behind it stands for the point.
@@ -121,7 +120,7 @@ def number(row: dict[str, Any], key: str) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-def _count(row: dict[str, Any], key: str) -> int | None:
+def _count(row: Data, key: str) -> int | None:
     value = number(row, key)
     thousands = re.fullmatch(r"(\d+)\s*k", _without_unit(row, key)[0])
     if thousands:
@@ -131,13 +130,13 @@ def _count(row: dict[str, Any], key: str) -> int | None:
     return int(value)
 
 
-def _out_of_memory(row: dict[str, Any]) -> bool | None:
+def _out_of_memory(row: Data) -> bool | None:
     """Return whether a row ran out of memory, None where it does not say."""
     found = number(row, "oom")
     return TRUTH.get(_text(row, "oom").lower()) if found is None else bool(found)
 
 
-def read_run(row: dict[str, Any]) -> Run:
+def read_run(row: Data) -> Run:
     """Return the run of a row; columns as in the README of data/measured.
 
     Raises
@@ -168,7 +167,7 @@ def read_run(row: dict[str, Any]) -> Run:
     )
 
 
-def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
+def _shape(row: Data, notes: list[str]) -> ModelShape:
     """Return the shape of a row's model; a public one whose parameters differ from the row's by
     more than 15 % is another model.
     """
@@ -192,7 +191,7 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     return counted_shape(params * 1e9, name)
 
 
-def _memory(row: dict[str, Any], key: str, notes: list[str]) -> float | None:
+def _memory(row: Data, key: str, notes: list[str]) -> float | None:
     """Return the GiB of a row; no device has as many as its MiB."""
     found = number(row, key)
     if found is None or found <= MOST_MEMORY:
@@ -201,7 +200,7 @@ def _memory(row: dict[str, Any], key: str, notes: list[str]) -> float | None:
     return found / 1024
 
 
-def _billions(row: dict[str, Any], notes: list[str]) -> float | None:
+def _billions(row: Data, notes: list[str]) -> float | None:
     """Return the parameters of a row in 1e9."""
     found = number(row, "params_b")
     if found is None or found <= MOST_BILLIONS:
@@ -214,7 +213,7 @@ def _billions(row: dict[str, Any], notes: list[str]) -> float | None:
     return found
 
 
-def _sized_shape(row: dict[str, Any], layers: int, hidden: int, params: float | None) -> ModelShape:
+def _sized_shape(row: Data, layers: int, hidden: int, params: float | None) -> ModelShape:
     """Return a GPT of a size, its feed-forward part so wide that it has the row's parameters."""
     shape = shape_of(_text(row, "model"), layers, hidden, _count(row, "heads") or 0)
     shape = replace(shape, tied=True)
@@ -298,12 +297,12 @@ WORDS = (
 )
 
 
-def _text(row: dict[str, Any], key: str) -> str:
+def _text(row: Data, key: str) -> str:
     text = str(row.get(key) or "").strip()
     return "" if text.lower() in UNSAID else text
 
 
-def _degrees(row: dict[str, Any], gpu: Gpu, shape: ModelShape, notes: list[str]) -> dict[str, int]:
+def _degrees(row: Data, gpu: Gpu, shape: ModelShape, notes: list[str]) -> dict[str, int]:
     """Return tp, pp, vp, cp and dp; the row may leave out one of devices, replicas and tensor
     ranks that the others tell.
     """
@@ -323,7 +322,7 @@ def _degrees(row: dict[str, Any], gpu: Gpu, shape: ModelShape, notes: list[str])
     return {"tp": tensor, "pp": pipeline, "vp": chunks, "cp": context, "dp": data}
 
 
-def _stages(row: dict[str, Any], shape: ModelShape, notes: list[str]) -> tuple[int, int]:
+def _stages(row: Data, shape: ModelShape, notes: list[str]) -> tuple[int, int]:
     """Return pp and vp."""
     pipeline, chunks = _count(row, "pp") or 1, _count(row, "vp") or 1
     if chunks == 1 and "interleaved" in _text(row, "schedule").lower():
@@ -335,7 +334,7 @@ def _stages(row: dict[str, Any], shape: ModelShape, notes: list[str]) -> tuple[i
     return pipeline, chunks
 
 
-def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tuple[int, int]:
+def _sizes(row: Data, degrees: dict[str, int], notes: list[str]) -> tuple[int, int]:
     """Return the sequences of a step and of a micro-batch."""
     micro, accumulated = _count(row, "micro_batch"), _count(row, "grad_accum")
     batch, data = _count(row, "global_batch"), degrees["dp"]
@@ -358,9 +357,7 @@ def _sizes(row: dict[str, Any], degrees: dict[str, int], notes: list[str]) -> tu
     return batch, micro
 
 
-def _expert_degree(
-    row: dict[str, Any], shape: ModelShape, degrees: dict[str, int], notes: list[str]
-) -> int:
+def _expert_degree(row: Data, shape: ModelShape, degrees: dict[str, int], notes: list[str]) -> int:
     """Return the ranks that experts are spread over, at most 64 where a row does not say it: no
     plan searched has more.
     """
@@ -400,7 +397,7 @@ def _sums_short(launcher: str, framework: str, sharding: str) -> bool:
     return known or "pure" in sharding or "nemo" in launcher or "bridge" in launcher
 
 
-def _not_used(row: dict[str, Any]) -> list[str]:
+def _not_used(row: Data) -> list[str]:
     """Return what is said in the columns of numbers and is none."""
     said = {key: _text(row, key) for key in (*COUNTS, *NUMBERS)}
     said = {key: text for key, text in said.items() if text.lower() not in ("", "none", "0", "1")}
@@ -415,7 +412,7 @@ def _not_used(row: dict[str, Any]) -> list[str]:
 
 
 def _configuration(
-    row: dict[str, Any], framework: str, gpu: Gpu, shape: ModelShape, notes: list[str]
+    row: Data, framework: str, gpu: Gpu, shape: ModelShape, notes: list[str]
 ) -> Configuration:
     sequence = _count(row, "seq_len")
     if sequence is None:
@@ -557,13 +554,13 @@ def _pointed(text: str, decimal: bool) -> str:
     return text.replace(",", ".") if decimal and text.count(",") == 1 and "." not in text else text
 
 
-def not_read(rows: list[dict[str, Any]]) -> list[str]:
+def not_read(rows: list[Data]) -> list[str]:
     """Return the columns of a predicted table that say nothing here."""
     known = (*COUNTS, *NUMBERS, *WORDS, *ADDED)
     return [name for name in rows[0] if name not in known] if rows else []
 
 
-def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]:
+def predicted_row(row: Data, constants: Calibration) -> Data:
     """Return a row with its predictions, or with a note of what it lacks."""
     try:
         run = read_run(row)
@@ -584,7 +581,7 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
 
 def predict_table(
     path: str | Path, out: str | Path, constants: Calibration | None = None
-) -> list[dict[str, Any]]:
+) -> list[Data]:
     """Predict every row of a table and write it with the columns `ADDED`; notes that were there
     before are kept as `note_given`.
     """

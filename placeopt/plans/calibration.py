@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_json
+from placeopt.model.files import Data, read_json, write_json
 
 if TYPE_CHECKING:
     from placeopt.instances.clusters.hardware import Gpu
@@ -178,7 +178,7 @@ class Calibration:
         low, high, rows = self.spread[key]
         return low, high, int(rows), key
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Data:
         """Return it as JSON."""
         return {
             "calibration": 1,
@@ -205,7 +205,7 @@ def is_calibration(path: str | Path) -> bool:
     return path.is_file() and path.suffix == ".json" and "calibration" in _body(path)
 
 
-def _body(path: Path) -> dict[str, Any]:
+def _body(path: Path) -> Data:
     body = read_json(path)
     return body if isinstance(body, dict) else {}
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, register
 from placeopt.model.errors import Refused
+from placeopt.model.files import Data
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FittedNetwork, FlatNetwork, Network
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from placeopt.plans.step_costs import StepCosts
 
 
-def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
+def encode_plan(plan: TrainingPlan) -> Data:
     """Return a plan as JSON."""
     stages = [
         {
@@ -54,14 +55,14 @@ def decode_plan(body: Body) -> TrainingPlan:
     return body.made(TrainingPlan, but=("stages",), stages=tuple(stages))
 
 
-def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:
+def _encode_sample(problem: SamplePlanProblem) -> Data:
     arrays = {key: getattr(problem, key).ravel().tolist() for key in array_shapes(0, 0, 0)}
     return {**plain(problem, but=arrays), **arrays}
 
 
 def _decode_sample(body: Body) -> SamplePlanProblem:
     counts = (len(body.items(key)) for key in ("layers", "tensor_degrees", "source"))
-    arrays: dict[str, Any] = {}
+    arrays: Data = {}
     for key, shape in array_shapes(*counts).items():
         values, size = body.integers(key), math.prod(shape)
         if len(values) != size:
@@ -82,7 +83,7 @@ _LISTS = ("micro_batches", "data_degrees", "schedules", "forms")
 _PLAIN = ("batch", "max_stages", "recompute", "mixed", "sharded", "name", "tick_seconds")
 
 
-def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
+def _encode_problem(problem: StepPlanProblem) -> Data:
     return {
         **plain(problem, *_PLAIN),
         "pools": [asdict(pool) for pool in problem.pools],
@@ -91,7 +92,7 @@ def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
     }
 
 
-def _encode_costs(costs: StepCosts) -> dict[str, Any]:
+def _encode_costs(costs: StepCosts) -> Data:
     for word, cls in _MODELS.items():
         if isinstance(costs, cls):
             body = {
@@ -106,12 +107,12 @@ def _encode_costs(costs: StepCosts) -> dict[str, Any]:
     raise Refused(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
 
 
-def _finite(body: dict[str, Any]) -> dict[str, Any]:
+def _finite(body: Data) -> Data:
     """Write no limit as null."""
     return {key: None if value == float("inf") else value for key, value in body.items()}
 
 
-def _encode_table(table: LayerTable) -> dict[str, Any]:
+def _encode_table(table: LayerTable) -> Data:
     return {
         "model": table.model,
         "source": table.source,
@@ -139,7 +140,7 @@ def _encode_table(table: LayerTable) -> dict[str, Any]:
     }
 
 
-def _encode_network(network: Network) -> dict[str, Any]:
+def _encode_network(network: Network) -> Data:
     if isinstance(network, FittedNetwork):
         fits = [{"ends": list(ends), "fit": list(fit)} for ends, fit in network.fits.items()]
         return {"network": "fitted", "source": network.source, "raw": network.raw, "fits": fits}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import first_bytes, read_json
+from placeopt.model.files import Data, first_bytes, read_json
 from placeopt.plans.model_shapes import ModelShape, shape_of
 
 MAX_CONFIG_BYTES = 2**20
@@ -29,9 +29,9 @@ COPIED = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _table() -> Data:
     text = Path(__file__).with_name("config_keys.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    table: Data = json.loads(text)
     return table
 
 
@@ -75,9 +75,9 @@ def config_shape(model: str) -> ModelShape | None:
     return _with_latents(shape, sizes) if sizes["rank"] else shape
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
+def _flat(config: Data) -> Data:
     """Return what is said at the top, and in the parts that say more of the language model."""
-    said: dict[str, Any] = {}
+    said: Data = {}
     for part in ("", *_table()["parts"]):
         more = said.get(part) if part else config
         if isinstance(more, dict):
@@ -85,7 +85,7 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _refuse_foreign(model: str, kind: str, config: dict[str, Any]) -> None:
+def _refuse_foreign(model: str, kind: str, config: Data) -> None:
     """Refuse what no ModelShape expresses."""
     said = [kind, *(key for key, value in config.items() if value)]
     said += map(str, _listed(config, "layer_types"))
@@ -98,7 +98,7 @@ def _refuse_foreign(model: str, kind: str, config: dict[str, Any]) -> None:
                 )
 
 
-def _whole(model: str, config: dict[str, Any], keys: list[str]) -> int:
+def _whole(model: str, config: Data, keys: list[str]) -> int:
     """Return the number of the first key that is there, 0 without one."""
     key = next((key for key in keys if key in config), "")
     value = config.get(key, 0)
@@ -107,13 +107,13 @@ def _whole(model: str, config: dict[str, Any], keys: list[str]) -> int:
     return value
 
 
-def _listed(config: dict[str, Any], key: str) -> list[Any]:
+def _listed(config: Data, key: str) -> list[Any]:
     """Return a list, an empty one where none is there."""
     value = config.get(key)
     return value if isinstance(value, list) else []
 
 
-def _windows(config: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
+def _windows(config: Data, sizes: dict[str, int]) -> dict[str, int]:
     """Return the window, and the layers that see no more than it."""
     if not sizes["window"] or config.get("use_sliding_window") is False:
         return {}
@@ -125,7 +125,7 @@ def _windows(config: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
     return {"window": sizes["window"], "local_layers": local}
 
 
-def _experts(config: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
+def _experts(config: Data, sizes: dict[str, int]) -> dict[str, int]:
     """Return the fields of a mixture, none without experts."""
     if not sizes["experts"]:
         return {}

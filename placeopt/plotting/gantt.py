@@ -12,7 +12,7 @@ import numpy as np
 
 from placeopt.model.arrays import together
 from placeopt.model.errors import MissingExtraError
-from placeopt.model.files import write_json
+from placeopt.model.files import Data, write_json
 from placeopt.model.trace_events import named, slice_of
 from placeopt.plotting.style import (
     ATTENTION,
@@ -92,7 +92,7 @@ def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
     return figure
 
 
-def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
+def chrome_trace(evaluation: Evaluation) -> Data:
     """Return the trace: one track per device, and one per pair of devices (per lane where transfers
     overlap).
 
@@ -101,7 +101,7 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
     problem = evaluation.problem
     scale = problem.tick_seconds * 1e6
     devices, transfers = 1, 2  # the processes of the trace
-    events: list[dict[str, Any]] = [
+    events: list[Data] = [
         named("process_name", "devices", pid=devices, tid=0),
         named("process_name", "transfers", pid=transfers, tid=0),
     ]

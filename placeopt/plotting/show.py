@@ -8,6 +8,7 @@ import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import Data
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result
@@ -94,8 +95,8 @@ def result_frame(result: Result[Any], problem: Any) -> Any:
     )
 
 
-def _placement_columns(result: Result[Any], problem: Any, placement: Placement) -> dict[str, Any]:
-    columns: dict[str, Any] = {
+def _placement_columns(result: Result[Any], problem: Any, placement: Placement) -> Data:
+    columns: Data = {
         "op": problem.op_names,
         "type": problem.op_types,
         "device": [problem.device_names[d] for d in placement.device.tolist()],
@@ -111,7 +112,7 @@ def _placement_columns(result: Result[Any], problem: Any, placement: Placement) 
     return columns
 
 
-def _pipeline_columns(schedule: PipelineSchedule) -> dict[str, Any]:
+def _pipeline_columns(schedule: PipelineSchedule) -> Data:
     problem, n = schedule.problem, schedule.micro_batches
     start = schedule.start.ravel()
     devices = [

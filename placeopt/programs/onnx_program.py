@@ -22,7 +22,7 @@ from placeopt.instances.readers.ir_graph import distinct_names
 from placeopt.instances.readers.model_ir import in_order
 from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import one_line, write_json, write_text
+from placeopt.model.files import Data, one_line, write_json, write_text
 from placeopt.programs import onnx_runner
 from placeopt.programs.calls import Call, Program
 
@@ -46,7 +46,7 @@ class OnnxProgram:
     program: Program
     proto: Any
     nodes: tuple[Any, ...]
-    types: dict[str, Any] = field(repr=False)  # type of every tensor whose type is known
+    types: Data = field(repr=False)  # type of every tensor whose type is known
     path: Path = Path()
 
     @property
@@ -273,7 +273,7 @@ def parts_of(
     groups: Sequence[Sequence[int]],
     home: Sequence[int],
     devices: Sequence[str],
-) -> tuple[dict[str, Any], dict[str, Callable[[Path], object]]]:
+) -> tuple[Data, dict[str, Callable[[Path], object]]]:
     """Return the manifest and the files of a model cut into groups of calls, in order."""
     parts = program.cut(groups)
     # Two devices may have one name in the framework (two threads of one CPU): the manifest keeps

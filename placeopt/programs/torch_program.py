@@ -32,7 +32,7 @@ from placeopt.instances.readers.torch_ops import (
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.arrays import positions
 from placeopt.model.errors import InputError, MissingExtraError
-from placeopt.model.files import regular_file
+from placeopt.model.files import Data, regular_file
 from placeopt.programs.calls import Call, Program
 
 _TURN = re.compile(r"@\d+$")
@@ -68,9 +68,7 @@ def is_torch_program(source: Any) -> bool:
     return is_torch_source(source) or is_archive(source)
 
 
-def torch_program(
-    source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | None = None
-) -> TorchProgram:
+def torch_program(source: Any, *, inputs: Any = None, kwargs: Data | None = None) -> TorchProgram:
     """Capture `torch:FILE.py:NAME`, a .pt2 archive or a module.
 
     Raises
@@ -246,7 +244,7 @@ def attribute(module: Any, path: str) -> Any:
     return operator.attrgetter(path)(module)
 
 
-def held(module: Any) -> dict[str, Any]:
+def held(module: Any) -> Data:
     """Return what the graph of a module reads of it, by name."""
     nodes = (node for node in module.graph.nodes if node.op == "get_attr")
     return {node.target: attribute(module, node.target) for node in nodes}

@@ -22,7 +22,7 @@ import numpy as np
 from placeopt.model.arrays import Array, Floats, Ints
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
-from placeopt.model.files import one_line
+from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.runtime import dask_worker
@@ -275,7 +275,7 @@ class DaskRuntime:
         }
         self._call(dask_worker.prepare, addresses, self._token, ops)
 
-    def _call(self, function: Any, addresses: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
+    def _call(self, function: Any, addresses: tuple[str, ...], *arguments: Any) -> Data:
         """Call a function in every worker; a worker that cannot answer is lost."""
         try:
             return dict(self._connect().run(function, *arguments, workers=list(addresses)))
@@ -284,7 +284,7 @@ class DaskRuntime:
                 self._lost(addresses) or f"a worker stopped answering ({error})"
             ) from None
 
-    def _wait(self, futures: dict[str, Any], addresses: tuple[str, ...]) -> None:
+    def _wait(self, futures: Data, addresses: tuple[str, ...]) -> None:
         """Wait for all tasks, looking every half second whether the workers still live."""
         from distributed import wait
 
@@ -337,7 +337,7 @@ class DaskRuntime:
         return self._serial
 
     def _times(
-        self, tasks: _Tasks, records: dict[str, Any], addresses: tuple[str, ...]
+        self, tasks: _Tasks, records: Data, addresses: tuple[str, ...]
     ) -> tuple[Floats, Floats]:
         nanoseconds: Ints = np.full((2, self._graph.num_ops), -1, np.int64)
         moved = []
@@ -433,7 +433,7 @@ class _Tasks:
                 self.wanted.append(key)
         self.tensor_of = {key: tensor for tensor, key in self.key_of.items()}
 
-    def submit(self, client: Any) -> dict[str, Any]:
+    def submit(self, client: Any) -> Data:
         """Hand all tasks to the scheduler at once; return the futures of those nobody else waits
         for.
         """

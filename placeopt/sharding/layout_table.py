@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.files import Data
 from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
@@ -53,7 +54,7 @@ class ParameterLayout:
     layout: Layout
     bytes: int
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Data:
         """Return what a table shows."""
         return {
             "parameter": self.name,
@@ -64,14 +65,14 @@ class ParameterLayout:
         }
 
 
-def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
+def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[Data]:
     """Return one row per op and weight: its strategy, its layout for torch and for JAX, bytes per
     device.
     """
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
 
-    def row(node: int, kind: str, strategy: str, layout: Layout, rank: int) -> dict[str, Any]:
+    def row(node: int, kind: str, strategy: str, layout: Layout, rank: int) -> Data:
         return {
             "op": model.problem.node_names[node],
             "type": kind,
@@ -289,7 +290,7 @@ def _own_layout(kind: str, seen: Shape, layout: Layout, shape: Shape) -> Layout 
     return None
 
 
-def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, Any]]:
+def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[Data]:
     """Return the rows of a summary: equal layouts of the same name in all layers are one row.
 
     Parameters
@@ -302,7 +303,7 @@ def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, A
         name = str(row.get("parameter") or row.get("op"))
         key = pattern(name), row["torch"], row["jax"]
         groups.setdefault(key, []).append((name, int(row["bytes"])))
-    found: list[dict[str, Any]] = []
+    found: list[Data] = []
     for (name, torch, jax), members in groups.items():
         size = sum(size for _, size in members)
         shown = members[0][0] if len(members) == 1 else name
@@ -316,7 +317,7 @@ def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, A
     return [*shown_rows, _together([row for i, row in enumerate(found) if i not in kept])]
 
 
-def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _together(rows: list[Data]) -> Data:
     """Return the last row of a summary: how much the rows are that it does not show."""
     return {
         "name": f"... {len(rows)} more (--out writes all)",

@@ -48,7 +48,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from placeopt.model.arrays import positions
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line
+from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 from placeopt.programs.torch_program import TorchProgram, attribute
 from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE, Layout
@@ -248,7 +248,7 @@ class _Walk:
             return np.array([values[row] if row >= 0 else 0 for row in rows], np.int64)
 
         free = [row >= 0 and 0 in self.cost.measured[row].tolist() for row in rows]
-        timed: dict[str, Any] = {}
+        timed: Data = {}
         if any(free):
             timed = {"measured_kinds": ("*",), "measured": np.where(np.array(free)[:, None], 0, -1)}
         return OpGraph.from_tensors(
@@ -285,7 +285,7 @@ class Inner(NamedTuple):
 
     op: Any
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Data
     result: Any
 
 
@@ -308,7 +308,7 @@ def tensors_of(value: Any) -> list[Any]:
     return list(found.values())
 
 
-def traced(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Traced]:
+def traced(target: Any, args: tuple[Any, ...], kwargs: Data) -> tuple[Any, Traced]:
     """Run a call on fake tensors; return its result and what ran."""
     ran: list[Inner] = []
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from placeopt.model.arrays import frozen_copy
 from placeopt.model.errors import SolverError, brief
-from placeopt.model.files import one_line, raised
+from placeopt.model.files import Data, one_line, raised
 from placeopt.model.result import Budget, SolutionT, TracePoint
 from placeopt.solving.deadline import LARGE
 from placeopt.solving.tracker import Exchange, Follower, OnProgress, Tracker
@@ -448,9 +448,9 @@ def _restated(value: Any, problem: Any) -> Any:
     return cls(**_restated_fields(cls, value, problem))
 
 
-def _restated_fields(cls: type, value: Any, problem: Any) -> dict[str, Any]:
+def _restated_fields(cls: type, value: Any, problem: Any) -> Data:
     """Return what the fields of a class are in `value`, but its problem and what it claims."""
-    read: dict[str, Any] = {}
+    read: Data = {}
     for field in fields(cls):
         if field.name == "problem":
             read["problem"] = problem

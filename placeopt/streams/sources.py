@@ -25,7 +25,7 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, round_half_up, running_sums, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.model.files import csv_columns, is_file, read_json, read_text, read_toml
+from placeopt.model.files import Data, csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
@@ -197,7 +197,7 @@ def load_stream(
     """
     folder = Path()
     if isinstance(source, str) and source.startswith("stream:"):
-        options: dict[str, Any] = dict(_parse_query(source))
+        options: Data = dict(_parse_query(source))
     elif isinstance(source, (str, Path)):
         path = Path(source)
         folder = path.parent
@@ -214,7 +214,7 @@ def _parse_query(source: str) -> dict[str, str]:
     return parse_query(query, f"stream '{source}'")
 
 
-def _read_description(path: Path) -> dict[str, Any]:
+def _read_description(path: Path) -> Data:
     if not is_file(path):
         raise InputError(
             f"stream '{path}': no such file; expected stream:ramp?..., or a .json, .toml or .csv "
@@ -293,7 +293,7 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
 
 
 def _build(
-    options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None
+    options: Data, folder: Path, profiles: str | Path | None, seed: int | None
 ) -> JobStreamProblem:
     parts = _parts(options)
     other = parts["other"]
@@ -317,10 +317,10 @@ def _build(
     return _trace_problem(trace, table, spec, Path(other["trace"]).stem)
 
 
-def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _parts(options: Data) -> dict[str, Data]:
     """Return the options by what they describe; those of a file may be nested."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part, _ in _OPTIONS.values()}
-    flat: dict[str, Any] = {}
+    parts: dict[str, Data] = {part: {} for part, _ in _OPTIONS.values()}
+    flat: Data = {}
     for key, value in options.items():
         nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
         flat.update(value if nested else {key: value})
@@ -363,7 +363,7 @@ def _read_trace(path: Path) -> list[_Row]:
     return rows
 
 
-def _row(line: dict[str, Any], last: str, where: str) -> _Row:
+def _row(line: Data, last: str, where: str) -> _Row:
     values = []
     for key in ("arrival", last):
         try:

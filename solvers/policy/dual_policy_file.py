@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_json
+from placeopt.model.files import Data, read_json, write_json
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS
 from placeopt.version import __version__
@@ -33,7 +33,7 @@ class PolicyFile(ABC):
     version: ClassVar[int]
 
     @abstractmethod
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Data:
         """Return the policy as plain JSON."""
 
     @classmethod
@@ -179,7 +179,7 @@ class DualPolicyModel(PolicyFile):
         """Return the same policy with hidden layers that do not matter yet: nothing comes out of
         them.
         """
-        layers: dict[str, Any] = {}
+        layers: Data = {}
         for kind, names in FEATURES.items():
             layers[f"{kind}_inside"] = rng.normal(size=(len(names), hidden)) / len(names) ** 0.5
             layers[f"{kind}_context"] = rng.normal(size=(NUM_COLUMNS, hidden)) / NUM_COLUMNS**0.5
@@ -188,12 +188,12 @@ class DualPolicyModel(PolicyFile):
 
     def trained(self, arrays: Parameters, note: str) -> DualPolicyModel:
         """Return the policy with new `ARRAYS` and one more line of provenance."""
-        known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        known: Data = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Data:
         """Return the policy as JSON; hidden layers are rounded to six digits."""
-        data: dict[str, Any] = {
+        data: Data = {
             "temperature": self.temperature,
             "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's "
             "maxima",
@@ -234,7 +234,7 @@ def _array(rows: Any, where: str, path: str | Path) -> Floats:
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
-def _column(data: dict[str, Any], key: str, path: str | Path) -> Floats:
+def _column(data: Data, key: str, path: str | Path) -> Floats:
     table, names = data.get(key), FEATURES[key]
     if not isinstance(table, dict) or sorted(table) != sorted(names):
         raise InputError(
