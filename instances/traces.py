@@ -35,6 +35,10 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import Data, one_line, raised, read_text
 from placeopt.model.graph import OpGraph
 
+Spans = list[tuple[float, float]]
+"""(begin, end) of runs."""
+
+
 MAX_BYTES = 2**30
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
@@ -181,7 +185,7 @@ def typical(times: list[float]) -> float:
     return float(np.median(times[1:] if len(times) > 1 else times))
 
 
-def merged(parts: Mapping[str, list[tuple[float, float]]]) -> dict[str, list[float]]:
+def merged(parts: Mapping[str, Spans]) -> dict[str, list[float]]:
     """Return the durations of (start, duration) pairs in order of their start."""
     return {kind: [duration for _, duration in sorted(rows)] for kind, rows in parts.items()}
 
@@ -212,7 +216,7 @@ def _read_onnxruntime(data: Any) -> Trace:
     return Trace("ONNX Runtime", by_name, {kinds[""]: nameless} if nameless else {}, family)
 
 
-def _calls(data: Any, runs: list[tuple[float, float]]) -> Iterator[tuple[int, str, Data]]:
+def _calls(data: Any, runs: Spans) -> Iterator[tuple[int, str, Data]]:
     """Yield (execution, name, event) of every call of a node in an execution."""
     for event in data:
         name = str(event.get("name", ""))
@@ -224,7 +228,7 @@ def _calls(data: Any, runs: list[tuple[float, float]]) -> Iterator[tuple[int, st
             yield turn, name.removesuffix(_END), event
 
 
-def _runs(data: Any) -> list[tuple[float, float]]:
+def _runs(data: Any) -> Spans:
     """Return begin and end of every execution; one without ends where none is recorded."""
     runs = sorted(
         (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
@@ -247,8 +251,8 @@ def read_kineto(data: Any) -> Trace:
     events = [e for e in data["traceEvents"] if isinstance(e, dict) and e.get("ph") == "X"]
     calls = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
     kernels = _kernel_times(events)
-    named: dict[str, list[tuple[float, float]]] = {}
-    kinds: dict[str, list[tuple[float, float]]] = {}
+    named: dict[str, Spans] = {}
+    kinds: dict[str, Spans] = {}
     for outer, inside in _outermost(calls):
         name = str(outer["name"])
         started = sum(kernels.get(_launch(event), 0.0) for event in (outer, *inside))

@@ -32,6 +32,10 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 from placeopt.model.graph import OpGraph
 
+Attributes = dict[str, str]
+"""What is said in brackets."""
+
+
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|//[^\n]*|/\*.*?\*/|^\#[^\n]*)
       |(?P<quoted>"[^"\\]*(?:\\.[^"\\]*)*")
@@ -83,11 +87,11 @@ class _Parser:
         self.tokens = self._scan()
         self.now = next(self.tokens)
         self.strict, self.name = False, ""
-        self.attributes: dict[str, str] = {}
+        self.attributes: Attributes = {}
         self.nodes: dict[
-            str, tuple[Mapping[str, str], dict[str, str], int]
+            str, tuple[Mapping[str, str], Attributes, int]
         ] = {}  # defaults, own attributes, line
-        self.edges: list[tuple[str, str, dict[str, str], int]] = []
+        self.edges: list[tuple[str, str, Attributes, int]] = []
         self.depth = self.products = 0
 
     # --- tokens ---
@@ -176,7 +180,7 @@ class _Parser:
             self.name = self.identifier()
         self.block({}, {}, top=True)
 
-    def block(self, node: dict[str, str], edge: dict[str, str], top: bool = False) -> list[str]:
+    def block(self, node: Attributes, edge: Attributes, top: bool = False) -> list[str]:
         """Parse `{ ... }` and return its nodes; defaults set inside stay inside."""
         self.take("{")
         self.depth += 1
@@ -205,7 +209,7 @@ class _Parser:
         return list(members)
 
     def statement(
-        self, node: dict[str, str], edge: dict[str, str], members: dict[str, None], top: bool
+        self, node: Attributes, edge: Attributes, members: dict[str, None], top: bool
     ) -> None:
         start = self.now.offset
         group, name = self.end_point(node, edge)
@@ -227,7 +231,7 @@ class _Parser:
         for sources, targets in itertools.pairwise(groups):
             self.connect(sources, targets, attributes, line)
 
-    def further_groups(self, node: dict[str, str], edge: dict[str, str]) -> Iterator[list[str]]:
+    def further_groups(self, node: Attributes, edge: Attributes) -> Iterator[list[str]]:
         """Parse `-> end point` as often as it comes; yield the nodes of each."""
         while self.now.kind in ("->", "--"):
             if self.now.kind == "--":
@@ -240,7 +244,7 @@ class _Parser:
             yield group
 
     def connect(
-        self, sources: list[str], targets: list[str], attributes: dict[str, str], line: int
+        self, sources: list[str], targets: list[str], attributes: Attributes, line: int
     ) -> None:
         product = len(sources) * len(targets)
         self.products += product if product > 1 else 0
@@ -252,7 +256,7 @@ class _Parser:
             )
         self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
-    def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str | None]:
+    def end_point(self, node: Attributes, edge: Attributes) -> tuple[list[str], str | None]:
         """Parse a node (its port is dropped) or a subgraph; return its nodes and a node's name."""
         if self.keyword("subgraph"):
             self.advance()
@@ -270,13 +274,13 @@ class _Parser:
         if name not in self.nodes:
             self.nodes[name] = (defaults, {}, self.line(offset))
 
-    def bounded(self, attributes: dict[str, str]) -> dict[str, str]:
+    def bounded(self, attributes: Attributes) -> Attributes:
         if len(attributes) > MAX_ATTRIBUTES:
             raise self.fail(f"at most {MAX_ATTRIBUTES} default attributes")
         return attributes
 
-    def attribute_lists(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def attribute_lists(self) -> Attributes:
+        found: Attributes = {}
         while self.accept("["):
             while not self.accept("]"):
                 if self.accept(",", ";"):

@@ -25,7 +25,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value, agree
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Shape, Value, Values, agree
 from placeopt.model.arrays import MAX_SUM, by_key
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import one_line
@@ -511,7 +511,7 @@ def propagate_constants(model: Model) -> None:
     model.nodes = kept
 
 
-def _is_constant(node: Node, values: dict[str, Value]) -> bool:
+def _is_constant(node: Node, values: Values) -> bool:
     """Whether the outputs of a node are known, or follow from constants alone."""
     outputs = [values[name] for name in node.outputs if name]
     if outputs and all(value.constant for value in outputs):
@@ -520,7 +520,7 @@ def _is_constant(node: Node, values: dict[str, Value]) -> bool:
     return bool(inputs) and node.extra is None and all(values[x].constant for x in inputs)
 
 
-def _mark_constant(node: Node, values: dict[str, Value]) -> None:
+def _mark_constant(node: Node, values: Values) -> None:
     """Mark the outputs of a node as constants, with what is stored of them."""
     outputs = [values[name] for name in node.outputs if name]
     if len(outputs) == 1 and not outputs[0].constant:
@@ -532,7 +532,7 @@ def _mark_constant(node: Node, values: dict[str, Value]) -> None:
         value.constant = True
 
 
-def _stored(node: Node, values: dict[str, Value], made: Value) -> str:
+def _stored(node: Node, values: Values, made: Value) -> str:
     """Return the input whose stored content a computed constant is a view of, "" if it is a new
     constant.
     """
@@ -604,7 +604,7 @@ def fuse_affine(model: Model) -> None:
     model.nodes = kept
 
 
-def _own_affine(node: Node, values: dict[str, Value]) -> None:
+def _own_affine(node: Node, values: Values) -> None:
     """Count a batch norm that stays as one scale and one shift per channel."""
     if len(node.inputs) > 1 and all(values[name].constant for name in node.inputs[1:] if name):
         node.scale, node.shift = _affine_parts(node, values)
@@ -612,7 +612,7 @@ def _own_affine(node: Node, values: dict[str, Value]) -> None:
 
 
 def _fusable(
-    node: Node, values: dict[str, Value], maker: dict[str, Node], consumers: Counter[str]
+    node: Node, values: Values, maker: dict[str, Node], consumers: Counter[str]
 ) -> Node | None:
     """Return the op that `node` can be fused into, None if there is none."""
     dynamic = _inputs(node, values, constant=False)
@@ -624,19 +624,19 @@ def _fusable(
     return before if _has_weights(before, values) and _is_affine(node, before, values) else None
 
 
-def _inputs(node: Node, values: dict[str, Value], *, constant: bool = True) -> list[str]:
+def _inputs(node: Node, values: Values, *, constant: bool = True) -> list[str]:
     """Return the inputs of a node that are constants, or those that are not."""
     return [name for name in node.inputs if name and values[name].constant == constant]
 
 
-def _has_weights(node: Node, values: dict[str, Value]) -> bool:
+def _has_weights(node: Node, values: Values) -> bool:
     """Whether an op has weights of its own that another affine op can be merged into."""
     if node.rule == "matmul":
         return bool(_inputs(node, values))
     return node.rule in ("conv", "conv_transpose", "batch_norm")
 
 
-def _is_affine(node: Node, before: Node, values: dict[str, Value]) -> bool:
+def _is_affine(node: Node, before: Node, values: Values) -> bool:
     """Whether `node` scales or shifts the channels that `before` makes."""
     first = node.inputs[0] == before.outputs[0]
     if node.rule == "batch_norm":
@@ -646,7 +646,7 @@ def _is_affine(node: Node, before: Node, values: dict[str, Value]) -> bool:
     return "affine" in node.attrs and _is_per_channel(node, before, values)
 
 
-def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
+def _is_per_channel(node: Node, before: Node, values: Values) -> bool:
     """Whether the constant that `node` adds or multiplies has one entry per channel of `before`."""
     shape = values[before.outputs[0]].shape
     constant = next((values[name].shape for name in _inputs(node, values)), None)
@@ -657,7 +657,7 @@ def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
     return all(d == 1 for j, d in enumerate(constant[::-1]) if j != channel)
 
 
-def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:
+def _affine_parts(node: Node, values: Values) -> tuple[int, int]:
     """Return how many scales and shifts a remnant has."""
     constants = (values[name] for name in _inputs(node, values))
     count = max((value.elements for value in constants if value.learned and value.real), default=0)

@@ -92,6 +92,10 @@ class Value:
         return -(-self.elements * BITS.get(self.dtype, 32) // 8)
 
 
+Values = dict[str, Value]
+"""Values by name."""
+
+
 def agree(a: Shape, b: Shape) -> bool:
     """Whether two shapes can be the same."""
     return len(a) == len(b) and all(
@@ -139,7 +143,7 @@ class Model:
 
     name: str
     nodes: list[Node]
-    values: dict[str, Value]
+    values: Values
     outputs: list[str] = field(default_factory=list)
 
     def producers(self) -> dict[str, int]:

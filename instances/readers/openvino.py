@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.ir_graph import Reading, finish, propagate_constants
-from placeopt.instances.readers.model_ir import Model, Node, Shape, Value, agree, stored_cost
+from placeopt.instances.readers.model_ir import (
+    Model,
+    Node,
+    Shape,
+    Value,
+    Values,
+    agree,
+    stored_cost,
+)
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
+
+    Layers = dict[int, ET.Element]
 
 
 def read(path: Path, *, max_bytes: int, **reading: Any) -> OpGraph:
@@ -76,7 +86,7 @@ def _node(
     layer: ET.Element,
     inputs: list[str],
     outputs: list[str],
-    values: dict[str, Value],
+    values: Values,
     turns: int | None,
 ) -> Node:
     """Translate a layer that computes something, and the bodies of a loop."""
@@ -95,7 +105,7 @@ def _data(layer: ET.Element) -> dict[str, str]:
     return {} if data is None else data.attrib
 
 
-def _declared(by_id: dict[int, ET.Element]) -> dict[str, Value]:
+def _declared(by_id: Layers) -> Values:
     """Return the values of all output ports, as LAYER:PORT, with the shapes that they declare."""
     return {
         f"{key}:{port}": Value(_shape(element), DTYPES.get(element.get("precision", ""), "float32"))
@@ -104,8 +114,8 @@ def _declared(by_id: dict[int, ET.Element]) -> dict[str, Value]:
     }
 
 
-def _by_id(layers: ET.Element) -> dict[int, ET.Element]:
-    by_id: dict[int, ET.Element] = {}
+def _by_id(layers: ET.Element) -> Layers:
+    by_id: Layers = {}
     for layer in layers.findall("layer"):
         key = whole(layer.get("id", ""), f"layer '{_label(layer)}'", "id")
         if key in by_id:
@@ -117,7 +127,7 @@ def _by_id(layers: ET.Element) -> dict[int, ET.Element]:
 
 
 def _inputs(
-    key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: dict[str, Value]
+    key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: Values
 ) -> list[str]:
     """Return the values that a layer reads, refusing ports without one and shapes that differ
     between the two ends.
@@ -140,7 +150,7 @@ def _inputs(
     return inputs
 
 
-def _edges(edges: ET.Element, by_id: dict[int, ET.Element]) -> dict[tuple[int, int], str]:
+def _edges(edges: ET.Element, by_id: Layers) -> dict[tuple[int, int], str]:
     """Return the value (LAYER:PORT) that each input port (layer, port) reads."""
     source: dict[tuple[int, int], str] = {}
     for i, edge in enumerate(edges.findall("edge")):
@@ -183,7 +193,7 @@ def _shape(port: ET.Element) -> Shape:
     return tuple(dims)
 
 
-def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: int | None) -> None:
+def _add_bodies(node: Node, layer: ET.Element, values: Values, turns: int | None) -> None:
     """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of
     iterations.
     """
@@ -200,7 +210,7 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
     )
 
 
-def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int | None:
+def _iterations(node: Node, layer: ET.Element, values: Values) -> int | None:
     """Return the trip count, from an input that is sliced along an axis; 1 for an If, None where
     unknown.
     """

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+Hosts = dict[str, tuple[int, ...]]
+"""Numbers of hosts by the kind of their devices."""
+
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
 
@@ -544,9 +547,9 @@ def _plans_of_offers(
     return found
 
 
-def parse_hosts(text: str) -> dict[str, tuple[int, ...]]:
+def parse_hosts(text: str) -> Hosts:
     """Return the numbers of hosts by kind of `KIND/HOST,KIND/HOST`."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: Hosts = {}
     for part in text.split(","):
         match = re.fullmatch(r"(.+)/(\d+)", part.strip())
         if match is None:
@@ -586,7 +589,7 @@ class Remainder:
         )
 
 
-def check_lost(problem: StepPlanProblem, lost: dict[str, tuple[int, ...]]) -> None:
+def check_lost(problem: StepPlanProblem, lost: Hosts) -> None:
     """Refuse hosts that are not there, and a loss of all, before anything is planned."""
     left = sum(pool.count for pool in problem.pools)
     for kind, numbers in lost.items():
@@ -605,9 +608,7 @@ def check_lost(problem: StepPlanProblem, lost: dict[str, tuple[int, ...]]) -> No
         )
 
 
-def plan_without(
-    planned: Planned, lost: dict[str, tuple[int, ...]] | None, seconds: float
-) -> Remainder | None:
+def plan_without(planned: Planned, lost: Hosts | None, seconds: float) -> Remainder | None:
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
     bytes to move; None where no loss is asked about, or nothing was planned.
     """

@@ -36,6 +36,9 @@ from placeopt.period.evaluate import order_edges
 if TYPE_CHECKING:
     import networkx as nx
 
+DeviceTypes = tuple[tuple[int, ...], ...]
+"""Devices of each type, types in order."""
+
 
 class TensorArrays(NamedTuple):
     """The tensors of a contracted problem as kernels read them (N nodes, m tensors)."""
@@ -67,7 +70,7 @@ class ContractedProblem:
 
     problem: PlacementProblem
     node: Ints  # (num_ops,)
-    types: tuple[tuple[int, ...], ...]
+    types: DeviceTypes
     compute: Ints  # (2, N, G) ticks, 0 where not allowed
     allowed: Flags  # (N, G)
     resident: Ints  # (N,) bytes
@@ -201,7 +204,7 @@ class ContractedProblem:
         return _build(self.problem, label[self.node], self.types, *edges)
 
 
-def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
+def device_types(problem: PlacementProblem) -> DeviceTypes:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
     free = problem.io_class < 0
     compute, io = (np.ascontiguousarray(table.T) for table in (problem.compute, problem.io_ticks))
@@ -271,7 +274,7 @@ def _fuse_cycles(label: Ints, edge_from: Ints, edge_to: Ints) -> Ints:
 def _build(
     problem: PlacementProblem,
     label: Ints,
-    types: tuple[tuple[int, ...], ...],
+    types: DeviceTypes,
     edge_from: Ints,
     edge_to: Ints,
 ) -> ContractedProblem:
@@ -307,7 +310,7 @@ def _build(
 
 
 def _merged_tensors(
-    problem: PlacementProblem, label: Ints, types: tuple[tuple[int, ...], ...], passes: Ints
+    problem: PlacementProblem, label: Ints, types: DeviceTypes, passes: Ints
 ) -> dict[str, Ints]:
     """Join the tensors of one pass, source and targets; a tensor between two nodes has no way."""
     io = problem.io_ticks[:, [devices[0] for devices in types]]

@@ -27,7 +27,7 @@ from placeopt.plans.predicted_costs import PredictedStepCosts
 from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.roofline_tables import roofline_costs
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.plans.step_problem import DevicePool, StepPlanProblem, parse_pools
+from placeopt.plans.step_problem import Pools, StepPlanProblem, parse_pools
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run, run_step
@@ -210,7 +210,7 @@ class Planned(Shown):
 
 def plan_problem(
     model: Any,
-    cluster: str | tuple[DevicePool, ...],
+    cluster: str | Pools,
     batch: int,
     *,
     costs: str | Path | None = None,
@@ -259,11 +259,11 @@ def plan_problem(
 
 def _by_roofline(
     model: Any,
-    cluster: str | tuple[DevicePool, ...],
+    cluster: str | Pools,
     batch: int,
     costs: str | Path | None,
     precision: str,
-) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
+) -> tuple[StepCosts, Pools, str]:
     """Return times by roofline, and those of `placeopt profile` where `costs` is its file; with the
     devices and a name.
     """
@@ -286,8 +286,8 @@ def _by_roofline(
 
 
 def _by_layer_tables(
-    model: Any, cluster: str | tuple[DevicePool, ...], folder: Path, formula: str
-) -> tuple[StepCosts, tuple[DevicePool, ...], str]:
+    model: Any, cluster: str | Pools, folder: Path, formula: str
+) -> tuple[StepCosts, Pools, str]:
     """Return times of a folder of layer tables, as published or predicted from it; with the devices
     and a name.
     """
@@ -352,7 +352,7 @@ def _one_sample(model: Any) -> Any:
 
 def plan(
     model: Any,
-    cluster: str | tuple[DevicePool, ...],
+    cluster: str | Pools,
     batch: int,
     *,
     costs: str | Path | None = None,

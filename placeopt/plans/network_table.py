@@ -21,6 +21,10 @@ from placeopt.model.arrays import Floats
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
+Replica = tuple[str, int]
+"""Kind and tensor degree of a replica."""
+
+
 Fits = dict[tuple[str, int, str, int], tuple[float, float, float, float]]
 DEFAULT_ZONE = "us-central1-a"
 
@@ -44,7 +48,7 @@ class FittedNetwork:
     def __post_init__(self) -> None:
         _check_rates({f"{ends}": fit[3] for ends, fit in self.fits.items()})
 
-    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+    def bandwidth(self, sender: Replica, receiver: Replica, size: float) -> float:
         """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
         bytes; see the module.
 
@@ -58,9 +62,7 @@ class FittedNetwork:
         rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else min(max(rate, _slowest(largest)), largest)
 
-    def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
-    ) -> Floats:
+    def bandwidths(self, sender: Replica, receiver: Replica, sizes: Floats) -> Floats:
         """The same for messages of many sizes, up to rounding."""
         c0, c1, c2, largest = self._fit(sender, receiver)
         level = np.log2(np.maximum(sizes, 1.0) / 1e6)
@@ -74,9 +76,7 @@ class FittedNetwork:
         """
         return self._fit((kind, 1), (kind, 1))[3]
 
-    def _fit(
-        self, sender: tuple[str, int], receiver: tuple[str, int]
-    ) -> tuple[float, float, float, float]:
+    def _fit(self, sender: Replica, receiver: Replica) -> tuple[float, float, float, float]:
         fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
         if fit is None:
             raise InputError(
@@ -111,7 +111,7 @@ class FlatNetwork:
         _check_rates(self.rates)
         _check_rates(self.near)
 
-    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: Any) -> float:
+    def bandwidth(self, sender: Replica, receiver: Replica, size: Any) -> float:
         """Bytes per second of the slower end, times the devices that send together, whatever the
         size.
         """

@@ -38,7 +38,7 @@ from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
 from placeopt.plans.plan import EXPERT
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts, profiled_parameters
-from placeopt.plans.step_problem import DevicePool
+from placeopt.plans.step_problem import DevicePool, Pools
 
 EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
 ROOFLINE = Constants(
@@ -105,7 +105,7 @@ def roofline_costs(
     micro_batches: tuple[int, ...],
     known_times: str = "",
     precision: str = "bf16",
-) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
+) -> tuple[PredictedStepCosts, Pools]:
     """Return a cost model of a forward graph of one sample, and the devices of a cluster.
 
     `known_times` says where measured times of the graph's ops come from; without it they are not
@@ -306,7 +306,7 @@ class _Work:
 
 def _hosts(
     cluster: Cluster,
-) -> tuple[tuple[DevicePool, ...], dict[str, Device], dict[str, float], float]:
+) -> tuple[Pools, dict[str, Device], dict[str, float], float]:
     """Return the devices in pools, one of each pool, the bytes per second inside its hosts, and
     those between hosts.
 

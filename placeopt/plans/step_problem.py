@@ -77,6 +77,10 @@ class DevicePool:
             )
 
 
+Pools = tuple[DevicePool, ...]
+"""Devices of each kind."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class StepPlanProblem(Shown):
     """A cost model, devices and a batch; see the module.
@@ -100,7 +104,7 @@ class StepPlanProblem(Shown):
     objective: ClassVar[str] = "step-time"
 
     costs: StepCosts
-    pools: tuple[DevicePool, ...]
+    pools: Pools
     batch: int
     micro_batches: tuple[int, ...] = ()
     data_degrees: tuple[int, ...] = ()
@@ -295,7 +299,7 @@ def shared_counts(data: int) -> list[int]:
     return sorted(quarters | {data - count for count in quarters})
 
 
-def parse_pools(text: str) -> tuple[DevicePool, ...]:
+def parse_pools(text: str) -> Pools:
     """Return the devices of `NxKIND@ZONE?memory=GIB&per_host=4&price=2.5`, several joined by "+".
 
     Raises

@@ -51,12 +51,16 @@ class Constant(NamedTuple):
     scale: float
 
 
+Operands = tuple[int | Constant, ...]
+"""Indices of tensors, and constants."""
+
+
 class Step(NamedTuple):
     """How one op is executed."""
 
     kernel: str  # a key of KERNELS
     options: Mapping[str, Any]
-    operands: tuple[int | Constant, ...]  # tensor index or constant
+    operands: Operands  # tensor index or constant
     outputs: tuple[int, ...]  # tensor indices
     result: tuple[tuple[Shape, str], ...]  # shape and dtype of each output
 
@@ -95,7 +99,7 @@ class Op(NamedTuple):
     flops: int
 
 
-Rule = tuple[str, dict[str, Any], tuple[int | Constant, ...]]
+Rule = tuple[str, dict[str, Any], Operands]
 """Kernel, options and operands."""
 
 
@@ -321,7 +325,7 @@ def _learned_vector(op: Op) -> Rule | None:
     shape = _vector(op.weights, op.out[0])
     if op.shapes != op.out or shape is None:
         return None
-    operands: tuple[int | Constant, ...] = (
+    operands: Operands = (
         *op.inputs,
         matrix(f"{op.name}/vector", shape, op.dtype),
     )
@@ -394,7 +398,7 @@ def _conv(op: Op) -> Rule | None:
     return None
 
 
-def _conv_operands(op: Op, image: Shape, terms: int, bias: bool) -> tuple[int | Constant, ...]:
+def _conv_operands(op: Op, image: Shape, terms: int, bias: bool) -> Operands:
     """Return the images, the weights of the filters and, if there is one, the bias."""
     filters = op.out[0][1]
     images = op.inputs or [matrix(f"{op.name}/image", image, op.dtype)]
@@ -615,7 +619,7 @@ def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
         "to_real",
     ):  # pairs of features are complex numbers as they lie in memory
         return "unary", {"function": "copy"}, op.inputs
-    operands: tuple[int | Constant, ...] = op.inputs
+    operands: Operands = op.inputs
     if len(operands) != 2:
         operands = input_block(row, column, op.out[0], op.dtype), *operands
     return "binary", {"function": op.kind}, operands
@@ -623,7 +627,7 @@ def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
 
 def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Mean square or sum of exponentials of the rows of one block."""
-    operands: tuple[int | Constant, ...] = op.inputs
+    operands: Operands = op.inputs
     if not operands:
         height = op.out[0][0]
         shape = height, op.flops // (2 * height)

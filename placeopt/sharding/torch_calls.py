@@ -54,6 +54,10 @@ from placeopt.programs.torch_program import TorchProgram, attribute
 from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE, Layout
 from placeopt.sharding.op_rules import Way
 
+ByIdentity = dict[int, Any]
+"""What is known of each value, by its identity."""
+
+
 INPUT, WEIGHT, BUFFER = "input", "weight", "buffer"
 """Types of ops that compute nothing: an argument of the module, what it learns, what else it
 stores."""
@@ -129,7 +133,7 @@ class _Walk:
 
     def calls(self) -> TorchCalls:
         """Return what was found."""
-        stored: dict[int, Any] = {}
+        stored: ByIdentity = {}
         returned: list[Any] = []
         for node in self.program.graph_module.graph.nodes:
             if node.op == "placeholder":
@@ -189,7 +193,7 @@ class _Walk:
         self._op(node.name, INPUT, [made])
         return made
 
-    def _stored(self, node: Any, known: dict[int, Any]) -> Any:
+    def _stored(self, node: Any, known: ByIdentity) -> Any:
         value = attribute(self.program.graph_module, node.target)
         if not isinstance(value, torch.Tensor):
             return value
@@ -367,7 +371,7 @@ class _Free(NamedTuple):
     group.
     """
 
-    group: dict[int, Any]
+    group: ByIdentity
     choices: dict[Any, list[Any]]
 
     @classmethod
@@ -394,7 +398,7 @@ class _Free(NamedTuple):
                 break
         return cls(group, choices)
 
-    def extended(self, placed: dict[int, Any], keys: Iterable[int]) -> Iterator[dict[int, Any]]:
+    def extended(self, placed: ByIdentity, keys: Iterable[int]) -> Iterator[ByIdentity]:
         """Yield what is placed with every choice for those inputs among `keys` that are not."""
         left = {key: self.group[key] for key in keys if key in self.group and key not in placed}
         known = {self.group[key]: place for key, place in placed.items() if key in self.group}
@@ -480,8 +484,8 @@ class TorchRules:
                 yield inputs, outputs
 
     def _placed(
-        self, call: Traced, size: int, free: _Free, number: int, placed: dict[int, Any]
-    ) -> Iterator[dict[int, Any]]:
+        self, call: Traced, size: int, free: _Free, number: int, placed: ByIdentity
+    ) -> Iterator[ByIdentity]:
         """Yield the placements of all tensors, by identity, that go on from those of the tensors of
         the ops before `number`.
         """

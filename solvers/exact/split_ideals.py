@@ -54,6 +54,10 @@ from placeopt.solving.tracker import Tracker
 from placeopt.splits.objective import BOUNDS, NEVER, split_period, stage_load, usable_ticks
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
+Stop = Callable[[], bool] | None
+"""Whether to stop; nothing stops a search where it is not given."""
+
+
 MAX_IDEALS = 2_000_000
 """Ideals up to which all are searched, without groups."""
 
@@ -103,7 +107,7 @@ def best_split(
     model: ContractedProblem,
     lattice: Lattice | None = None,
     upper: int | None = None,
-    stop: Callable[[], bool] | None = None,
+    stop: Stop = None,
     sequence: Ints | None = None,
 ) -> SplitOutcome:
     """Return the best pipeline of ideals.
@@ -128,7 +132,7 @@ def best_split(
     return SplitOutcome(split, whole and outcome.complete, outcome.lower_bound if whole else 0)
 
 
-def _cuts(problem: SplitProblem, model: ContractedProblem, stop: Callable[[], bool] | None) -> Ints:
+def _cuts(problem: SplitProblem, model: ContractedProblem, stop: Stop) -> Ints:
     """Return how many nodes of an order come before each end of a stage that is tried: those of the
     best pipeline without groups, and others spread evenly, as many as tables take a second for.
     """
@@ -153,7 +157,7 @@ def _best_pipeline(
     model: ContractedProblem,
     lattice: Lattice | None,
     upper: int | None,
-    stop: Callable[[], bool] | None,
+    stop: Stop,
     sequence: Ints | None = None,
 ) -> ChainOutcome:
     """Find the best chain of ideals below `upper` ticks, without groups of devices; of the prefixes
@@ -198,7 +202,7 @@ def _best_overlapped(
     price: Callable[[tuple[Stage, ...]], int],
     program: IdealProgram,
     upper: int | None,
-    stop: Callable[[], bool] | None,
+    stop: Stop,
     *,
     growth: float = 1.25,
 ) -> ChainOutcome:
@@ -482,7 +486,7 @@ class SplitIdeals(SearchSolver):
             model: ContractedProblem,
             lattice: Lattice | None = None,
             sequence: Ints | None = None,
-            stop: Callable[[], bool] | None = tracker.stop,
+            stop: Stop = tracker.stop,
         ) -> SplitOutcome:
             found = best_split(problem, model, lattice, tracker.value, stop, sequence)
             tracker.count()

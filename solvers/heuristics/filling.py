@@ -29,6 +29,10 @@ from placeopt.model.arrays import Flags, Ints, by_number, positions
 from placeopt.model.projection import Units
 from placeopt.period.contracted import ContractedProblem
 
+Near = list[list[int]]
+"""Nodes near each node."""
+
+
 SIDE = 12
 """Nodes of either side that are exchanged: 2^12 sums are sorted in less than a millisecond."""
 
@@ -39,8 +43,8 @@ class Filling(NamedTuple):
     size: Ints  # (N,) bytes
     able: Flags  # (N, k) whether a device can run a node
     capacity: Ints  # (k,) bytes
-    after: list[list[int]]  # of each node, where edges lead to
-    before: list[list[int]]  # and where they come from
+    after: Near  # of each node, where edges lead to
+    before: Near  # and where they come from
 
     @classmethod
     def of_nodes(cls, model: ContractedProblem) -> Filling:
@@ -53,13 +57,13 @@ class Filling(NamedTuple):
     @property
     def unordered(self) -> Filling:
         """The same nodes without edges."""
-        none: list[list[int]] = [[] for _ in self.after]
+        none: Near = [[] for _ in self.after]
         return self._replace(after=none, before=none)
 
     @classmethod
     def of_units(cls, units: Units) -> Filling:
         """Return the units of a problem, without edges."""
-        none: list[list[int]] = [[] for _ in units.bytes]
+        none: Near = [[] for _ in units.bytes]
         return cls(units.bytes, units.allowed, units.capacity, none, none)
 
 
@@ -194,8 +198,8 @@ def _exchanged(
 def _drawn(
     nodes: list[int],
     there: set[int],
-    behind: list[list[int]],
-    ahead: list[list[int]],
+    behind: Near,
+    ahead: Near,
     rng: np.random.Generator,
 ) -> list[int]:
     """Draw at most `SIDE` of the nodes, each after all nodes behind it that are there."""
@@ -212,7 +216,7 @@ def _drawn(
     return drawn
 
 
-def _sums(size: Ints, nodes: list[int], behind: list[list[int]]) -> tuple[Ints, Ints]:
+def _sums(size: Ints, nodes: list[int], behind: Near) -> tuple[Ints, Ints]:
     """Return the subsets of the nodes that hold what is behind each of theirs, as numbers whose
     bits say what is in them, and their bytes.
     """

@@ -95,6 +95,13 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.threads import call_interruptibly
 
+Offer = Callable[[Ints, Ints], None]
+"""Takes a placement: devices and slots."""
+
+
+Upper = Callable[[], int | None]
+"""Returns the latency of the best known placement, None where none is known."""
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -290,9 +297,9 @@ class FlowBound:
 
     def run(
         self,
-        upper: Callable[[], int | None],
+        upper: Upper,
         stop: Callable[[], bool],
-        offer: Callable[[Ints, Ints], None] | None = None,
+        offer: Offer | None = None,
     ) -> int:
         """Raise the bound until it meets `upper`, nothing is left to gain, or `stop`; return it.
 
@@ -306,9 +313,7 @@ class FlowBound:
                 break
         return self.lower
 
-    def pieces(
-        self, upper: Callable[[], int | None], offer: Callable[[Ints, Ints], None] | None = None
-    ) -> Iterator[bool]:
+    def pieces(self, upper: Upper, offer: Offer | None = None) -> Iterator[bool]:
         """Do what `run` does in pieces of about a tenth of a second.
 
         Yields whether a round is over.
@@ -647,9 +652,7 @@ class FlowBound:
             first = ends[came[first]][0]
         return first, edges[::-1]
 
-    def _price(
-        self, node_flow: Ints, edge_flow: Ints, total: int, upper: Callable[[], int | None]
-    ) -> Iterator[bool]:
+    def _price(self, node_flow: Ints, edge_flow: Ints, total: int, upper: Upper) -> Iterator[bool]:
         """Fill the tables of the program under the flow of weight `total`, as far as they cost at
         most the best value known by then.
         """
@@ -769,8 +772,8 @@ class FlowBound:
 
 def _by_halves(
     root: FlowBound,
-    upper: Callable[[], int | None],
-    offer: Callable[[Ints, Ints], None] | None = None,
+    upper: Upper,
+    offer: Offer | None = None,
     *,
     alone: bool = False,
 ) -> Iterator[tuple[int, bool]]:
@@ -808,8 +811,8 @@ class Levels:
 
     def __init__(
         self,
-        upper: Callable[[], int | None],
-        offer: Callable[[Ints, Ints], None] | None = None,
+        upper: Upper,
+        offer: Offer | None = None,
     ) -> None:
         self._upper, self._offer, self.best = upper, offer, 0
         self._halves: Iterator[tuple[int, bool]] | None = None  # those beside
@@ -863,8 +866,8 @@ def _work(level: FlowBound) -> float:
 
 def flow_bounds(
     problem: PlacementProblem,
-    upper: Callable[[], int | None],
-    offer: Callable[[Ints, Ints], None] | None = None,
+    upper: Upper,
+    offer: Offer | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, bool]]:
     """Yield the best bound so far and whether a round is over, after every piece of work: on coarse

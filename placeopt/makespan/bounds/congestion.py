@@ -63,6 +63,10 @@ from placeopt.model.arrays import Ints, positions
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.uniform_flow import Flow, best_of_flows, flows
 
+Pins = Sequence[Sequence[int]]
+"""Parts that each tensor touches."""
+
+
 PULL = 2**8
 """How much more is sent to a hub than to all others, which costs a share of a hundredth: the units
 of a thousand rounds stay below 2^63."""
@@ -84,9 +88,7 @@ class Sending(NamedTuple):
     ends: tuple[int, ...] = ()
     pull: int = 1
 
-    def flows(
-        self, part: Partition, pins: Sequence[Sequence[int]], *, kept: bool = False
-    ) -> Iterator[Flow]:
+    def flows(self, part: Partition, pins: Pins, *, kept: bool = False) -> Iterator[Flow]:
         """Yield the flows between the islands of a partition."""
         return flows(self.ticks, pins, part.weight, self.ends, pull=self.pull, kept=kept)
 
@@ -191,9 +193,7 @@ def pins_of(problem: PlacementProblem) -> list[tuple[int, ...]]:
     return [(u, *problem.readers_of(t)) for t, u in enumerate(problem.producer.tolist())]
 
 
-def best_bounds(
-    part: Partition, pins: Sequence[Sequence[int]], some: Iterable[Sending], gain: float
-) -> Iterator[int]:
+def best_bounds(part: Partition, pins: Pins, some: Iterable[Sending], gain: float) -> Iterator[int]:
     """Yield the best of the bounds by some flows after each round, which ends as `best_of_flows`
     does.
     """
@@ -204,9 +204,7 @@ def best_bounds(
             yield best
 
 
-def hub_bounds(
-    part: Partition, ticks: Ints, pins: Sequence[Sequence[int]], *, written: bool
-) -> Iterator[int]:
+def hub_bounds(part: Partition, ticks: Ints, pins: Pins, *, written: bool) -> Iterator[int]:
     """Yield the best of the bounds by hubs; `written` as for `congestion_steps`."""
     if written:
         yield from best_bounds(part, pins, to_best_hub(part, ticks, pins), 0.01)
@@ -217,7 +215,7 @@ def hub_bounds(
         yield most
 
 
-def to_best_hub(part: Partition, ticks: Ints, pins: Sequence[Sequence[int]]) -> Iterator[Sending]:
+def to_best_hub(part: Partition, ticks: Ints, pins: Pins) -> Iterator[Sending]:
     """Yield what is sent to the hub that shows most, nothing where none could show more than
     work.
     """
@@ -226,7 +224,7 @@ def to_best_hub(part: Partition, ticks: Ints, pins: Sequence[Sequence[int]]) -> 
         yield found.sending
 
 
-def hubs(part: Partition, ticks: Ints, pins: Sequence[Sequence[int]]) -> Iterator[Hub]:
+def hubs(part: Partition, ticks: Ints, pins: Pins) -> Iterator[Hub]:
     """Yield the bounds by hubs that could pass what is known by then, at first that the devices
     have to do the work; those whose tensors weigh most first.
     """

@@ -27,6 +27,10 @@ from placeopt.makespan.proof.supposition import INFINITE, Delay, Neighbours, Sup
 from placeopt.model.arrays import Floats, Ints, running_sums, sums_by, together
 from placeopt.model.bound import Step
 
+Latest = tuple[Delay, list[int]]
+"""How late an op starts at least, and the ops before it that show it."""
+
+
 Lemma = list[Any]
 """[op, class, ticks, ops before it]."""
 
@@ -134,12 +138,12 @@ class _Table(NamedTuple):
 
 def best_lemma(
     state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors
-) -> tuple[Delay, list[int]]:
+) -> Latest:
     """Return the latest start of v on class c that some set of ops before it proves, and that
     set.
     """
     table = _table(state, far, c, before)
-    best: tuple[Delay, list[int]] = (far[v][c], [])
+    best: Latest = (far[v][c], [])
     elsewhere = np.flatnonzero(
         (table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE)
     )
@@ -176,7 +180,7 @@ def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors
     return _Table(*np.array(rows, np.float64).reshape(-1, len(_Table._fields)).T)
 
 
-def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
+def _serial_or_paid(t: _Table, floor: Delay) -> Latest | None:
     """Either the ops with the largest keys all run on v's device, or one of them delivers at its
     key.
     """
@@ -189,7 +193,7 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
             high = middle
         else:
             low = middle + 1
-    best: tuple[Delay, list[int]] | None = None
+    best: Latest | None = None
     for size in {low, low - 1, low + 1}:
         if not 0 < size <= len(order):
             continue
@@ -200,7 +204,7 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
     return best
 
 
-def _one_machine(t: _Table, rows: Ints) -> tuple[Delay, list[int]]:
+def _one_machine(t: _Table, rows: Ints) -> Latest:
     """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove
     it.
     """
@@ -217,7 +221,7 @@ def _one_machine(t: _Table, rows: Ints) -> tuple[Delay, list[int]]:
     return float(total[level, last]), by_tail[chosen].tolist()
 
 
-def _all_devices(t: _Table, devices: int, most_levels: int = 24) -> tuple[Delay, list[int]] | None:
+def _all_devices(t: _Table, devices: int, most_levels: int = 24) -> Latest | None:
     """Work that starts late, on v's device until shortly before v and on the others until the
     results can come; `most_levels` thresholds on heads are tried.
     """

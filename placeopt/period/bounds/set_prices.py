@@ -67,6 +67,10 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
+Lists = list[list[int]]
+"""Nodes of each tensor, or tensors or nodes of each node."""
+
+
 PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
 _NONE, _HELD, _LEFT = map(np.uint8, range(3))
@@ -182,8 +186,8 @@ class Paths(NamedTuple):
     never : ticks of the arcs that no convex set has.
     """
 
-    before: list[list[int]]
-    after: list[list[int]]
+    before: Lists
+    after: Lists
     conducts: list[bool]
     reach: Flags
     never: int
@@ -236,11 +240,11 @@ def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tenso
     return tensors
 
 
-def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
+def _touching(num_nodes: int, pins: Lists) -> Lists:
     return by_number(num_nodes, ((v, t) for t, nodes in enumerate(pins) for v in nodes))
 
 
-def _thin_orders(pins: list[list[int]], paths: Paths, *, orders: int = 24) -> Iterator[list[int]]:
+def _thin_orders(pins: Lists, paths: Paths, *, orders: int = 24) -> Iterator[list[int]]:
     """Yield greedy orders of the nodes along the paths, each better than those before by
     2^(open tensors) added up, or the same one again.
 
@@ -260,8 +264,8 @@ def _thin_orders(pins: list[list[int]], paths: Paths, *, orders: int = 24) -> It
 
 def _greedy_order(
     start: int,
-    touching: list[list[int]],
-    pins: list[list[int]],
+    touching: Lists,
+    pins: Lists,
     paths: Paths,
     most: float,
     *,
@@ -354,7 +358,7 @@ class _States:
                 new[paths.reach[w]] = True
         return new
 
-    def settle(self, near: list[int], pins: list[list[int]]) -> Flags:
+    def settle(self, near: list[int], pins: Lists) -> Flags:
         """Take tensors whose pins to come cannot be held as settled: states that differ in these
         alone are one. Return which of them are parted by it, (S, tensors).
 
