@@ -32,6 +32,9 @@ from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 
+RefOf = dict[Any, Any]
+"""What nodes of a graph have become."""
+
 
 def from_torch(
     module: Any,
@@ -150,7 +153,7 @@ class _Reader:
         outputs = [str(x) for x in flat(results) if isinstance(x, Ref)]
         return Model(name, self.nodes, self.values, outputs)
 
-    def _walk(self, graph: Any, owner: Any, refs: dict[Any, Any], region: str) -> Any:
+    def _walk(self, graph: Any, owner: Any, refs: RefOf, region: str) -> Any:
         """Collect the nodes of a graph and of the regions inlined in it; return what stands for its
         results.
 
@@ -181,12 +184,12 @@ class _Reader:
                 self._call(node, name, refs)
         return results
 
-    def _placeholder(self, node: Any, refs: dict[Any, Any]) -> None:
+    def _placeholder(self, node: Any, refs: RefOf) -> None:
         refs[node] = self._declare(node.name, node.meta.get("val"))
         if node.name in self.constants and node.name in self.values:
             self.values[node.name].make_constant(learned=self.constants[node.name])
 
-    def _attribute(self, node: Any, name: str, owner: Any, refs: dict[Any, Any]) -> None:
+    def _attribute(self, node: Any, name: str, owner: Any, refs: RefOf) -> None:
         nested: Any = getattr(owner, str(node.target), None)
         if hasattr(nested, "graph"):
             if not all(region_of(user) for user in node.users):
@@ -196,7 +199,7 @@ class _Reader:
         if name in self.values:
             self.values[name].make_constant()
 
-    def _call(self, node: Any, name: str, refs: dict[Any, Any]) -> None:
+    def _call(self, node: Any, name: str, refs: RefOf) -> None:
         refs[node] = self._declare(name, node.meta.get("val"))
         outputs = [str(x) for x in flat(refs[node]) if isinstance(x, Ref)]
         if outputs:
@@ -248,7 +251,7 @@ OVER_SEQUENCES = ("map_impl", "scan", "associative_scan")
 it carries."""
 
 
-def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[Any, Any]:
+def _bound(graph: Any, arguments: Sequence[Any], refs: RefOf) -> RefOf:
     """Return what the inputs of a region stand for, where its arguments are nodes."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     pairs = zip(inputs, arguments, strict=True)
@@ -263,7 +266,7 @@ def _size(dim: Any) -> int | None:
     return hint if isinstance(hint, int) else None
 
 
-def _resolve(value: Any, refs: dict[Any, Any]) -> Any:
+def _resolve(value: Any, refs: RefOf) -> Any:
     """Replace the nodes among arguments by what they stand for."""
     if isinstance(value, list | tuple):
         return [_resolve(item, refs) for item in value]

@@ -35,6 +35,10 @@ from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
 from placeopt.programs.torch_program import is_torch_program
 
+DeviceOf = dict[str, int]
+"""Device by path of a module or a parameter."""
+
+
 SHOWN = 4
 """Most modules that a refusal names."""
 
@@ -125,7 +129,7 @@ class ModuleDevices:
                 self.children.setdefault(above, set()).add(path)
                 path = above
 
-    def _stored(self, readers: dict[str, list[int]]) -> dict[str, int]:
+    def _stored(self, readers: dict[str, list[int]]) -> DeviceOf:
         """Return the device of every stored tensor: that of its first reader in the module that its
         name tells.
 
@@ -142,7 +146,7 @@ class ModuleDevices:
                 found[name] = self.home[(inside or calls)[0]]
         return found
 
-    def shortest(self) -> dict[str, int]:
+    def shortest(self) -> DeviceOf:
         """Return the device of every module, named by the shortest paths.
 
         Raises
@@ -150,7 +154,7 @@ class ModuleDevices:
         InputError
             If modules are split in a way that no map expresses; they are named.
         """
-        found: dict[str, int] = {}
+        found: DeviceOf = {}
         split: list[str] = []
         self._descend("", found, split)
         self._follow_inputs(found, split)
@@ -191,9 +195,7 @@ class ModuleDevices:
         used = {self.home[i] for i in self._calls(path)}
         return used | {device for name, device in self.stored.items() if name.startswith(inside)}
 
-    def _descend(
-        self, path: str, found: dict[str, int], split: list[str], fallback: int = 0
-    ) -> None:
+    def _descend(self, path: str, found: DeviceOf, split: list[str], fallback: int = 0) -> None:
         devices = self._devices(path)
         if len(devices) <= 1:
             found[path] = min(devices, default=fallback)
@@ -208,7 +210,7 @@ class ModuleDevices:
         for child in sorted(inner, key=_natural):
             self._descend(child, found, split, min(devices))
 
-    def _follow_inputs(self, found: dict[str, int], split: list[str]) -> None:
+    def _follow_inputs(self, found: DeviceOf, split: list[str]) -> None:
         """Find out where ops between the named modules would run, and which could not."""
         actual: list[int] = []
         for i, call in enumerate(self.program.calls):
@@ -225,7 +227,7 @@ class ModuleDevices:
                 self.moved += not call.free and actual[-1] != self.home[i]
 
 
-def _named(module: str, found: dict[str, int]) -> int | None:
+def _named(module: str, found: DeviceOf) -> int | None:
     """Return the device of the named module that a module is, or lies in; None if there is none."""
     path = module
     while path not in found:
@@ -247,7 +249,7 @@ def jax_shardings(job: Job) -> Exported:
     return Exported(table, {"shardings.py": text_file(text)})
 
 
-def _modules(job: Job) -> dict[str, int]:
+def _modules(job: Job) -> DeviceOf:
     """Return the device of every module by path; without the model, the names of the ops tell the
     modules.
     """

@@ -53,6 +53,10 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.uniform_flow import MOST_SENT, flow_above
 
+Places = dict[int, list[tuple[int, int, int]]]
+"""(device, class, ticks) where each op may begin."""
+
+
 LARGEST = 2**50
 """Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
 below."""
@@ -348,7 +352,7 @@ def front_model(
 
 def _front_devices(
     state: Supposition, far: Sequence[Sequence[float]], window: int, order: Sequence[int]
-) -> dict[int, list[tuple[int, int, int]]]:
+) -> Places:
     """Return (device, class, ticks) where each op may begin in a window; those that may not are
     left out.
 
@@ -356,7 +360,7 @@ def _front_devices(
     ----------
     far : ticks from the window's start to the op, by class.
     """
-    found: dict[int, list[tuple[int, int, int]]] = {}
+    found: Places = {}
     for v in order:
         here = [
             (d, c, int(state.time[v][c] or 0))
@@ -370,9 +374,7 @@ def _front_devices(
     return found
 
 
-def _order_rows(
-    on: dict[int, list[tuple[int, int, int]]], delays: list[float], u: int, v: int
-) -> list[Any]:
+def _order_rows(on: Places, delays: list[float], u: int, v: int) -> list[Any]:
     """An op runs only after the one before it, and after its transfer where that is on another
     device.
     """
