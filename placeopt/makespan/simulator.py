@@ -277,29 +277,32 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
 @uncounted_kernel
 def order_ops(arrays: ProblemArrays, w: Workspace) -> None:
     """Sort every device's ops by rank, for planned execution."""
+    queues = w.queues
     n, k = arrays.compute.shape
     for d in range(k):
-        w.plan.op_at[d] = w.queues.first[d]
+        w.plan.op_at[d] = queues.first[d]
     for op in range(n):
-        push(w.queues.later_key, w.queues.later_op, 0, op, w.rank[op], op)
+        push(queues.later_key, queues.later_op, 0, op, w.rank[op], op)
     for left in range(n, 0, -1):
-        op = w.queues.later_op[0]
-        pop(w.queues.later_key, w.queues.later_op, 0, left)
+        op = queues.later_op[0]
+        pop(queues.later_key, queues.later_op, 0, left)
         d = w.device[op]
-        w.queues.op[w.plan.op_at[d]] = op
+        queues.op[w.plan.op_at[d]] = op
         w.plan.op_at[d] += 1
     for d in range(k):
-        w.plan.op_at[d] = w.queues.first[d]
+        w.plan.op_at[d] = queues.first[d]
 
 
 @uncounted_kernel
 def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     """Number every channel's requests and sort them by rank, for planned execution."""
+    requests = w.requests
+    plan = w.plan
     k, m = arrays.compute.shape[1], arrays.producer.shape[0]
     count = 0
-    w.plan.lane_ptr[:] = 0
+    plan.lane_ptr[:] = 0
     for tensor in range(m):
-        w.plan.pair_ptr[tensor] = count
+        plan.pair_ptr[tensor] = count
         source = w.device[arrays.producer[tensor]]
         for e in row_of(arrays.consumer_ptr, tensor):
             v = arrays.consumer[e]
@@ -312,28 +315,26 @@ def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
                     w.best_rank[d] = w.rank[v]
         for d in range(k):
             if w.stamp[d] == tensor:
-                w.requests.key[count] = w.best_rank[d]
-                w.requests.tensor[count] = tensor
-                w.requests.destination[count] = d
-                w.plan.requested[count] = False
-                w.plan.lane_ptr[arrays.channel[source, d] + 1] += 1
+                requests.key[count] = w.best_rank[d]
+                requests.tensor[count] = tensor
+                requests.destination[count] = d
+                plan.requested[count] = False
+                plan.lane_ptr[arrays.channel[source, d] + 1] += 1
                 count += 1
-    w.plan.pair_ptr[m] = count
+    plan.pair_ptr[m] = count
     for c in range(arrays.num_channels):
-        w.plan.lane_ptr[c + 1] += w.plan.lane_ptr[c]
-        w.plan.lane_at[c] = w.plan.lane_ptr[c]
+        plan.lane_ptr[c + 1] += plan.lane_ptr[c]
+        plan.lane_at[c] = plan.lane_ptr[c]
     for r in range(count):  # no request has begun: its times are free to hold the heap
-        push(w.requests.start, w.requests.finish, 0, r, w.requests.key[r], r)
+        push(requests.start, requests.finish, 0, r, requests.key[r], r)
     for left in range(count, 0, -1):
-        r = w.requests.finish[0]
-        pop(w.requests.start, w.requests.finish, 0, left)
-        c = arrays.channel[
-            w.device[arrays.producer[w.requests.tensor[r]]], w.requests.destination[r]
-        ]
-        w.plan.lane[w.plan.lane_at[c]] = r
-        w.plan.lane_at[c] += 1
+        r = requests.finish[0]
+        pop(requests.start, requests.finish, 0, left)
+        c = arrays.channel[w.device[arrays.producer[requests.tensor[r]]], requests.destination[r]]
+        plan.lane[plan.lane_at[c]] = r
+        plan.lane_at[c] += 1
     for c in range(arrays.num_channels):
-        w.plan.lane_at[c] = w.plan.lane_ptr[c]
+        plan.lane_at[c] = plan.lane_ptr[c]
     w.stamp[:] = -1
 
 
@@ -371,6 +372,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
     """One input of op v is available on its device d from `arrival` on; the last one puts v into
     its queue.
     """
+    queues = w.queues
     w.pending[v] -= 1
     if arrival > w.ready[v]:
         w.ready[v] = arrival
@@ -378,24 +380,24 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
         at = w.ready[v]  # other inputs may still be on their way, uncontended
         if mode == PRIORITY and at > time:
             push(
-                w.queues.later_key,
-                w.queues.later_op,
-                w.queues.first[d],
-                w.queues.later_size[d],
+                queues.later_key,
+                queues.later_op,
+                queues.first[d],
+                queues.later_size[d],
                 at,
                 v,
             )
-            w.queues.later_size[d] += 1
+            queues.later_size[d] += 1
         elif mode != PLANNED:
             push(
-                w.queues.key,
-                w.queues.op,
-                w.queues.first[d],
-                w.queues.size[d],
+                queues.key,
+                queues.op,
+                queues.first[d],
+                queues.size[d],
                 at if mode == FIFO else w.rank[v],
                 v,
             )
-            w.queues.size[d] += 1
+            queues.size[d] += 1
         if (
             w.running[d] < 0
         ):  # a device whose own completion at this time is still ahead is touched then
@@ -405,19 +407,20 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
 @uncounted_kernel
 def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
+    queues = w.queues
     n, k = arrays.compute.shape
-    w.queues.first[:] = 0
+    queues.first[:] = 0
     w.cutoff.left[:] = 0
     for op in range(n):
         w.pending[op] = arrays.indegree[op]
         w.ready[op] = 0
         w.cost[op] = arrays.compute[op, w.device[op]]
         w.cutoff.left[w.device[op]] += w.cost[op]
-        w.queues.first[w.device[op] + 1] += 1
+        queues.first[w.device[op] + 1] += 1
     for d in range(k):
-        w.queues.first[d + 1] += w.queues.first[d]
-        w.queues.size[d] = 0
-        w.queues.later_size[d] = 0
+        queues.first[d + 1] += queues.first[d]
+        queues.size[d] = 0
+        queues.later_size[d] = 0
         w.running[d] = -1
         w.next_time[d] = _NEVER
         w.stamp[d] = -1
@@ -434,8 +437,8 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     for op in range(n):
         if w.pending[op] == 0:
             d = w.device[op]
-            push(w.queues.key, w.queues.op, w.queues.first[d], w.queues.size[d], w.rank[op], op)
-            w.queues.size[d] += 1
+            push(queues.key, queues.op, queues.first[d], queues.size[d], w.rank[op], op)
+            queues.size[d] += 1
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
@@ -446,12 +449,13 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
 @inlined
 def _merged(w: Workspace, a: int, b: int) -> np.int64:
     """Merge two heaps of requests; return the root."""
+    requests = w.requests
     return merge(
-        w.requests.key,
-        w.requests.tensor,
-        w.requests.destination,
-        w.requests.left,
-        w.requests.right,
+        requests.key,
+        requests.tensor,
+        requests.destination,
+        requests.left,
+        requests.right,
         a,
         b,
     )
@@ -460,14 +464,12 @@ def _merged(w: Workspace, a: int, b: int) -> np.int64:
 @inlined
 def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     """Take the next request of channel c, -1 if it has none that may start."""
+    plan = w.plan
     r = np.int64(-1)
     if mode == PLANNED:
-        if (
-            w.plan.lane_at[c] < w.plan.lane_ptr[c + 1]
-            and w.plan.requested[w.plan.lane[w.plan.lane_at[c]]]
-        ):
-            r = w.plan.lane[w.plan.lane_at[c]]
-            w.plan.lane_at[c] += 1
+        if plan.lane_at[c] < plan.lane_ptr[c + 1] and plan.requested[plan.lane[plan.lane_at[c]]]:
+            r = plan.lane[plan.lane_at[c]]
+            plan.lane_at[c] += 1
     else:
         r = w.channels.root[c]
         if r >= 0:
@@ -478,11 +480,12 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
 @inlined
 def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> bool:
     """Step 2: idle channels start one transfer each; return whether one takes no time."""
+    channels = w.channels
     instant = False
     for i in range(w.counter[ACTIVE]):
-        c = w.channels.active[i]
-        w.channels.is_active[c] = False
-        if w.channels.running[c] >= 0:
+        c = channels.active[i]
+        channels.is_active[c] = False
+        if channels.running[c] >= 0:
             continue
         r = _next_transfer(w, mode, c)
         if r < 0:
@@ -493,10 +496,10 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
         if time + w.cutoff.load[c] - w.cutoff.carried[c] > w.cutoff.limit[0]:
             w.counter[LATE] += 1
         w.cutoff.carried[c] += cost
-        w.channels.running[c] = r
+        channels.running[c] = r
         w.requests.start[r] = time
         w.requests.finish[r] = time + cost
-        push(w.channels.event_key, w.channels.event_channel, 0, w.counter[EVENTS], time + cost, c)
+        push(channels.event_key, channels.event_channel, 0, w.counter[EVENTS], time + cost, c)
         w.counter[EVENTS] += 1
         if cost == 0:
             instant = True
@@ -509,35 +512,36 @@ def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     """Take the next op of device d; -1 if none may start now, then `next_time` says when to look
     again.
     """
-    base = w.queues.first[d]
+    queues = w.queues
+    base = queues.first[d]
     op = np.int64(-1)
     if mode == PLANNED:
         at = w.plan.op_at[d]
         w.next_time[d] = _NEVER
-        if at < w.queues.first[d + 1] and w.pending[w.queues.op[at]] == 0:
-            if w.ready[w.queues.op[at]] > time:
-                w.next_time[d] = w.ready[w.queues.op[at]]
+        if at < queues.first[d + 1] and w.pending[queues.op[at]] == 0:
+            if w.ready[queues.op[at]] > time:
+                w.next_time[d] = w.ready[queues.op[at]]
             else:
-                op = np.int64(w.queues.op[at])
+                op = np.int64(queues.op[at])
                 w.plan.op_at[d] += 1
         return op
     if mode == PRIORITY:
-        while w.queues.later_size[d] > 0 and w.queues.later_key[base] <= time:
-            later = w.queues.later_op[base]
-            pop(w.queues.later_key, w.queues.later_op, base, w.queues.later_size[d])
-            w.queues.later_size[d] -= 1
-            push(w.queues.key, w.queues.op, base, w.queues.size[d], w.rank[later], later)
-            w.queues.size[d] += 1
-    if w.queues.size[d] == 0:
+        while queues.later_size[d] > 0 and queues.later_key[base] <= time:
+            later = queues.later_op[base]
+            pop(queues.later_key, queues.later_op, base, queues.later_size[d])
+            queues.later_size[d] -= 1
+            push(queues.key, queues.op, base, queues.size[d], w.rank[later], later)
+            queues.size[d] += 1
+    if queues.size[d] == 0:
         w.next_time[d] = (
-            w.queues.later_key[base] if mode == PRIORITY and w.queues.later_size[d] > 0 else _NEVER
+            queues.later_key[base] if mode == PRIORITY and queues.later_size[d] > 0 else _NEVER
         )
-    elif mode == FIFO and w.queues.key[base] > time:
-        w.next_time[d] = w.queues.key[base]
+    elif mode == FIFO and queues.key[base] > time:
+        w.next_time[d] = queues.key[base]
     else:
-        op = np.int64(w.queues.op[base])
-        pop(w.queues.key, w.queues.op, base, w.queues.size[d])
-        w.queues.size[d] -= 1
+        op = np.int64(queues.op[base])
+        pop(queues.key, queues.op, base, queues.size[d])
+        queues.size[d] -= 1
     return op
 
 
@@ -594,13 +598,14 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
 @inlined
 def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> None:
     """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
-    while w.counter[EVENTS] > 0 and w.channels.event_key[0] == time:
-        c = w.channels.event_channel[0]
-        pop(w.channels.event_key, w.channels.event_channel, 0, w.counter[EVENTS])
+    channels = w.channels
+    while w.counter[EVENTS] > 0 and channels.event_key[0] == time:
+        c = channels.event_channel[0]
+        pop(channels.event_key, channels.event_channel, 0, w.counter[EVENTS])
         w.counter[EVENTS] -= 1
-        r = w.channels.running[c]
-        w.channels.running[c] = -1
-        _add(w.channels.active, w.channels.is_active, w.counter, ACTIVE, c)
+        r = channels.running[c]
+        channels.running[c] = -1
+        _add(channels.active, channels.is_active, w.counter, ACTIVE, c)
         tensor = w.requests.tensor[r]
         d = w.requests.destination[r]
         for e in row_of(arrays.consumer_ptr, tensor):
@@ -614,21 +619,22 @@ def _request(
     arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source: int, spots: int, time: int
 ) -> None:
     """Queue the transfers of a tensor to the first `spots` destinations in `w.spots`."""
+    requests = w.requests
     for i in range(spots):
         d = w.spots[i]
         c = arrays.channel[source, d]
         if mode == PLANNED:
             r = w.plan.pair_ptr[tensor]
-            while w.requests.destination[r] != d:
+            while requests.destination[r] != d:
                 r += 1
             w.plan.requested[r] = True
         else:
             r = w.counter[REQUESTS]
-            w.requests.key[r] = time if mode == FIFO else w.best_rank[d]
-            w.requests.tensor[r] = tensor
-            w.requests.destination[r] = d
-            w.requests.left[r] = -1
-            w.requests.right[r] = -1
+            requests.key[r] = time if mode == FIFO else w.best_rank[d]
+            requests.tensor[r] = tensor
+            requests.destination[r] = d
+            requests.left[r] = -1
+            requests.right[r] = -1
             w.channels.root[c] = _merged(w, w.channels.root[c], r)
         w.counter[REQUESTS] += 1
         _add(w.channels.active, w.channels.is_active, w.counter, ACTIVE, c)

@@ -121,22 +121,22 @@ class ShardingProblem(ArrayHolder):
 
     def _check_edges(self, where: str) -> None:
         m = len(np.asarray(self.edge))
-        object.__setattr__(self, "edge", int_array(self.edge, (m, 2), f"{where}: edge"))
-        if m and (int(self.edge.min()) < 0 or int(self.edge.max()) >= self.num_nodes):
-            e = int(np.argmax(((self.edge < 0) | (self.edge >= self.num_nodes)).any(axis=1)))
+        edge = int_array(self.edge, (m, 2), f"{where}: edge")
+        object.__setattr__(self, "edge", edge)
+        if m and (int(edge.min()) < 0 or int(edge.max()) >= self.num_nodes):
+            e = int(np.argmax(((edge < 0) | (edge >= self.num_nodes)).any(axis=1)))
             raise InputError(
                 f"{where}: edge {e}: expected nodes 0..{self.num_nodes - 1}, received "
-                f"{self.edge[e].tolist()}"
+                f"{edge[e].tolist()}"
             )
-        loops = np.flatnonzero(self.edge[:, 0] == self.edge[:, 1])
+        loops = np.flatnonzero(edge[:, 0] == edge[:, 1])
         if loops.size:
             raise InputError(
-                f"{where}: edge {int(loops[0])} joins node {int(self.edge[loops[0], 0])} with "
-                "itself; "
+                f"{where}: edge {int(loops[0])} joins node {int(edge[loops[0], 0])} with itself; "
                 "add its costs to those of the node"
             )
         sizes = np.diff(self.node_ptr)
-        pointer = starts_of(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]])
+        pointer = starts_of(sizes[edge[:, 0]] * sizes[edge[:, 1]])
         object.__setattr__(self, "edge_ptr", int_array(pointer, (m + 1,), "edge_ptr"))
         self._check_numbers(where, "edge_cost", int(pointer[-1]))
 

@@ -184,6 +184,9 @@ def make_walk(a: SearchArrays) -> Walk:
 @inlined
 def _move(a, w, v, b):
     """Move node v to device b; the counts, loads and bytes follow."""
+    paths = a.paths
+    tensors = a.tensors
+    weight = a.weight
     device, count, load = w.device, w.readers, w.load
     old = device[v]
     for p in range(a.compute.shape[0]):
@@ -191,47 +194,47 @@ def _move(a, w, v, b):
         load[p, b] += a.compute[p, v, b]
     w.used[old] -= a.resident[v]
     w.used[b] += a.resident[v]
-    for e in range(a.tensors.touch_ptr[v], a.tensors.touch_ptr[v + 1]):
-        t = a.tensors.touch_tensor[e]
-        p = a.tensors.of_pass[t]
-        size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
-        if a.tensors.touch_role[e] == 1:
+    for e in range(tensors.touch_ptr[v], tensors.touch_ptr[v + 1]):
+        t = tensors.touch_tensor[e]
+        p = tensors.of_pass[t]
+        size = tensors.consumer_ptr[t + 1] - tensors.consumer_ptr[t]
+        if tensors.touch_role[e] == 1:
             if count[t, old] < size:
-                load[p, old] -= a.weight[t, old]
+                load[p, old] -= weight[t, old]
             if count[t, old] > 0:
-                load[p, old] += a.weight[t, old]
+                load[p, old] += weight[t, old]
             if count[t, b] > 0:
-                load[p, b] -= a.weight[t, b]
+                load[p, b] -= weight[t, b]
             if count[t, b] < size:
-                load[p, b] += a.weight[t, b]
+                load[p, b] += weight[t, b]
         else:
-            home = device[a.tensors.producer[t]]
+            home = device[tensors.producer[t]]
             left_before = count[t, home] < size
             count[t, old] -= 1
             if old != home and count[t, old] == 0:
-                load[p, old] -= a.weight[t, old]
+                load[p, old] -= weight[t, old]
             if b != home and count[t, b] == 0:
-                load[p, b] += a.weight[t, b]
+                load[p, b] += weight[t, b]
             count[t, b] += 1
             left_after = count[t, home] < size
             if left_before and not left_after:
-                load[p, home] -= a.weight[t, home]
+                load[p, home] -= weight[t, home]
             elif left_after and not left_before:
-                load[p, home] += a.weight[t, home]
-    _count(a.paths, w, v, old, -1)
-    for e in range(a.paths.op_ptr[v], a.paths.op_ptr[v + 1]):
-        x = a.paths.op[e]
+                load[p, home] += weight[t, home]
+    _count(paths, w, v, old, -1)
+    for e in range(paths.op_ptr[v], paths.op_ptr[v + 1]):
+        x = paths.op[e]
         if w.reach[0, old, x] > 0 and w.reach[1, old, x] > 0:
             w.between[0] += 1
         if w.reach[0, b, x] > 0 and w.reach[1, b, x] > 0:
             w.between[0] -= 1
     for side in range(2):
         sign = 1 - 2 * side
-        for e in range(a.paths.edge_ptr[side, v], a.paths.edge_ptr[side, v + 1]):
-            end = sign * w.place[device[a.paths.edge_end[e]]]
+        for e in range(paths.edge_ptr[side, v], paths.edge_ptr[side, v + 1]):
+            end = sign * w.place[device[paths.edge_end[e]]]
             w.between[0] += int(end < sign * w.place[b]) - int(end < sign * w.place[old])
     device[v] = b
-    _count(a.paths, w, v, b, 1)
+    _count(paths, w, v, b, 1)
 
 
 @uncounted_kernel

@@ -317,18 +317,17 @@ class _Front:
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
+        least = part.least
         top = min(self._most_period(tables, part), tables.most_period)
-        if top < part.least:
+        if top < least:
             return
         if self.goal >= NEVER:
-            limit = part.least + max(
-                1, part.least // self.opening.guess
-            )  # no plan is known: a guess
+            limit = least + max(1, least // self.opening.guess)  # no plan is known: a guess
         else:
-            few = top - part.least <= self.opening.near * part.least
-            limit = top if few else (part.least + top) // 2
+            few = top - least <= self.opening.near * least
+            limit = top if few else (least + top) // 2
         limit = min(limit, top)
-        labels, at, rest = self._ask(tables, part.stages, part.least, limit)
+        labels, at, rest = self._ask(tables, part.stages, least, limit)
         if at >= 0:
             # plans with periods from here to the limit take as long in fill and closing: none of
             # them is better
@@ -339,7 +338,7 @@ class _Front:
                 return
             price = self._offer(plan)
             self._push(replace(part, most=min(limit, price.pace - 1), rest=rest))
-            if tables.schedule.splits_backward and part.least < price.pace == price.first:
+            if tables.schedule.splits_backward and least < price.pace == price.first:
                 # where the fill is the period alone, others from it on may close sooner
                 self._push(replace(part, least=price.pace, most=limit, rest=rest))
         if limit < top:

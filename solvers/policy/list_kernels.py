@@ -469,6 +469,7 @@ def _say_of_next(task, s, v):
 @uncounted_kernel
 def _say(task, s, v, progress):
     """Fill what is said of every device for op v; return how many devices may take it."""
+    begin = s.begin
     costs, units, facts, said = task.costs, task.units, task.facts, s.said
     k = costs.compute.shape[1]
     tau = facts.unit[0]
@@ -476,31 +477,31 @@ def _say(task, s, v, progress):
     _say_of_neighbours(task, s, v)
     finish, start, arrival, free, rest, load, count = FAR, FAR, FAR, FAR, np.inf, np.inf, 0
     for d in range(k):
-        s.begin[d] = -1
+        begin[d] = -1
         if not fits(units, s.home, s.free, units.unit[v], d):
             continue
         count += 1
-        s.begin[d] = _earliest(s, d, s.arrival[v, d], costs.compute[v, d])
-        finish = min(finish, s.begin[d] + costs.compute[v, d])
-        start = min(start, s.begin[d])
+        begin[d] = _earliest(s, d, s.arrival[v, d], costs.compute[v, d])
+        finish = min(finish, begin[d] + costs.compute[v, d])
+        start = min(start, begin[d])
         arrival = min(arrival, s.arrival[v, d])
         free = min(free, _last_end(s, d))
         rest = min(rest, facts.rest[v, d])
         load = min(load, s.load[d])
     for d in range(k):
-        if s.begin[d] < 0:
+        if begin[d] < 0:
             continue
-        end, stop = _last_end(s, d), s.begin[d] + costs.compute[v, d]
+        end, stop = _last_end(s, d), begin[d] + costs.compute[v, d]
         _say_twice(said[d], FINISH, (stop - finish) / tau)
-        _say_twice(said[d], START, (s.begin[d] - start) / tau)
+        _say_twice(said[d], START, (begin[d] - start) / tau)
         _say_twice(said[d], READY, (s.arrival[v, d] - arrival) / tau)
         _say_twice(said[d], FREE, (end - free) / tau)
         _say_twice(said[d], REST, (facts.rest[v, d] - rest) / tau)
         _say_twice(said[d], OVERRUN, (stop + facts.rest[v, d] - s.ends[1]) / tau)
-        said[d, IDLE] = _soft(max(0, s.begin[d] - end) / tau)
+        said[d, IDLE] = _soft(max(0, begin[d] - end) / tau)
         said[d, LOAD] = _soft((s.load[d] - load) / facts.unit[1])
         said[d, WORK] = _soft(costs.compute[v, d] / (facts.mean[v] + 1e-9) - 1.0)
-        said[d, GAP] = 1.0 if s.begin[d] < end else 0.0
+        said[d, GAP] = 1.0 if begin[d] < end else 0.0
         said[d, BEYOND] = _soft((stop - s.ends[0]) / tau)
         said[d, PROGRESS] = progress
     _say_of_next(task, s, v)

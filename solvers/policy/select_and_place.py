@@ -344,6 +344,7 @@ def _place(
     policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int, v: int, mode: int
 ) -> int:
     """Pick the device of op v among several candidates (that of the row in replays)."""
+    mass_on = state.mass_on
     k = state.candidate.shape[0]
     chosen = _score_devices(policy, state, v)
     forced = rows.device[b, v]
@@ -355,13 +356,13 @@ def _place(
         )
     total = 0.0
     entropy = 0.0
-    top = state.mass_on[chosen]
+    top = mass_on[chosen]
     for d in range(k):
         if state.candidate[d]:
-            score = state.mass_on[d] - top
-            state.mass_on[d] = np.exp(score)
-            total += state.mass_on[d]
-            entropy -= state.mass_on[d] * score
+            score = mass_on[d] - top
+            mass_on[d] = np.exp(score)
+            total += mass_on[d]
+            entropy -= mass_on[d] * score
     rows.entropy[b] += entropy / total + np.log(total)
     if mode == REPLAY:
         chosen = forced
@@ -369,16 +370,16 @@ def _place(
         if step != 0.0:
             for d in range(k):
                 if state.candidate[d]:
-                    pull = step * ((1.0 if d == chosen else 0.0) - state.mass_on[d] / total)
+                    pull = step * ((1.0 if d == chosen else 0.0) - mass_on[d] / total)
                     _credit_device(policy, gradient, state, v, d, pull)
     else:
         left = split_uniform(state.random) * total
         for d in range(k):
-            left -= state.mass_on[d]
+            left -= mass_on[d]
             if left < 0:
                 chosen = d
                 break
-    rows.log_probability[b] += np.log(max(1e-300, state.mass_on[chosen] / total))
+    rows.log_probability[b] += np.log(max(1e-300, mass_on[chosen] / total))
     return chosen
 
 

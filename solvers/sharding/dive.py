@@ -91,11 +91,12 @@ def surest(c, nodes, belief, shares):
     ----------
     shares : part that counts of how sure each node is.
     """
-    best, margin = np.zeros(len(c.node_ptr) - 1, np.int64), np.empty(len(nodes))
+    node_ptr = c.node_ptr
+    best, margin = np.zeros(len(node_ptr) - 1, np.int64), np.empty(len(nodes))
     for i in range(len(nodes)):
-        start = c.node_ptr[nodes[i]]
+        start = node_ptr[nodes[i]]
         least = second = np.inf
-        for x in range(start, c.node_ptr[nodes[i] + 1]):
+        for x in range(start, node_ptr[nodes[i] + 1]):
             if belief[x] < least:
                 least, second, best[nodes[i]] = belief[x], least, x - start
             elif belief[x] < second:
@@ -106,15 +107,15 @@ def surest(c, nodes, belief, shares):
     decided = np.zeros(len(best), np.bool_)
     for i in np.argsort(-margin, kind="mergesort")[: (len(nodes) + 1) // 2]:
         v = nodes[i]
-        x = c.node_ptr[v] + best[v]
+        x = node_ptr[v] + best[v]
         room = least_room(least_free, added, c.first[v], c.last[v])
         if c.usage[x] <= room and _asked(c, best, decided, v) <= margin[i]:
             take(least_free, added, c.first[v], c.last[v], c.usage[x])
-            alive[c.node_ptr[v] : c.node_ptr[v + 1]] = False
+            alive[node_ptr[v] : node_ptr[v + 1]] = False
             alive[x] = decided[v] = True
     for v in range(len(best)):
         room = least_room(least_free, added, c.first[v], c.last[v])
-        for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+        for x in range(node_ptr[v], node_ptr[v + 1]):
             alive[x] &= decided[v] or c.usage[x] <= room
     return alive
 

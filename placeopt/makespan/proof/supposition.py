@@ -187,12 +187,13 @@ class Supposition:
 
     def join(self, u: int, v: int) -> None:
         """Let two ops share a device, with all that share it already."""
-        members = self.group[u] if self.group[u] is self.group[v] else self.group[u] + self.group[v]
+        group = self.group
+        members = group[u] if group[u] is group[v] else group[u] + group[v]
         for w in members:
-            self.group[w] = members
-        self.closed |= any(self.group[a] is self.group[b] for a, b in self.apart)
+            group[w] = members
+        self.closed |= any(group[a] is group[b] for a, b in self.apart)
         for (a, b), delays in self.edges.items():
-            if self.group[a] is members and self.group[b] is members:
+            if group[a] is members and group[b] is members:
                 self.closed |= delays[0] > 0
                 delays[1] = INFINITE
         for w in members:
@@ -202,11 +203,12 @@ class Supposition:
 
     def separate(self, u: int, v: int) -> None:
         """Let two ops be on two devices, with all that share theirs."""
-        self.closed = self.closed or self.group[u] is self.group[v]
+        group = self.group
+        self.closed = self.closed or group[u] is group[v]
         self.apart.append((u, v))
-        sides = {self.group[u][0], self.group[v][0]}
+        sides = {group[u][0], group[v][0]}
         for (a, b), delays in self.edges.items():
-            if {self.group[a][0], self.group[b][0]} == sides:
+            if {group[a][0], group[b][0]} == sides:
                 delays[0] = delays[1]
 
     def precede(self, u: int, v: int) -> None:

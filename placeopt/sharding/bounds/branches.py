@@ -198,9 +198,10 @@ def _usage_split(dual: Dual, alive: Flags) -> Flags:
     where usage differs nowhere, half of those of the node that has most.
     """
     c = dual.compact
+    node_ptr = c.node_ptr
     usage = c.usage.astype(np.float64)
-    most = np.maximum.reduceat(np.where(alive, usage, 0.0), c.node_ptr[:-1])
-    least = np.minimum.reduceat(np.where(alive, usage, np.inf), c.node_ptr[:-1])
+    most = np.maximum.reduceat(np.where(alive, usage, 0.0), node_ptr[:-1])
+    least = np.minimum.reduceat(np.where(alive, usage, np.inf), node_ptr[:-1])
     spread = np.where(np.isfinite(least), most - least, 0.0)
     mean = chain_choices(dual.factors, dual.width).usage
     mixed = np.clip(np.minimum(mean - least, most - mean), 0.0, None)
@@ -208,10 +209,10 @@ def _usage_split(dual: Dual, alive: Flags) -> Flags:
     v = int(np.argmax(worth if worth.max(initial=0.0) > 0 else spread))
     low = np.ones(len(usage), np.bool_)
     if spread[v] > 0:
-        span = slice(int(c.node_ptr[v]), int(c.node_ptr[v + 1]))
+        span = slice(int(node_ptr[v]), int(node_ptr[v + 1]))
         low[span] = usage[span] - least[v] <= spread[v] / 2
         return low
-    v = int(np.argmax(np.add.reduceat(alive.astype(np.int64), c.node_ptr[:-1])))
-    left = c.node_ptr[v] + np.flatnonzero(alive[c.node_ptr[v] : c.node_ptr[v + 1]])
+    v = int(np.argmax(np.add.reduceat(alive.astype(np.int64), node_ptr[:-1])))
+    left = node_ptr[v] + np.flatnonzero(alive[node_ptr[v] : node_ptr[v + 1]])
     low[left[len(left) // 2 :]] = False
     return low

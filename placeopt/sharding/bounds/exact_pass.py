@@ -140,20 +140,21 @@ def exact_pass(compact: Compact, witness: Witness) -> Pass:
 @entry
 def _pass(c, w, price):
     """Return the sum of the minima in two words of 32 bits, and the slacks."""
+    node_ptr = c.node_ptr
     low = (np.int64(1) << 32) - 1
     words = np.zeros(2, np.int64)
     belief = np.empty(len(c.cost), np.int64)
     slack = np.zeros(len(c.cost), np.int64)
-    for v in range(len(c.node_ptr) - 1):
-        for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+    for v in range(len(node_ptr) - 1):
+        for x in range(node_ptr[v], node_ptr[v + 1]):
             belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
-        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        rows, columns = node_ptr[u + 1] - node_ptr[u], node_ptr[v + 1] - node_ptr[v]
         row_least = np.full(rows, 2**62, np.int64)
         column_least = np.full(columns, 2**62, np.int64)
         for x in range(rows):
-            belief[c.node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
+            belief[node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
             for y in range(columns):
                 value = c.table[c.edge_ptr[e] + x * columns + y]
                 value -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
@@ -163,15 +164,15 @@ def _pass(c, w, price):
         words[0] += least >> 32
         words[1] += least & low
         for x in range(rows):
-            slack[c.node_ptr[u] + x] += row_least[x] - least
+            slack[node_ptr[u] + x] += row_least[x] - least
         for y in range(columns):
-            belief[c.node_ptr[v] + y] += w.to_high[w.high_ptr[e] + y]
-            slack[c.node_ptr[v] + y] += column_least[y] - least
-    for v in range(len(c.node_ptr) - 1):
-        least = belief[c.node_ptr[v] : c.node_ptr[v + 1]].min()
+            belief[node_ptr[v] + y] += w.to_high[w.high_ptr[e] + y]
+            slack[node_ptr[v] + y] += column_least[y] - least
+    for v in range(len(node_ptr) - 1):
+        least = belief[node_ptr[v] : node_ptr[v + 1]].min()
         words[0] += least >> 32
         words[1] += least & low
-        for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+        for x in range(node_ptr[v], node_ptr[v + 1]):
             slack[x] += belief[x] - least
     return words, slack
 
