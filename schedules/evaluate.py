@@ -220,8 +220,7 @@ def compact(problem: PipelineProblem, start: Ints) -> Ints:
         at = int(shifted.argmin())
         raise InputError(
             f"order: block '{problem.block_names[at % problem.num_blocks]}' of micro-batch "
-            f"{at // problem.num_blocks} "
-            "comes before one of its predecessors"
+            f"{at // problem.num_blocks} comes before one of its predecessors"
         )
     return shifted.reshape(wanted.shape)
 

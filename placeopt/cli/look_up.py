@@ -126,8 +126,7 @@ def clusters_command(
     common.say(view)
     common.say(
         "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and "
-        "FILE.toml "
-        "('placeopt clusters --example' prints one), each with "
+        "FILE.toml ('placeopt clusters --example' prints one), each with "
         "?contention=none|pair|source|host|hardware&precision=fp32|tf32|fp16|bf16&memory=GIB"
         "&efficiency=FRACTION"
     )

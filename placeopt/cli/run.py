@@ -42,8 +42,7 @@ def run_command(
         str | None,
         Option(
             help="model (its own operators; default where it can be run), or synthetic operators "
-            "on "
-            "dask, torch (CUDA devices) or serial."
+            "on dask, torch (CUDA devices) or serial."
         ),
     ] = None,
     devices: Annotated[

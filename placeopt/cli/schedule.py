@@ -73,8 +73,7 @@ def schedule_command(
         str,
         Argument(
             help="shape:V|X|M|NN|K|interleaved|wave?devices=4&..., a .toml, .json or .csv block "
-            "table, or a model "
-            "(file, torch:FILE.py:NAME, onnx:NAME, gen:NAME) with --cluster.",
+            "table, or a model (file, torch:FILE.py:NAME, onnx:NAME, gen:NAME) with --cluster.",
             show_default=False,
         ),
     ],

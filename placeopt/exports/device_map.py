@@ -164,8 +164,7 @@ class ModuleDevices:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise InputError(
                 f"device-map: the ops of {shown}{more} are on several devices, which no map of "
-                "modules can say; "
-                "solve again with --group block, or export --to torch"
+                "modules can say; solve again with --group block, or export --to torch"
             )
         return found | {
             name: self._nearest(name) for name in self.parameters if _named(name, found) is None

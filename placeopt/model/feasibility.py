@@ -148,6 +148,5 @@ def _live_reason(problem: PlacementProblem) -> str:
     missing = bytes_text(int(need[op]) - room)
     return (
         f"op '{problem.op_names[op]}' holds {bytes_text(int(need[op]))} while it runs (its "
-        f"weights, inputs and outputs), {missing} more than any compatible device has; "
-        f"{HELP}"
+        f"weights, inputs and outputs), {missing} more than any compatible device has; {HELP}"
     )

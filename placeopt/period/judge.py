@@ -87,8 +87,7 @@ def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str
             left[v].add(device[u])
     return [
         f"contiguity 'convex': a path leaves device '{problem.device_names[device[v]]}' and "
-        "re-enters it at op "
-        f"'{problem.op_names[v]}'"
+        f"re-enters it at op '{problem.op_names[v]}'"
         for v in range(problem.num_ops)
         if device[v] in left[v]
     ]

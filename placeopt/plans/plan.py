@@ -46,8 +46,7 @@ class ReplicaGroup:
         if self.tensor < 1 or self.count < 1:
             raise InputError(
                 f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, "
-                "received "
-                f"{self.tensor} and {self.count}"
+                f"received {self.tensor} and {self.count}"
             )
 
     def text(self) -> str:
@@ -176,8 +175,7 @@ def read_measured_plan(path: str | Path) -> MeasuredPlan:
     if len(layers) != len(replicas) or not layers:
         raise InputError(
             f"{pipeline.where}: expected as many layers_per_stage as tmp_per_stage, received "
-            f"{len(layers)} "
-            f"and {len(replicas)}"
+            f"{len(layers)} and {len(replicas)}"
         )
     stages = tuple(
         PlanStage(_layers(held, pipeline.where), _groups(given, pipeline.where))

@@ -101,8 +101,7 @@ class PredictedStepCosts(TabledStepCosts):
             (
                 "sharded states",
                 "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as "
-                "long as the "
-                "all-reduce by a ring, the optimizer a share",
+                "long as the all-reduce by a ring, the optimizer a share",
             ),
         )
 

@@ -207,8 +207,7 @@ class StepPlanProblem(Shown):
             f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
             "layers split by tensor"
             + "".join(f" or {form}" for form in self.forms)
-            + " parallelism; no offloading; repetends of "
-            "one micro-batch",
+            + " parallelism; no offloading; repetends of one micro-batch",
         )
 
     @property

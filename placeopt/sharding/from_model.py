@@ -145,8 +145,7 @@ def sharding_model(
     if not graph.shapes:
         raise InputError(
             f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, "
-            "torch.export "
-            "or a generator"
+            "torch.export or a generator"
         )
     if graph.backward.any():
         raise InputError(

@@ -56,8 +56,7 @@ class TotalCost(JudgedObjective):
             return ""
         return (
             f"the smallest usages add up to {profile.peak} at time "
-            f"{int(profile.time[profile.peak_index])}, "
-            f"more than the limit of {problem.usage_limit}"
+            f"{int(profile.time[profile.peak_index])}, more than the limit of {problem.usage_limit}"
         )
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
