@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.common import print_json, say
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def bench_command(
     if dry_run:
         cells = expand(grid)
         if json:
-            common.print_json({"study": grid.name, "cells": len(cells)})
+            print_json({"study": grid.name, "cells": len(cells)})
         else:
-            common.say(f"{grid.name}: {len(cells)} cells")
+            say(f"{grid.name}: {len(cells)} cells")
         return
     reporter: LiveReporter | PlainReporter | None = None
     if not json:
@@ -94,7 +95,7 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
     """Print what a run of a study did."""
     interrupt.claim_output()
     if json:
-        common.print_json(
+        print_json(
             {
                 "study": name,
                 "folder": str(folder),
@@ -107,7 +108,6 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
             }
         )
         return
-    say = common.say
     say(
         f"{name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
         f"({summary.seconds:.1f} s)"
@@ -151,9 +151,8 @@ def report_command(
     if archive is not None:
         changes = update_archive(archive, cell_rows(folder / "runs.jsonl"))
     if json:
-        common.print_json({**data, "files": [str(path) for path in files], "archived": changes})
+        print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return
-    say = common.say
     say(
         f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, "
         f"{data['solvers']} solvers"

@@ -243,9 +243,9 @@ def print_to_nowhere(output: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
-def say(*words: Any) -> None:
+def say(*words: Any, **how: Any) -> None:
     """Print something for people."""
-    console().print(*words)
+    console().print(*words, **how)
 
 
 def table(*headings: str, **options: Any) -> Table:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.common import say
 from placeopt.model.errors import MissingExtraError, SolverError
 from placeopt.model.files import Data, write_json
 from placeopt.streams.bound import OfflineBound, offline_bound
@@ -222,26 +223,26 @@ def _write(folder: Path, found: _PolicyComparison, data: Data) -> list[str]:
 
 
 def _print(problem: JobStreamProblem, data: Data) -> None:
-    common.say(
+    say(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
     )
     rates, causes = _tables(data["policies"])
-    common.say(rates)
-    common.say()
-    common.say(causes)
+    say(rates)
+    say()
+    say(causes)
     if "offline_bound" in data:
-        common.say(
+        say(
             f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals "
             f"(mean of {data['offline_bound_episodes']} streams)"
         )
     if "lookahead" in data:
-        common.say(_times_table(data))
+        say(_times_table(data))
     for row in data["policies"]:
         if row["message"]:
-            common.say(f"{row['policy']}: {row['message']}")
+            say(f"{row['policy']}: {row['message']}")
     for path in data.get("files", []):
-        common.say(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _tables(policies: list[Data]) -> tuple[Table, Table]:

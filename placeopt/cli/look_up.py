@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common
+from placeopt.cli.common import print_json, say
 from placeopt.model.errors import InputError, check_choice, did_you_mean
 from placeopt.solving.compilation import GROUPS, KernelGroup, cached, compile_cold, find_groups
 from placeopt.solving.registry import SolverSpec, solver_class, specs
@@ -40,12 +41,12 @@ def solvers_command(
         else:
             usable.append(spec)
     if json:
-        common.print_json({"solvers": [_fields(spec) for spec in usable]})
+        print_json({"solvers": [_fields(spec) for spec in usable]})
         return
     view = common.table("solver", "problem", "objectives", "what it does")
     for spec in usable:
         view.add_row(spec.name, spec.kind, ", ".join(spec.objectives), spec.summary)
-    common.say(view)
+    say(view)
 
 
 def _fields(spec: SolverSpec) -> dict[str, Any]:
@@ -75,9 +76,8 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
         for key, (item, declared) in declared_options(solver_class(spec.name, spec.kind)).items()
     ]
     if json:
-        common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
+        print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
-    say = common.say
     say(f"{spec.name}: {spec.summary}")
     say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}")
     if spec.paper:
@@ -106,7 +106,7 @@ def clusters_command(
     from placeopt.io.body import plain
 
     if example and json:
-        common.print_json({"example": EXAMPLE})
+        print_json({"example": EXAMPLE})
         return
     if example:
         print(EXAMPLE, end="")
@@ -118,13 +118,13 @@ def clusters_command(
             shown = ("name", "kind", "peak_flops", "memory_bandwidth", "memory")
             devices = [plain(device, *shown) for device in make_cluster(name).devices]
             rows.append({"name": name, "summary": words, "devices": devices})
-        common.print_json({"clusters": rows})
+        print_json({"clusters": rows})
         return
     view = common.table("cluster", "devices", "what it is")
     for name, words in names.items():
         view.add_row(name, str(make_cluster(name).num_devices), words)
-    common.say(view)
-    common.say(
+    say(view)
+    say(
         "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and "
         "FILE.toml ('placeopt clusters --example' prints one), each with "
         "?contention=none|pair|source|host|hardware&precision=fp32|tf32|fp16|bf16&memory=GIB"
@@ -146,7 +146,7 @@ def generators_command(
     names = (name.removeprefix("gen:"),) if name is not None else generator_names()
     found = {known: generator_help(known) for known in names}
     if json:
-        common.print_json(
+        print_json(
             {
                 "generators": [
                     {"name": key, "summary": s, "options": o} for key, (s, o) in found.items()
@@ -156,7 +156,7 @@ def generators_command(
         return
     if name is not None:
         ((summary, options),) = found.values()
-        common.say(f"gen:{names[0]}: {summary}")
+        say(f"gen:{names[0]}: {summary}")
         view = common.table("option", "default")
         for key, value in options.items():
             view.add_row(key, str(value))
@@ -164,9 +164,9 @@ def generators_command(
         view = common.table("generator", "what it builds")
         for key, (summary, _) in found.items():
             view.add_row(f"gen:{key}", summary)
-    common.say(view)
+    say(view)
     if name is None:
-        common.say(
+        say(
             "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to "
             "see its own."
         )
@@ -216,7 +216,7 @@ def _print_json(
 ) -> None:
     """Print which groups are compiled, where JSON is wanted."""
     if wanted:
-        common.print_json(
+        print_json(
             {
                 "compiled": [group.name for group in groups if group not in cold],
                 "not_compiled": [group.name for group in cold],

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common
+from placeopt.cli.common import bytes_text, gib_text, percent, print_json, say
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import Data
 from placeopt.model.objective import time_text
@@ -300,7 +301,7 @@ def _report(planned: Planned, after: Remainder | None, folder: Path | None, *, j
     finally:  # a full disk does not hide the outcome
         if json:
             later = {} if after is None else {"after": after.to_json()}
-            common.print_json(planned.to_json() | later)
+            print_json(planned.to_json() | later)
         else:
             _print(planned)
             if after is not None:
@@ -333,7 +334,7 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
         raise InputError(f"'{path}': {error}") from error
     seconds, memory = price.step * problem.tick_seconds, max(stage.memory for stage in price.stages)
     if json:
-        common.print_json(
+        print_json(
             {
                 "problem": problem.name,
                 "step_seconds": seconds,
@@ -348,11 +349,10 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
         )
         return
     measured = "" if given.seconds is None else f" (measured {time_text(given.seconds)})"
-    common.say(f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}")
+    say(f"step {time_text(seconds)}{measured}, memory {bytes_text(memory)}")
 
 
 def _print(planned: Planned) -> None:
-    say = common.say
     if planned.plan is None or planned.price is None:
         say(f"no plan: {_why_none(planned)}")
         return
@@ -362,7 +362,7 @@ def _print(planned: Planned) -> None:
         f"{planned.problem.batch} samples, {planned.throughput or 0:.4g} samples/s"
     )
     say(
-        f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} "
+        f"no plan is below {time_text(bound)}: gap {percent(planned.result.gap)} "
         f"({planned.result.status})"
     )
     if planned.price_per_million is not None:
@@ -403,9 +403,9 @@ def _stage_table(planned: Planned, plan: TrainingPlan, price: StepPrice) -> Tabl
             " + ".join(group.text() for group in stage.replicas),
             "yes" if stage.recompute else "no",
             common.time_text(priced.period, planned.problem.tick_seconds),
-            f"{common.gib_text(priced.memory)} GiB",
-            "-" if state is None else f"{common.gib_text(state)} GiB",
-            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB",
+            f"{gib_text(priced.memory)} GiB",
+            "-" if state is None else f"{gib_text(state)} GiB",
+            "-" if state is None else f"{gib_text(priced.memory - state)} GiB",
             str(priced.flight),
         )
     return view
@@ -450,7 +450,7 @@ def predict_runs(
     rows = predict_table(runs, out, constants)
     priced, passed = sum(row["predicted_step_s"] != "" for row in rows), not_read(rows)
     if json:
-        common.print_json(
+        print_json(
             {
                 "rows": len(rows),
                 "predicted": priced,
@@ -460,9 +460,9 @@ def predict_runs(
             }
         )
     else:
-        common.say(f"{priced} of {len(rows)} rows predicted: {out}")
+        say(f"{priced} of {len(rows)} rows predicted: {out}")
         if passed:
-            common.say(f"columns that are not read: {', '.join(passed)}")
+            say(f"columns that are not read: {', '.join(passed)}")
 
 
 def _calibrate(runs: Path, out: Path, start: Calibration, *, json: bool) -> None:
@@ -479,13 +479,13 @@ def _calibrate(runs: Path, out: Path, start: Calibration, *, json: bool) -> None
     median, far = float(np.expm1(np.median(apart))), np.flatnonzero(apart > math.log(2))
     if json:
         fit_says = {"rows": len(rows), "runs": len(found), "median_error": median, "far": len(far)}
-        common.print_json(fitted.to_json() | fit_says)
+        print_json(fitted.to_json() | fit_says)
         return
-    common.say(f"constants fitted to {len(found)} of {len(rows)} rows: {out}")
-    common.say(f"half of the measured steps are within {100 * median:.3g} % of the fitted ones")
+    say(f"constants fitted to {len(found)} of {len(rows)} rows: {out}")
+    say(f"half of the measured steps are within {100 * median:.3g} % of the fitted ones")
     if far.size:
         first = found[far[0]]
-        common.say(
+        say(
             f"{far.size} more than twice or less than half as long hardly counted (first: "
             f"{first.shape.name} on {first.conf.devices} {first.gpu.name}); is step_s in seconds?"
         )
@@ -512,19 +512,15 @@ def compare_offers(
         for one in found
     ]
     if json:
-        common.print_json(
-            {"offers": rows, **{key: value.problem.name for key, value in best.items()}}
-        )
+        print_json({"offers": rows, **{key: value.problem.name for key, value in best.items()}})
         return
     for row, one in zip(rows, found, strict=True):
         what = ", ".join(key for key, value in best.items() if value is one)
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
-        common.say(
+        say(
             f"{row['devices']}: {one.throughput or 0:.4g} samples/s, "
             f"{one.price_per_hour:.4g} per hour, {price} per million samples, "
-            f"gap {common.percent(one.result.gap)}"
-            + (f" ({what})" if what else "")
-            + f"\n  {row['plan']}"
+            f"gap {percent(one.result.gap)}" + (f" ({what})" if what else "") + f"\n  {row['plan']}"
         )
 
 
@@ -582,10 +578,10 @@ class Remainder:
         """Print it."""
         plan = "" if self.planned.plan is None else self.planned.plan.text()
         ticks = self.planned.problem.tick_seconds
-        common.say(
+        say(
             f"without these hosts: {common.time_text(self.planned.result.value or 0, ticks)} per "
-            f"step, gap {common.percent(self.planned.result.gap)}, "
-            f"{common.bytes_text(int(self.moved))} to move\n  {plan}"
+            f"step, gap {percent(self.planned.result.gap)}, "
+            f"{bytes_text(int(self.moved))} to move\n  {plan}"
         )
 
 
@@ -680,7 +676,7 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
             write_launchers(answer.problem, shown.conf, folder)
     finally:  # a full disk does not hide the outcome
         if json:
-            common.print_json(body)
+            print_json(body)
         else:
             _print_launch(body, answer.problem.machine.said)
     if shown is None:
@@ -688,7 +684,6 @@ def _report_launch(answer: LaunchAnswer, folder: Path | None, *, json: bool) -> 
 
 
 def _print_launch(body: Data, said: str) -> None:
-    say = common.say
     if body["step_seconds"] is None:
         say(body["message"])
         return
@@ -724,7 +719,7 @@ def _print_launch(body: Data, said: str) -> None:
 
 def _print_regret(body: Data) -> None:
     """Say what the plan may lose under other constants, and which plan may lose least."""
-    say, safest = common.say, body["safest"]
+    safest = body["safest"]
     compared = (
         "plans that fit on as many devices"
         if body["lower_bound_seconds"]
@@ -746,7 +741,7 @@ def _parts_table(body: Data) -> Table:
     view = common.table("part of the step", "time", "memory of a device", "")
     times = [(part, time_text(seconds)) for part, seconds in body["parts_seconds"].items()]
     sizes = {**body["memory_parts_bytes"], "all": body["peak_memory_bytes"]}
-    held = [(part, f"{common.gib_text(int(size))} GiB") for part, size in sizes.items()]
+    held = [(part, f"{gib_text(int(size))} GiB") for part, size in sizes.items()]
     for left, right in zip_longest(times, held, fillvalue=("", "")):
         view.add_row(*left, *right)
     return view

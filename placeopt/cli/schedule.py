@@ -16,6 +16,7 @@ import numpy as np
 from typer import Argument, Option
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.common import gib_text, print_json, say
 from placeopt.instances.sources import load_graph
 from placeopt.instances.training import resident_parts
 from placeopt.io.serialize import result_object
@@ -212,7 +213,7 @@ def schedule_command(
     finally:  # a full disk does not hide the outcome
         if json:
             single = len(objects) == 1
-            common.print_json(objects[0] if single else {"results": objects, "best": best})
+            print_json(objects[0] if single else {"results": objects, "best": best})
         else:
             print_report(shown, names, outcomes, best, objects)
             print_files(objects)
@@ -282,7 +283,7 @@ def shapes_command(
             "memory": None,
             "micro_batches": 8,
         }
-        common.print_json({"devices": devices, "shapes": rows, "options": options})
+        print_json({"devices": devices, "shapes": rows, "options": options})
         return
     headings = ("shape", "chain", "bound, train", "bound, infer")
     title = f"Shapes on {devices} devices (forward 1, backward 3 ticks)"
@@ -290,10 +291,8 @@ def shapes_command(
     for row in rows:
         shown = ["-" if row[mode] is None else str(row[mode]) for mode in ("train", "infer")]
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
-    common.say(table)
-    common.say(
-        "options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0"
-    )
+    say(table)
+    say("options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0")
 
 
 def _load(given: _SourceOptions) -> ScheduledSource:
@@ -553,7 +552,7 @@ def _choose(given: _SourceOptions, wanted: Data, folder: Path | None, *, json: b
         _write(shown, [best.result], [data], folder)
     finally:  # a full disk does not hide the outcome
         if json:
-            common.print_json(data | {"joint": chosen.to_json()})
+            print_json(data | {"joint": chosen.to_json()})
         else:
             print_choice(chosen)
             print_stages(shown)
@@ -608,9 +607,9 @@ class ScheduledSource:
             return " ".join(str(peak) for peak in peaks)
         total = [a + b for a, b in zip(self.model.resident, peaks, strict=True)]
         return (
-            " ".join(common.gib_text(x) for x in total)
+            " ".join(gib_text(x) for x in total)
             if len(total) <= 8
-            else f"at most {common.gib_text(max(total))}"
+            else f"at most {gib_text(max(total))}"
         )
 
 
@@ -728,7 +727,7 @@ def print_stages(shown: ScheduledSource) -> None:
     """Print the stages of a model, one line each."""
     assert shown.model is not None
     if shown.model.costs:
-        common.say(shown.model.costs)
+        say(shown.model.costs)
     table = _framed_table(
         f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
         "micro-batch)",
@@ -748,14 +747,12 @@ def print_stages(shown: ScheduledSource) -> None:
             row.last,
             shown.time(row.forward),
             shown.time(row.backward),
-            common.gib_text(row.resident),
-            common.gib_text(row.activations),
+            gib_text(row.resident),
+            gib_text(row.activations),
         )
-    common.say(table)
+    say(table)
     if any(row.backward for row in shown.stages):
-        common.say(
-            "resident: weights, gradients and optimizer states; activations: of one micro-batch"
-        )
+        say("resident: weights, gradients and optimizer states; activations: of one micro-batch")
 
 
 def print_memory(model: ModelCut, schedule: PipelineSchedule) -> None:
@@ -766,16 +763,14 @@ def print_memory(model: ModelCut, schedule: PipelineSchedule) -> None:
     parts = resident_parts(placed.op_names, placed.backward, placed.resident, device, count + 1)
     parts = parts[:-1] - (-parts[-1] // count)
     parts = parts + parts[::-1] if cut.shape == "X" else parts
-    common.say("memory per device in GiB:")
+    say("memory per device in GiB:")
     for d, peak in enumerate(schedule.peak_memory):
         kept = parts[d].tolist()
         told = common.kept_text(*kept, training=any(kept[1:]))
-        told += f" + activations {common.gib_text(peak)} at the peak" if peak else ""
+        told += f" + activations {gib_text(peak)} at the peak" if peak else ""
         limit = int(placed.capacity[d])
-        room = f" of {common.gib_text(limit)}" if limit < UNLIMITED else ""
-        common.say(
-            f"  {placed.device_names[d]}: {told} = {common.gib_text(sum(kept) + peak)}{room}"
-        )
+        room = f" of {gib_text(limit)}" if limit < UNLIMITED else ""
+        say(f"  {placed.device_names[d]}: {told} = {gib_text(sum(kept) + peak)}{room}")
 
 
 def print_report(
@@ -813,9 +808,9 @@ def print_report(
             star = " *" if i == best and len(outcomes) > 1 else ""
             cells = _row(shown, outcome.solution, data)
             table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
-    common.say(table)
+    say(table)
     for line in lines:
-        common.say(line)
+        say(line)
     winner = _schedule_of(outcomes[best])
     if shown.model is not None and winner is not None:
         print_memory(shown.model, winner)
@@ -896,17 +891,17 @@ def print_choice(chosen: JointResult) -> None:
             f"{1e3 * choice.cut_bound:.4g}" if choice.cut_bound else "-",
             choice.reason,
         )
-    common.say(table)
-    common.say(
+    say(table)
+    say(
         f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); a better "
         f"schedule of these cuts could save {chosen.gap_of_cuts:.2%} of the step at most, another "
         f"cut {chosen.gap:.2%}"
     )
-    common.say(f"runner-up: {chosen.why}")
+    say(f"runner-up: {chosen.why}")
 
 
 def print_files(objects: list[Data]) -> None:
     """Say what was written, and why the rest was not."""
     for key, word in (("files", "wrote"), ("skipped", "left out")):
         for said in dict.fromkeys(line for data in objects for line in data.get(key, ())):
-            common.say(f"{word} {said}")
+            say(f"{word} {said}")

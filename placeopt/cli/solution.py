@@ -14,6 +14,7 @@ from typer import Argument, Exit, Option
 from placeopt.certify.certificate import Certificate, prove, write_proof
 from placeopt.certify.verify import read_solution, recheck, verify
 from placeopt.cli import common, interrupt
+from placeopt.cli.common import print_json, say, time_text
 from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.bound import BoundReport
@@ -58,7 +59,7 @@ def bound_command(
 def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
     objective = objective_of(problem)
     if json:
-        common.print_json(
+        print_json(
             {
                 "problem": problem.name,
                 "objective": objective.name,
@@ -68,7 +69,6 @@ def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
             }
         )
         return
-    say = common.say
     if report.infeasible:
         say(f"infeasible: {report.infeasible}")
         return
@@ -132,7 +132,7 @@ def verify_command(
             unwritten = error
         warning = over_limit(problem, given.solution, certificate.queue)
         if warning and certificate.feasible and not json:
-            common.say(warning)
+            say(warning)
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
         if unwritten is not None:
@@ -148,11 +148,10 @@ def _check_again(
     """Print what a certificate says differently from what is found now; return the exit code."""
     differences = recheck(certificate, problem, placement, seconds=seconds)
     if json:
-        common.print_json(
+        print_json(
             {"certificate": str(certificate), "holds": not differences, "differences": differences}
         )
     else:
-        say = common.say
         say("the certificate holds" if not differences else "the certificate does not hold:")
         for line in differences:
             say(f"  {line}")
@@ -165,13 +164,13 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
         return
     data = certificate.to_dict()
     if json:
-        common.print_json(data)
+        print_json(data)
     else:
         _print_certificate(problem, certificate)
     if out is not None:
         write_json(out, data)
         if not json:
-            common.say(f"certificate: {out}")
+            say(f"certificate: {out}")
 
 
 def _write_proof(
@@ -187,11 +186,11 @@ def _write_proof(
     if data["value"] != certificate.value:  # of all micro-batches of a pattern
         shown += f" of {text(data['value'])} for a whole pattern"
     believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
-    common.say(f"proof: {path} shows the bound {shown}; to be believed: {believed}")
+    say(f"proof: {path} shows the bound {shown}; to be believed: {believed}")
 
 
 def _print_certificate(problem: Any, certificate: Certificate) -> None:
-    say, objective = common.say, objective_of(problem)
+    objective = objective_of(problem)
     if certificate.feasible:
         word = "optimal" if certificate.status == "optimal" else "valid"
         how = f" ({certificate.queue} execution)" if certificate.queue else ""
@@ -250,17 +249,17 @@ def evaluate_command(
             data["files"] = list(map(str, paths))
     finally:  # a full disk does not hide the outcome
         if json:
-            common.print_json(data)
+            print_json(data)
         else:
             _print_value(data, objective.text(problem, finished.value), execution)
 
 
 def _print_value(data: Data, text: str, execution: Any) -> None:
-    common.say(f"{data['objective']} {text}  ({data['value']} ticks)")
+    say(f"{data['objective']} {text}  ({data['value']} ticks)")
     if execution is not None:
         _print_execution(execution)
     if data["warning"]:
-        common.say(data["warning"])
+        say(data["warning"])
 
 
 def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
@@ -273,10 +272,10 @@ def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
 
 
 def _print_execution(run: Any) -> None:
-    say, problem = common.say, run.problem
+    problem = run.problem
     tick = problem.tick_seconds
     say(
-        f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
+        f"one run takes {time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
         f"execution, {len(run.transfers)} transfers)"
     )
     view = common.table("device", "ops", "busy", "utilisation", "peak memory")
@@ -284,7 +283,7 @@ def _print_execution(run: Any) -> None:
         view.add_row(
             name,
             str(int((run.placement.device == d).sum())),
-            common.time_text(int(run.busy[d]), tick),
+            time_text(int(run.busy[d]), tick),
             f"{100 * run.busy[d] / max(1, run.makespan):.1f} %",
             common.bytes_text(int(run.peak_memory[d])),
         )
@@ -328,6 +327,6 @@ def plot_command(
         lower = bound(problem.replace(objective="makespan"), seconds=0.0).value
         write_figure(gantt_figure(run, lower_bound=lower), out)
     if json:
-        common.print_json({"file": str(out), "makespan": run.makespan})
+        print_json({"file": str(out), "makespan": run.makespan})
     else:
-        common.say(f"wrote {out}")
+        say(f"wrote {out}")

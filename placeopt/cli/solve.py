@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from typer import Exit, Option
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.common import percent, say
 from placeopt.cli.comparison import (
     INTERPRETED_SECONDS,
     SolverComparison,
@@ -223,7 +224,7 @@ class SolveReport:
         _print(comparison, self.files, own=self.own)
         for result in comparison.results if self.explain else ():
             if result.tactics:
-                common.say(_tactics(result))
+                say(_tactics(result))
 
     def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
@@ -297,7 +298,6 @@ def _details(problem: Any, result: Result[Any]) -> Data:
 def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None:
     """Print the table of solvers and what follows from it."""
     problem = comparison.problem
-    say = common.console().print
     if hasattr(problem, "num_ops"):
         say(
             f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, "
@@ -332,14 +332,13 @@ def _remarks(comparison: SolverComparison) -> Iterator[str]:
 def _print_best(comparison: SolverComparison, winner: Result[Any], *, own: bool) -> None:
     """Print the best solution, what is proved of it, and what to know before it is used."""
     problem, objective = comparison.problem, objective_of(comparison.problem)
-    say = common.console().print
     how = f", {winner.queue} execution" if winner.queue else ""
     say(
         f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} "
         f"({winner.value} ticks{how})"
     )
     optimal = winner.status == "optimal"
-    proof = "the solution is optimal" if optimal else f"gap {common.percent(winner.gap)}"
+    proof = "the solution is optimal" if optimal else f"gap {percent(winner.gap)}"
     say(
         f"proven lower bound: {objective.text(problem, winner.lower_bound)} by "
         f"{winner.bound_method}; {proof}"
@@ -379,7 +378,7 @@ def table(comparison: SolverComparison) -> Any:
         view.add_row(
             f"{result.solver}{star}",
             objective.text(problem, result.value),
-            common.percent(gap),
+            percent(gap),
             str(devices_used(result) or "-"),
             result.status,
             str(result.evaluations),
