@@ -58,7 +58,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
-from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, distinct, int_array, pointers
+from placeopt.model.arrays import (
+    UNLIMITED,
+    Flags,
+    Floats,
+    Ints,
+    distinct,
+    int_array,
+    pointers,
+    value_ranks,
+)
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -237,7 +246,7 @@ def _layer_labels(model: OpGraph | PlacementProblem, depth: int | None, groups: 
         keys = ["/".join(path[:level]) for path in paths]
         if groups is None or len(set(keys)) <= groups:
             break
-    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    return value_ranks(keys)
 
 
 def _meta_labels(model: OpGraph | PlacementProblem) -> Ints:
@@ -339,7 +348,7 @@ class Grouping:
         """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
         label = label * 2 + self.backward
         if self.acyclic:
-            label = self._convex(np.unique(label, return_inverse=True)[1].astype(np.int64))
+            label = self._convex(value_ranks(label))
         self._admit(label)
 
     def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
@@ -350,7 +359,7 @@ class Grouping:
         if not any(kinds):
             raise InputError(f"coarsening by type: '{name}' does not tell the types of its ops")
         if types is None:
-            index = np.unique(kinds, return_inverse=True)[1]
+            index = value_ranks(kinds)
             mean = np.bincount(index, weights=self.work) / np.bincount(index)
             cheap = (mean < 0.5 * self.work.mean())[index]
         else:
@@ -384,7 +393,7 @@ class Grouping:
         )
 
     def _admit(self, label: Ints) -> None:
-        label = np.unique(label, return_inverse=True)[1].astype(np.int64)
+        label = value_ranks(label)
         order, count = self.model.topological_order, int(label.max()) + 1
         group = admit(order, label, count, self.backward, self.classes, self._limits())
         self._relabel(group if self.acyclic else self.roots())

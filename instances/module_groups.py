@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from placeopt.instances.quotient import components, layer_paths
-from placeopt.model.arrays import Ints, positions
+from placeopt.model.arrays import Ints, as_pairs, positions
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -144,7 +144,7 @@ def colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     tied = [
         (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
     ]
-    source, target = np.array([*pairs, *tied], np.int64).reshape(-1, 2).T
+    source, target = as_pairs([*pairs, *tied]).T
     return _labelled(graph, components(source, target, graph.num_ops, strong=False))
 
 

@@ -43,7 +43,7 @@ from placeopt.instances.module_groups import families
 from placeopt.instances.sources import limited, load, load_graph, with_costs
 from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
-from placeopt.model.arrays import UNLIMITED, Flags, Ints, place_in
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, place_in, value_ranks
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import OpGraph
@@ -187,7 +187,7 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     """Renumber stages in the order in which the forward pass goes through them."""
     order = graph.topological_order
     forward = order[~graph.backward[order]]
-    number = np.unique(stage, return_inverse=True)[1].reshape(-1)
+    number = value_ranks(stage).reshape(-1)
     count = np.bincount(number[forward], minlength=number.max() + 1)
     places = np.bincount(number[forward], np.arange(len(forward)), len(count))
     middle = np.where(count > 0, places / np.maximum(count, 1), len(forward))

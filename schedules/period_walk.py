@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, csr, pointers, positions
+from placeopt.model.arrays import Ints, as_pairs, csr, pointers, positions
 from placeopt.model.compiled import entry, inner_kernel
 from placeopt.model.random_bits import below, uniform
 from placeopt.schedules.problem import PipelineProblem
@@ -135,7 +135,7 @@ def _arcs(
     here = [problem.instances_on(d, size) for d in range(problem.num_devices)]
     shared = Counter(pair for each in here for pair in itertools.combinations(each, 2))
     pairs = sorted(shared)
-    both = np.array([(i, j, j, i) for i, j in pairs], np.int64).reshape(-1, 2)
+    both = as_pairs([(i, j, j, i) for i, j in pairs])
     edges = np.array(problem.edges_of(size), np.int64).reshape(-1, 3)
     i, j = both[::2].T
     ahead = -((start[j] - start[i] - span[i]) // pattern.period)
@@ -167,7 +167,7 @@ def _uses(
     """
     found = sorted((i, d) for d, each in enumerate(here) for i in each)
     number = positions(found)
-    instance, device = np.array(found, np.int64).reshape(-1, 2).T.copy()
+    instance, device = as_pairs(found).T.copy()
     after, before, row, rank = (np.zeros(len(found), np.int64) for _ in range(4))
     arc: list[int] = []
     for d, each in enumerate(here):
@@ -197,7 +197,7 @@ def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -
                 arcs, amounts = [of[i, c] for i in others], [memory[i] for i in others]
                 found.append((c, capacity - memory[c], arcs, amounts))
     found.sort(key=lambda row: row[0])
-    instance, room = np.array([row[:2] for row in found], np.int64).reshape(-1, 2).T
+    instance, room = as_pairs([row[:2] for row in found]).T
     entry_ptr, arc = csr([row[2] for row in found])
     _, amount = csr([row[3] for row in found])
     row_ptr = pointers(instance, size * b)

@@ -43,6 +43,7 @@ from placeopt.model.arrays import (
     ints,
     names,
     positions,
+    row_numbers,
     settle,
     together,
 )
@@ -274,7 +275,7 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def topological_order(self) -> Ints:
         """Block indices, every predecessor before its successors."""
-        target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
+        target = row_numbers(self.pred_ptr)
         return frozen(topological_order(self.num_blocks, self.pred, target, self.block_names))
 
     @cached_property
@@ -299,7 +300,7 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def on_device(self) -> tuple[tuple[int, ...], ...]:
         """Blocks that occupy each device, ascending."""
-        owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
+        owner = row_numbers(self.device_ptr)
         return tuple(tuple(owner[self.device == d].tolist()) for d in range(self.num_devices))
 
     @cached_property

@@ -26,7 +26,7 @@ from placeopt.instances.generators.task_graphs import (
     tensors_of,
     timed_graph,
 )
-from placeopt.model.arrays import Ints, together
+from placeopt.model.arrays import Ints, row_numbers, together
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -206,7 +206,7 @@ def _one_at_a_time(
     deadlines are no earlier, so what is cut fits, and cutting a tensor again for another receiver
     only lets the others begin sooner.
     """
-    tensor = np.repeat(np.arange(len(transfer)), np.diff(pointer))
+    tensor = row_numbers(pointer)
     rank = np.argsort(np.argsort(start, kind="stable"))  # by start, then index
     u, v = edges[:, 0], edges[:, 1]
     remote = np.flatnonzero(device[u] != device[v])

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, value_ranks
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.judge import wait_forever
@@ -24,7 +24,7 @@ def placement_slots(problem: PlacementProblem, placement: Placement) -> Ints:
         return slot
     for d in np.flatnonzero(problem.io_class >= 0):
         ops = placement.device == d
-        slot[ops] = np.unique(placement.priority[ops], return_inverse=True)[1]
+        slot[ops] = value_ranks(placement.priority[ops])
     return slot
 
 

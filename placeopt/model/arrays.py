@@ -333,6 +333,21 @@ def pointers(numbers: Ints, count: int) -> Ints:
     return np.searchsorted(numbers, np.arange(count + 1)).astype(np.int64)
 
 
+def row_numbers(pointer: Ints) -> Ints:
+    """Return the row of each entry of rows that begin at a pointer."""
+    return np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))
+
+
+def as_pairs(pairs: Sequence[Sequence[float]]) -> Ints:
+    """Return pairs as rows of two numbers, also where there are none."""
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def value_ranks(values: ArrayLike) -> Ints:
+    """Return which of the distinct values, as they rise, each one is."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
 def positions(values: Iterable[K]) -> dict[K, int]:
     """Return where each value stands."""
     return {value: at for at, value in enumerate(values)}

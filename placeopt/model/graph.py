@@ -30,6 +30,7 @@ from placeopt.model.arrays import (
     ints,
     names,
     pointers,
+    row_numbers,
     rows_of,
     settle,
     together,
@@ -69,7 +70,7 @@ class SharedTensors(ArrayHolder):
     @cached_property
     def edge_tensor(self) -> Ints:
         """Tensor of each entry of `consumer`, shape (num_edges,)."""
-        return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
+        return frozen(row_numbers(self.consumer_ptr))
 
     @property
     def edge_source(self) -> Ints:

@@ -35,6 +35,7 @@ from placeopt.model.arrays import (
     own_links,
     settle,
     unique_columns,
+    value_ranks,
 )
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
@@ -210,7 +211,7 @@ class PlacementProblem(SharedTensors):
     def lanes(self) -> Ints:
         """Channels of pairs of devices as kernels index them: numbered from 0 without gaps."""
         apart = np.where(np.eye(self.num_devices, dtype=np.bool_), -1, self.channel)
-        return frozen(np.unique(apart, return_inverse=True)[1].reshape(apart.shape) - 1)
+        return frozen(value_ranks(apart).reshape(apart.shape) - 1)
 
     # --- derived structure
     # ---------------------------------------------------------------------------

@@ -25,9 +25,11 @@ from placeopt.model.arrays import (
     Ints,
     by_key,
     by_number,
+    row_numbers,
     sums_by,
     together,
     touching_tensors,
+    value_ranks,
 )
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
@@ -102,7 +104,7 @@ class ContractedProblem:
     @cached_property
     def edge_tensor(self) -> Ints:
         """Tensor of each entry of `consumer`."""
-        return np.repeat(np.arange(len(self.producer)), np.diff(self.consumer_ptr))
+        return row_numbers(self.consumer_ptr)
 
     @cached_property
     def successors(self) -> list[list[int]]:
@@ -346,7 +348,7 @@ def _renumbered(label: Ints) -> Ints | None:
     """Return new labels 0, 1, ... of nodes, None where no two have the same."""
     if (label == np.arange(len(label))).all():
         return None
-    return np.unique(label, return_inverse=True)[1]
+    return value_ranks(label)
 
 
 def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | None) -> Ints | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, positions
+from placeopt.model.arrays import Flags, Floats, positions, value_ranks
 from placeopt.model.errors import InputError
 from placeopt.planning.runs_table import USABLE, Run, predict_run, read_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
@@ -129,7 +129,7 @@ class LinearFit:
         )
         self.prior = np.log([start[name] for name in self.names])
         sources = np.array([run.source for run in self.runs])
-        self.sources = np.unique(sources, return_inverse=True)[1].reshape(-1)
+        self.sources = value_ranks(sources).reshape(-1)
 
     def predicted(self, logs: Floats) -> Floats:
         """Return the logarithms of the steps, offsets apart.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, place_in, pointers
+from placeopt.model.arrays import Flags, Ints, place_in, pointers, row_numbers
 from placeopt.model.compiled import entry, inlined, pasted
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
@@ -287,7 +287,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
             f"sharding: node {v}: expected a strategy that fits into the limit, received {count} "
             "that do not; raise the limit or give it a smaller one"
         )
-    old_node = np.repeat(np.arange(len(sizes)), np.diff(draft.node_ptr))
+    old_node = row_numbers(draft.node_ptr)
     within = np.arange(len(alive)) - draft.node_ptr[old_node]
     single = sizes == 1
     fixed = np.full(len(sizes), -1, np.int64)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, to_ticks
+from placeopt.model.arrays import Floats, Ints, as_pairs, to_ticks
 from placeopt.model.cost_model import op_rates
 from placeopt.model.errors import InputError
 from placeopt.sharding.layouts import (
@@ -240,7 +240,7 @@ class _Builder:
             cost=_ticks(np.array(cost)),
             usage=np.array(usage, np.int64),
             interval=np.array(self._intervals(), np.int64),
-            edge=np.array(edges, np.int64).reshape(-1, 2),
+            edge=as_pairs(edges),
             edge_cost=_ticks(np.concatenate([np.zeros(0), *tables])),
             usage_limit=memory,
             node_names=(*names, *(f"{names[w.op]} (weight)" for w in self.weights)),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Array, Flags, together
+from placeopt.model.arrays import UNLIMITED, Array, Flags, as_pairs, together
 from placeopt.model.bound import Witness
 from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
@@ -290,7 +290,7 @@ def _add_stars(
     starts, usage = problem.node_ptr, problem.usage.astype(object)
     least = np.minimum.reduceat(np.where(fits, usage, UNLIMITED), starts[:-1])
     begin, end = problem.interval.T
-    ends = np.array(list(tables), np.int64).reshape(-1, 2)
+    ends = as_pairs(list(tables))
     for v, x, moment, price in sums.stars:
         live = (begin <= moment) & (moment < end)
         own = usage[starts[v] + x] - least[v] if live[v] else 0

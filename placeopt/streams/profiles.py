@@ -21,6 +21,7 @@ from placeopt.model.arrays import (
     ArrayHolder,
     Floats,
     Ints,
+    as_pairs,
     by_number,
     frozen,
     int_array,
@@ -169,7 +170,7 @@ class JobProfile(ArrayHolder):
             np.array([node.forward for node in profile.nodes]) / 1e3,
             np.array([node.backward for node in profile.nodes]) / 1e3,
             np.array([node.activation + node.parameters for node in profile.nodes]),
-            np.array(profile.edges, np.int64).reshape(-1, 2) - 1,
+            as_pairs(profile.edges) - 1,
             rank,
         )
 
@@ -212,7 +213,7 @@ class JobProfile(ArrayHolder):
         ends = together(source[graph.edge_tensor], target)
         pairs = dict.fromkeys(pair for pair in ends if min(pair) >= 0)
         forward = times.astype(np.float64) * graph.tick_seconds
-        edges = np.array(list(pairs), np.int64).reshape(-1, 2)
+        edges = as_pairs(list(pairs))
         return cls(name, forward, forward * backward_ratio, memory, edges)
 
 

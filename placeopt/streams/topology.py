@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr
+from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr, row_numbers
 from placeopt.model.errors import InputError
 
 
@@ -46,7 +46,7 @@ class Blocks(NamedTuple):
     def masks(self, num_servers: int) -> Bits:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
         marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), np.bool_)
-        marks[np.repeat(np.arange(len(marks)), np.diff(self.server_ptr)), self.server] = True
+        marks[row_numbers(self.server_ptr), self.server] = True
         return np.packbits(marks, axis=1, bitorder="little").view(np.uint64)
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import islands
-from placeopt.model.arrays import Floats, Ints, frozen, place_in
+from placeopt.model.arrays import Floats, Ints, frozen, place_in, value_ranks
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
@@ -177,7 +177,7 @@ class FewHosts(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
         """Plan with free channels and, where there are channels, with queued transfers."""
         compute, units = context.problem.compute, context.units
-        host = np.unique(islands(context.problem), return_inverse=True)[1]
+        host = value_ranks(islands(context.problem))
         speed = context.mean_compute[:, None] / np.maximum(compute, 1)
         power = np.bincount(host, np.where(compute < 0, 0.0, speed).sum(axis=0))
         place = place_in(np.argsort(-power, kind="stable"))[host]

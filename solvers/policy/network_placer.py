@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import value_ranks
 from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.threads import torch_threads
 from placeopt.solvers.heuristics.context import equal_parts
@@ -172,7 +173,7 @@ def stretches(problem: PlacementProblem, length: int) -> Ints:
     order = np.argsort(np.argsort(problem.topological_order)[units.first_op], kind="stable")
     if len(order) > length:
         work = np.bincount(units.unit, np.maximum(1, problem.min_compute)).astype(np.float64)[order]
-        bucket = np.unique(equal_parts(work, length), return_inverse=True)[1]
+        bucket = value_ranks(equal_parts(work, length))
     else:
         bucket = np.arange(len(order))
     group = np.empty(len(order), np.int64)

@@ -78,6 +78,7 @@ from placeopt.model.arrays import (
     Flags,
     Floats,
     Ints,
+    as_pairs,
     by_key,
     by_number,
     fastest,
@@ -87,6 +88,7 @@ from placeopt.model.arrays import (
     sums_by,
     together,
     touching_tensors,
+    value_ranks,
 )
 from placeopt.model.ideals import Lattice, ideal_lattice, ideal_sums
 from placeopt.model.linear_program import LEAST_TOLERANCE, linear_program
@@ -259,7 +261,7 @@ class FlowBound:
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
         pointer = running_sums(size)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
-        self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
+        self._ends = as_pairs(nodes.edges)
         self.arrays = FlowArrays(
             slot_time=slot_time,
             io_time=np.array([ticks for _, _, ticks in nodes.tensors], np.int64),
@@ -624,7 +626,7 @@ class FlowBound:
             if latency_batch(self.problem, device[None], slot[None])[0] < INFEASIBLE:
                 pool = ~np.isin(device, self._accelerators)
                 keys = np.where(pool, -1, device * self.problem.slots + slot)[first]
-                there = np.unique(np.append(keys, -1), return_inverse=True)[1][:-1] - 1
+                there = value_ranks(np.append(keys, -1))[:-1] - 1
                 self._guesses.append(self._cut(there))
 
     def _flow_on(self, amount: float, first: int, edges: list[int]) -> Floats:
@@ -1078,7 +1080,7 @@ class Reduction:
         nodes = self._nodes(kept, charges)
         n = len(nodes.ops)
         self.most_nodes = max(self.most_nodes, n)
-        edges = np.array(nodes.edges, np.int64).reshape(-1, 2)
+        edges = as_pairs(nodes.edges)
         lattice = ideal_lattice(n, edges[:, 0], edges[:, 1], limit=max_ideals)
         return None if lattice is None else (nodes, lattice)
 

@@ -30,6 +30,7 @@ from placeopt.model.arrays import (
     Ints,
     frozen,
     pointers,
+    row_numbers,
     sums_by,
     unique_columns,
     unique_rows,
@@ -177,7 +178,7 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
 def _merged(problem: PlacementProblem) -> Relaxation:
     """Return the relaxation with one class of devices and the cheapest link everywhere."""
     pointer, source, tensor = problem.predecessors
-    target = np.repeat(np.arange(problem.num_ops), np.diff(pointer))
+    target = row_numbers(pointer)
     pay = problem.min_transfer[tensor]
     group = problem.colocation
     pay = np.where((group[source] >= 0) & (group[source] == group[target]), INFINITE, pay)

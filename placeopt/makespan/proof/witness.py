@@ -47,7 +47,7 @@ from placeopt.makespan.bounds.segments import Spread, half_way, segment_delays, 
 from placeopt.makespan.proof.derivation import Choice, Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-from placeopt.model.arrays import Ints, frozen, together
+from placeopt.model.arrays import Ints, as_pairs, frozen, together
 from placeopt.model.bound import Belief, Step, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
@@ -276,9 +276,7 @@ def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
     pairs = list(together(relaxation.source, relaxation.target))
 
     def goals(now: Supposition) -> tuple[Ints, Ints]:
-        delays = np.array(
-            [[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], np.int64
-        ).reshape(-1, 2)
+        delays = as_pairs([[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs])
         free, pay = map(frozen, delays.T)
         costs = replace(relaxation, free=free, pay=pay)
         longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
