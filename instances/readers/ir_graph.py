@@ -349,12 +349,12 @@ def _tensors(model: Model) -> tuple[list[tuple[int, int, list[int]]], tuple[Shap
 
 def _consumers(model: Model) -> dict[str, list[int]]:
     """Return the ops that read each tensor; a result of the model may have none."""
-    consumers: dict[str, list[int]] = {name: [] for name in model.outputs}
-    for i, node in enumerate(model.nodes):
-        for name in node.inputs:
-            if name and not model.values[name].constant:
-                consumers.setdefault(name, []).append(i)
-    return consumers
+    readers = by_key(
+        (name, i)
+        for i, node in enumerate(model.nodes)
+        for name in _inputs(node, model.values, constant=False)
+    )
+    return {name: [] for name in model.outputs} | readers
 
 
 def distinct_names(names: list[str]) -> list[str]:

@@ -47,7 +47,7 @@ from placeopt.makespan.bounds.segments import Spread, half_way, segment_delays, 
 from placeopt.makespan.proof.derivation import Choice, Effort, OutOfReachError, derive
 from placeopt.makespan.proof.steps import Columns, overfull_window, pigeonhole, sweep
 from placeopt.makespan.proof.supposition import INFINITE, Supposition
-from placeopt.model.arrays import Ints, as_pairs, frozen, together
+from placeopt.model.arrays import Ints, as_pairs, by_key, frozen, together
 from placeopt.model.bound import Belief, Step, Witness
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
@@ -524,10 +524,8 @@ def segment_flows(
     for bounds in (partial(Inside.to_hubs, written=True), Inside.to_all):
         for delays in segments.steps(bounds):
             found.update(delays if isinstance(delays, list) else ())
-    alike: dict[tuple[int, bytes], list[Inside]] = {}
-    for segment, ticks in found.items():
-        inside = Inside(problem, segment)
-        alike.setdefault((ticks, b"".join(map(inside.looks, parts))), []).append(inside)
+    insides = ((Inside(problem, segment), ticks) for segment, ticks in found.items())
+    alike = by_key(((t, b"".join(map(inside.looks, parts))), inside) for inside, t in insides)
     for (ticks, _), (inside, *others) in alike.items():
         steps = (
             _crossing(part.among(inside.tensors), inside.pins, sending, ticks - 1, end)
