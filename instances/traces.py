@@ -283,9 +283,7 @@ def _launch(event: Data) -> Any:
     return (event.get("args") or {}).get("External id")
 
 
-def _outermost(
-    calls: Sequence[Data],
-) -> list[tuple[Data, list[Data]]]:
+def _outermost(calls: Sequence[Data]) -> list[tuple[Data, list[Data]]]:
     """Return the calls that lie in no other of their thread, with those inside; other annotations
     are looked through.
     """

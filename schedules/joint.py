@@ -30,14 +30,7 @@ from placeopt.model.objective import time_text
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.cuts import (
-    SHAPES,
-    Cut,
-    ModelCut,
-    cut_model,
-    first_devices,
-    with_passes,
-)
+from placeopt.schedules.cuts import SHAPES, Cut, ModelCut, cut_model, first_devices, with_passes
 from placeopt.schedules.from_model import least_work
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.shapes import check_mode

@@ -53,8 +53,7 @@ class Portfolio(MeasuringSearch):
     )
 
     tactics: str = option(
-        "all",
-        meaning="tactics to use within a limit of time: all, or some names joined by commas",
+        "all", meaning="tactics to use within a limit of time: all, or some names joined by commas"
     )
 
     def __post_init__(self) -> None:

@@ -32,12 +32,7 @@ class Images(GraphBuilder):
     """
 
     def __init__(
-        self,
-        name: str,
-        batch: int = 1,
-        image: int = 224,
-        classes: int = 1000,
-        dtype_bytes: int = 4,
+        self, name: str, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4
     ) -> None:
         super().__init__(name, dtype_bytes)
         self.images, self.classes = self.input(batch, 3, image, image), classes

@@ -442,12 +442,7 @@ def mt5(
 
 
 def _t5_stack(
-    b: TransformerBuilder,
-    x: Tensor,
-    memory: Tensor | None,
-    layers: int,
-    head_dim: int,
-    ffn: int,
+    b: TransformerBuilder, x: Tensor, memory: Tensor | None, layers: int, head_dim: int, ffn: int
 ) -> Tensor:
     """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder
     too.

@@ -83,11 +83,7 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
 
 
 def _node(
-    layer: ET.Element,
-    inputs: list[str],
-    outputs: list[str],
-    values: Values,
-    turns: int | None,
+    layer: ET.Element, inputs: list[str], outputs: list[str], values: Values, turns: int | None
 ) -> Node:
     """Translate a layer that computes something, and the bodies of a loop."""
     title, kind = _label(layer), layer.get("type", "")

@@ -105,11 +105,7 @@ def _translate(graph: Data, specs: list[Any], name: str, turns: int | None) -> M
 
 def _refuse_lost_writes(graph: Data) -> None:
     calls = [
-        (
-            str(call["target"]),
-            _tensors(x["arg"] for x in call["inputs"]),
-            _tensors(call["outputs"]),
-        )
+        (str(call["target"]), _tensors(x["arg"] for x in call["inputs"]), _tensors(call["outputs"]))
         for call in graph["nodes"]
     ]
     if by := lost_write([*calls, ("", _tensors(graph["outputs"]), [])]):

@@ -102,8 +102,7 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
                 "cells": summary.total,
                 "runtime": summary.seconds,
                 **common.told(
-                    summary,
-                    "skipped done failed left unsaved interrupted errors contradiction",
+                    summary, "skipped done failed left unsaved interrupted errors contradiction"
                 ),
             }
         )

@@ -629,8 +629,7 @@ def outcome_object(name: str, outcome: Outcome, shown: ScheduledSource) -> Data:
         "seconds": outcome.seconds,
         "lower_bound": common.plain_json(outcome.lower_bound),
         **common.told(
-            outcome,
-            "bound_method gap status stop_reason evaluations runtime seed message",
+            outcome, "bound_method gap status stop_reason evaluations runtime seed message"
         ),
     }
     if shown.model is not None:

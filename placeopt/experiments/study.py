@@ -255,12 +255,7 @@ def _braces(text: str) -> list[str]:
 
 
 def load_cell_problem(
-    instance: str,
-    cluster: str | None,
-    objective: str,
-    kind: str,
-    training: bool,
-    fields: Data,
+    instance: str, cluster: str | None, objective: str, kind: str, training: bool, fields: Data
 ) -> Any:
     """Load the problem of a cell."""
     read: Any = _loader(kind)

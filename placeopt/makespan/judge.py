@@ -225,11 +225,7 @@ def _input_violations(
 
 
 def _overlaps(
-    where: Ints,
-    start: Ints,
-    finish: Ints,
-    place: Callable[[int], str],
-    what: Callable[[int], str],
+    where: Ints, start: Ints, finish: Ints, place: Callable[[int], str], what: Callable[[int], str]
 ) -> list[str]:
     """List neighbours that overlap on one resource, and intervals of no length that run inside
     another.

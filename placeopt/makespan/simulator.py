@@ -351,13 +351,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @inlined
-def _add(
-    members: Ints,
-    inside: Flags,
-    count: Ints,
-    which: int,
-    x: int,
-) -> None:
+def _add(members: Ints, inside: Flags, count: Ints, which: int, x: int) -> None:
     """Put x into a set: the touched devices or the active channels, which look for something to
     start now.
     """
@@ -379,14 +373,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
     if w.pending[v] == 0:
         at = w.ready[v]  # other inputs may still be on their way, uncontended
         if mode == PRIORITY and at > time:
-            push(
-                queues.later_key,
-                queues.later_op,
-                queues.first[d],
-                queues.later_size[d],
-                at,
-                v,
-            )
+            push(queues.later_key, queues.later_op, queues.first[d], queues.later_size[d], at, v)
             queues.later_size[d] += 1
         elif mode != PLANNED:
             push(
@@ -451,13 +438,7 @@ def _merged(w: Workspace, a: int, b: int) -> np.int64:
     """Merge two heaps of requests; return the root."""
     requests = w.requests
     return merge(
-        requests.key,
-        requests.tensor,
-        requests.destination,
-        requests.left,
-        requests.right,
-        a,
-        b,
+        requests.key, requests.tensor, requests.destination, requests.left, requests.right, a, b
     )
 
 
@@ -797,12 +778,7 @@ def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) 
 
 @entry
 def batch(
-    arrays: ProblemArrays,
-    devices: SmallInts,
-    ranks: Ints,
-    mode: int,
-    out: Ints,
-    trace: Trace,
+    arrays: ProblemArrays, devices: SmallInts, ranks: Ints, mode: int, out: Ints, trace: Trace
 ) -> None:
     """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken or
     nothing can be executed.

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placeopt.model.arrays import (
-    UNLIMITED,
-    ArrayHolder,
-    Ints,
-    ints,
-    own_links,
-    settle,
-)
+from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, own_links, settle
 from placeopt.model.errors import InputError, check_choice
 
 SLOWEST = 1e-3

@@ -11,13 +11,7 @@ def named(what: str, name: str, **track: int) -> Data:
 
 
 def slice_of(
-    name: str,
-    track: tuple[int, int],
-    begin: int,
-    ticks: int,
-    scale: float,
-    told: Data,
-    **more: str,
+    name: str, track: tuple[int, int], begin: int, ticks: int, scale: float, told: Data, **more: str
 ) -> Data:
     """Return a slice on a track (process, thread), which begins at a tick and lasts so many; a tick
     is `scale` microseconds. `told`: its arguments. `more`: a category (cat).

@@ -274,11 +274,7 @@ def _fuse_cycles(label: Ints, edge_from: Ints, edge_to: Ints) -> Ints:
 
 
 def _build(
-    problem: PlacementProblem,
-    label: Ints,
-    types: DeviceTypes,
-    edge_from: Ints,
-    edge_to: Ints,
+    problem: PlacementProblem, label: Ints, types: DeviceTypes, edge_from: Ints, edge_to: Ints
 ) -> ContractedProblem:
     size, num_types = int(label.max()) + 1, len(types)
     passes = (problem.backward & (problem.pipeline == "gpipe")).astype(np.int64)

@@ -258,11 +258,7 @@ def plan_problem(
 
 
 def _by_roofline(
-    model: Any,
-    cluster: str | Pools,
-    batch: int,
-    costs: str | Path | None,
-    precision: str,
+    model: Any, cluster: str | Pools, batch: int, costs: str | Path | None, precision: str
 ) -> tuple[StepCosts, Pools, str]:
     """Return times by roofline, and those of `placeopt profile` where `costs` is its file; with the
     devices and a name.

@@ -304,9 +304,7 @@ class _Work:
         return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
 
 
-def _hosts(
-    cluster: Cluster,
-) -> tuple[Pools, dict[str, Device], dict[str, float], float]:
+def _hosts(cluster: Cluster) -> tuple[Pools, dict[str, Device], dict[str, float], float]:
     """Return the devices in pools, one of each pool, the bytes per second inside its hosts, and
     those between hosts.
 

@@ -325,10 +325,7 @@ def _learned_vector(op: Op) -> Rule | None:
     shape = _vector(op.weights, op.out[0])
     if op.shapes != op.out or shape is None:
         return None
-    operands: Operands = (
-        *op.inputs,
-        matrix(f"{op.name}/vector", shape, op.dtype),
-    )
+    operands: Operands = (*op.inputs, matrix(f"{op.name}/vector", shape, op.dtype))
     return "binary", {"function": op.kind}, operands
 
 

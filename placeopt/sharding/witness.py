@@ -267,10 +267,7 @@ def _added_up(problem: ShardingProblem, fits: Flags, tables: Tables, sums: Sums)
 
 
 def _take_squares(
-    problem: ShardingProblem,
-    squares: tuple[int, Array, list[int]],
-    node: list[Any],
-    tables: Tables,
+    problem: ShardingProblem, squares: tuple[int, Array, list[int]], node: list[Any], tables: Tables
 ) -> int:
     """Take squares from the costs of nodes and tables, and return what is left of 0."""
     shift, vectors, nodes = squares

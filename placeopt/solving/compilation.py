@@ -160,11 +160,7 @@ def kernels_of(objective: Any, solvers: Iterable[Any] = (), *, bounds: bool = Fa
     return list(dict.fromkeys(names))
 
 
-def ensure(
-    names: Iterable[str],
-    *,
-    meanwhile: Callable[[], object] | None = None,
-) -> None:
+def ensure(names: Iterable[str], *, meanwhile: Callable[[], object] | None = None) -> None:
     """Compile what is not compiled yet and load it, before the time of a search begins; lines on
     the standard error stream say that kernels are compiled and how long that took.
 
@@ -192,10 +188,7 @@ def ensure(
 
 @contextlib.contextmanager
 def early_start(
-    names: Iterable[str],
-    needed: Iterable[str],
-    *,
-    meanwhile: Callable[[], object] | None = None,
+    names: Iterable[str], needed: Iterable[str], *, meanwhile: Callable[[], object] | None = None
 ) -> Iterator[None]:
     """Do in a block what `ensure` would do before it, where that takes more than 20 seconds: begin
     with the groups `needed`.
@@ -244,9 +237,7 @@ def _cold(groups: list[KernelGroup]) -> list[KernelGroup]:
 
 @contextlib.contextmanager
 def _compiling(
-    groups: list[KernelGroup],
-    needed: list[KernelGroup],
-    meanwhile: Callable[[], object] | None,
+    groups: list[KernelGroup], needed: list[KernelGroup], meanwhile: Callable[[], object] | None
 ) -> Iterator[None]:
     """Begin to compile groups in other processes, and go on when those that are needed are
     compiled, and loaded.

@@ -382,13 +382,7 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
 
 @inner_kernel
 def _choose_rollout(  # type: ignore[no-untyped-def]
-    jobs,
-    policy,
-    job,
-    free_at,
-    horizon,
-    work,
-    state,
+    jobs, policy, job, free_at, horizon, work, state
 ):
     """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
@@ -551,13 +545,7 @@ def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-un
 
 @entry
 def run_episode(  # type: ignore[no-untyped-def]
-    jobs,
-    stream,
-    policy,
-    state,
-    work,
-    outcome,
-    afterwards,
+    jobs, stream, policy, state, work, outcome, afterwards
 ):
     """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves)
     if that has rows.

@@ -382,12 +382,7 @@ class ValueNetwork:
         )
 
     def solve(
-        self,
-        states: States,
-        rewards: Floats,
-        to_come: Ints,
-        discount: float,
-        trace: float,
+        self, states: States, rewards: Floats, to_come: Ints, discount: float, trace: float
     ) -> None:
         """Set the outer weights and the offsets to the fixed point of temporal differences on these
         streams.
@@ -434,12 +429,7 @@ class ValueNetwork:
         return np.concatenate([states, self._units(states), ones], axis=2)
 
     def fit(
-        self,
-        states: States,
-        targets: States,
-        steps: int,
-        rate: float,
-        rng: np.random.Generator,
+        self, states: States, targets: States, steps: int, rate: float, rng: np.random.Generator
     ) -> float:
         """Take Adam steps on the squared error of random batches; return the mean squared error
         met.

@@ -196,11 +196,7 @@ def _exchanged(
 
 
 def _drawn(
-    nodes: list[int],
-    there: set[int],
-    behind: Near,
-    ahead: Near,
-    rng: np.random.Generator,
+    nodes: list[int], there: set[int], behind: Near, ahead: Near, rng: np.random.Generator
 ) -> list[int]:
     """Draw at most `SIDE` of the nodes, each after all nodes behind it that are there."""
     waiting = {v: sum(u in there for u in behind[v]) for v in nodes}

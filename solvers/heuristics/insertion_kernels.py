@@ -98,12 +98,7 @@ def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Qu
         np.int64,
     )
     most = (graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]).max()
-    return Queues(
-        arrived,
-        filled(channels, 0),
-        filled(channels, 0),
-        filled(most, 0),
-    )
+    return Queues(arrived, filled(channels, 0), filled(channels, 0), filled(most, 0))
 
 
 @uncounted_kernel
@@ -320,11 +315,7 @@ def schedule_in_order(
     n, k = costs.compute.shape
     home, free = reserve(units, pinned)
     partial = Partial(
-        filled(n, -1),
-        home,
-        free,
-        _empty_timeline(n, k),
-        _empty_queues(graph, costs, contention),
+        filled(n, -1), home, free, _empty_timeline(n, k), _empty_queues(graph, costs, contention)
     )
     overflow = _schedule_ops(graph, costs, units, sequence, bias, partial, insertion, contention)
     return ListSchedule(partial.device, partial.timeline.start, partial.timeline.finish, overflow)

@@ -184,14 +184,7 @@ def schedule_by_time(
         np.empty((k, n), np.int64),
     )
     s = TimeSchedule(
-        filled(n, -1),
-        filled(n, 0),
-        filled(n, 0),
-        home,
-        free,
-        filled(k, 0),
-        missing,
-        waiting,
+        filled(n, -1), filled(n, 0), filled(n, 0), home, free, filled(k, 0), missing, waiting
     )
     overflow = _schedule_ops_by_time(graph, costs, units, position, order, s)
     return ListSchedule(s.device, s.start, s.finish, overflow)

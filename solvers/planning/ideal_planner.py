@@ -489,12 +489,7 @@ def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _most_in_flight(  # type: ignore[no-untyped-def]
-    arrays,
-    scratch,
-    stage,
-    ends,
-    allowed,
-    optimistic,
+    arrays, scratch, stage, ends, allowed, optimistic
 ):
     """Return the largest number of micro-batches between the ends that fit, 0 if none does."""
     low, high = ends
@@ -704,11 +699,7 @@ def _bisect(plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
 
 
 def _next_limit(
-    plans: IdealPlans,
-    low: int,
-    high: int | None,
-    widening: float,
-    at_least: bool,
+    plans: IdealPlans, low: int, high: int | None, widening: float, at_least: bool
 ) -> int:
     """Return the limit to ask for: wider ones until a plan is known, then the middle.
 

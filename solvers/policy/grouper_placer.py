@@ -23,12 +23,7 @@ from placeopt.model.arrays import Floats, Ints
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import Parameters, square_root_rewards
-from placeopt.solvers.policy.group_and_place import (
-    AssignedSamples,
-    Place,
-    Placer,
-    assign_and_place,
-)
+from placeopt.solvers.policy.group_and_place import AssignedSamples, Place, Placer, assign_and_place
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples, ticks_of_unit_reward
 from placeopt.solvers.policy.structure_features import (

@@ -234,13 +234,7 @@ def _grow_over_time(start: Floats, finish: Floats, op: int, size: int, window: F
 
 @entry
 def grow_windows(
-    graph: Graph,
-    start: Floats,
-    finish: Floats,
-    seeds: Ints,
-    sizes: Ints,
-    kinds: Ints,
-    random: Bits,
+    graph: Graph, start: Floats, finish: Floats, seeds: Ints, sizes: Ints, kinds: Ints, random: Bits
 ) -> Flags:
     """Return a window for each op of `seeds`, of about `sizes` ops, grown in a way of `kinds`;
     whole units only.

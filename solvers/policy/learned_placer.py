@@ -83,14 +83,7 @@ class LearnedPlacer(SearchSolver):
     """
 
     endless = True
-    kernels = (
-        "ranks",
-        "lists",
-        "lists-by-time",
-        "clusterings",
-        "walks",
-        "policies",
-    )
+    kernels = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "policies")
 
     teacher: str = option(
         "edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none"

@@ -254,9 +254,7 @@ class ListPolicy(PolicyFile):
         if not all(np.isfinite(array).all() for array in arrays.values()):
             raise InputError(f"policy '{path}': expected finite weights")
         return cls(
-            ListWeights(**arrays),
-            (first, second),
-            tuple(map(str, data.get("provenance", ()))),
+            ListWeights(**arrays), (first, second), tuple(map(str, data.get("provenance", ())))
         )
 
 

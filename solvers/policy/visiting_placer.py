@@ -69,10 +69,7 @@ class Visits:
     """Episodes under way, and the network that moves their units."""
 
     def __init__(
-        self,
-        config: VisitingPlacer,
-        first: Ints | None,
-        tracker: Tracker[Placement],
+        self, config: VisitingPlacer, first: Ints | None, tracker: Tracker[Placement]
     ) -> None:
         import torch
 

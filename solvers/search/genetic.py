@@ -199,12 +199,7 @@ class WalkClimber:
     """Local search by compiled walks at almost no temperature, of `count` members at a time."""
 
     def __init__(
-        self,
-        evaluator: BudgetedEvaluator,
-        start: Placement,
-        rng: Generator,
-        *,
-        count: int = 2,
+        self, evaluator: BudgetedEvaluator, start: Placement, rng: Generator, *, count: int = 2
     ) -> None:
         self.evaluator, space = evaluator, evaluator.space
         walks = [  # they restart from members

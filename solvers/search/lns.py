@@ -83,13 +83,7 @@ class Lns(SearchSolver):
         True, meaning="prefer the windows that pay; otherwise they are drawn alike"
     )
 
-    kernels = (
-        "ranks",
-        "lists",
-        "lists-by-time",
-        "clusterings",
-        "bounds",
-    )
+    kernels = ("ranks", "lists", "lists-by-time", "clusterings", "bounds")
     endless = True
 
     def __post_init__(self) -> None:
@@ -136,11 +130,7 @@ class WindowSearch:
     """The main loop and its window choices."""
 
     def __init__(
-        self,
-        settings: Lns,
-        problem: PlacementProblem,
-        tracker: Tracker[Placement],
-        allowed: Flags,
+        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], allowed: Flags
     ) -> None:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)

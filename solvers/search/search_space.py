@@ -203,13 +203,7 @@ def _merge(groups, capacity, most, first, second):  # type: ignore[no-untyped-de
 
 @entry
 def groups_along(  # type: ignore[no-untyped-def]
-    source,
-    target,
-    order,
-    groups,
-    capacity,
-    most,
-    count,
+    source, target, order, groups, capacity, most, count
 ):
     """Return a label per unit: groups in the order of their first units, about `count` of them
     where that can be.

@@ -297,12 +297,7 @@ class FlowBound:
     # --- the bound
     # -------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        upper: Upper,
-        stop: Callable[[], bool],
-        offer: Offer | None = None,
-    ) -> int:
+    def run(self, upper: Upper, stop: Callable[[], bool], offer: Offer | None = None) -> int:
         """Raise the bound until it meets `upper`, nothing is left to gain, or `stop`; return it.
 
         Parameters
@@ -773,11 +768,7 @@ class FlowBound:
 
 
 def _by_halves(
-    root: FlowBound,
-    upper: Upper,
-    offer: Offer | None = None,
-    *,
-    alone: bool = False,
+    root: FlowBound, upper: Upper, offer: Offer | None = None, *, alone: bool = False
 ) -> Iterator[tuple[int, bool]]:
     """Yield the bound of a graph and whether a round is over: of the halves of its placements,
     halves of halves and so on, the one with the lowest bound comes next; or of the whole `alone`.
@@ -811,11 +802,7 @@ class Levels:
     best : the best bound so far in ticks.
     """
 
-    def __init__(
-        self,
-        upper: Upper,
-        offer: Offer | None = None,
-    ) -> None:
+    def __init__(self, upper: Upper, offer: Offer | None = None) -> None:
         self._upper, self._offer, self.best = upper, offer, 0
         self._halves: Iterator[tuple[int, bool]] | None = None  # those beside
         self._behind = self._each = 0.0  # work that they have not had, and that of a round

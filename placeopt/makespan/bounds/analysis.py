@@ -216,8 +216,7 @@ class Analysis:
                 self.evidence(known), self._until(0.3), 0.3 * self.work / rounds
             ),
             "congestion": lambda: max(
-                takewhile(lambda _: time.perf_counter() < end, self.congestion(self.end)),
-                default=0,
+                takewhile(lambda _: time.perf_counter() < end, self.congestion(self.end)), default=0
             ),
             "segments": lambda: max(
                 self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)

@@ -273,14 +273,7 @@ def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
 
 @uncounted_kernel
 def _all_devices(  # type: ignore[no-untyped-def]
-    graph,
-    kind,
-    ancestors,
-    count,
-    heads,
-    delays,
-    steps,
-    scratch,
+    graph, kind, ancestors, count, heads, delays, steps, scratch
 ):
     """Earliest start on class c that the work of all ancestors allows: the second part of the
     module's proof.
@@ -418,14 +411,7 @@ def _keys(graph, c, ancestors, count, heads, delays, keys, floor):  # type: igno
 
 @uncounted_kernel
 def _serial_or_paid(  # type: ignore[no-untyped-def]
-    graph,
-    c,
-    ancestors,
-    keys,
-    size,
-    heads,
-    d0,
-    jobs,
+    graph, c, ancestors, keys, size, heads, d0, jobs
 ):
     """Return min over j of max(jackson(first j), key(j + 1)) for the first `size` ancestors of
     jobs[PICKED], at least one, whose keys are above 0.
@@ -457,14 +443,7 @@ def _serial_or_paid(  # type: ignore[no-untyped-def]
 
 @entry
 def earliest_starts(  # type: ignore[no-untyped-def]
-    graph,
-    heads,
-    earliest,
-    ends,
-    begin,
-    end,
-    window,
-    steps,
+    graph, heads, earliest, ends, begin, end, window, steps
 ):
     """Fill the heads of the ops at topological positions begin..end, one after the other, as in the
     module text.

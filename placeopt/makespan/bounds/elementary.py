@@ -115,10 +115,7 @@ def _rounded(y: Floats, *, largest: int = 1024) -> Ints | None:
 
 
 def _weighted(
-    compute: Ints,
-    weights: Ints,
-    relaxation: Relaxation,
-    memory: tuple[Ints, Ints] | None = None,
+    compute: Ints, weights: Ints, relaxation: Relaxation, memory: tuple[Ints, Ints] | None = None
 ) -> int:
     """Evaluate the bound of the module text for integer weights, exactly; `memory` are the bytes of
     the items and the weights of those of the classes.
@@ -139,11 +136,7 @@ def _weighted(
 
 
 def _weighted_exact(
-    compute: Ints,
-    resident: Ints,
-    y: Floats,
-    z: Floats,
-    relaxation: Relaxation,
+    compute: Ints, resident: Ints, y: Floats, z: Floats, relaxation: Relaxation
 ) -> int:
     """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python
     integers.

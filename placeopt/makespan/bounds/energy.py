@@ -91,12 +91,7 @@ def _weighted(head, tail, energy, order, thresholds, width):  # type: ignore[no-
 
 @entry
 def _smallest_ends(  # type: ignore[no-untyped-def]
-    head,
-    tail,
-    fastest,
-    order,
-    thresholds,
-    num_devices,
+    head, tail, fastest, order, thresholds, num_devices
 ):
     best = np.int64(0)
     heads = np.empty(num_devices, np.int64)  # smallest heads in S, ascending
@@ -207,14 +202,7 @@ def refutes(
 
 @uncounted_entry
 def _overfull(  # type: ignore[no-untyped-def]
-    head,
-    tail,
-    compute,
-    weights,
-    class_size,
-    begins,
-    ends,
-    horizon,
+    head, tail, compute, weights, class_size, begins, ends, horizon
 ):
     """Whether some window holds less energy than ops need in it; every op fits into the horizon on
     some class (`refutes`).

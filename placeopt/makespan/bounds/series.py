@@ -151,10 +151,7 @@ def part_looks(problem: PlacementProblem, place: Place) -> bytes:
 
 
 def heads_in_series(
-    whole: Analysis,
-    parts: Sequence[Place],
-    inner: Sequence[Analysis],
-    least: Sequence[int],
+    whole: Analysis, parts: Sequence[Place], inner: Sequence[Analysis], least: Sequence[int]
 ) -> HeadsTails:
     """Return the heads and tails of a problem raised by its parts.
 
@@ -182,9 +179,7 @@ def heads_in_series(
 
 
 def placement_in_series(
-    problem: PlacementProblem,
-    parts: Sequence[Place],
-    placements: Sequence[Placement],
+    problem: PlacementProblem, parts: Sequence[Place], placements: Sequence[Placement]
 ) -> Placement:
     """Return the placement that runs each part as its own placement does, one part after the other.
 

@@ -287,13 +287,7 @@ class Columns:
             for row, here in together(cost, self.possible)
         )
 
-    def needs(
-        self,
-        begin: int,
-        ends: Ints,
-        weights: Ints,
-        prices: Ints,
-    ) -> Floats:
+    def needs(self, begin: int, ends: Ints, weights: Ints, prices: Ints) -> Floats:
         """Weighted work that must lie in windows from one begin to several ends, in floating
         point.
         """

@@ -263,13 +263,7 @@ def _thin_orders(pins: Lists, paths: Paths, *, orders: int = 24) -> Iterator[lis
 
 
 def _greedy_order(
-    start: int,
-    touching: Lists,
-    pins: Lists,
-    paths: Paths,
-    most: float,
-    *,
-    newest: bool,
+    start: int, touching: Lists, pins: Lists, paths: Paths, most: float, *, newest: bool
 ) -> tuple[int, list[int]] | None:
     """Return (cost, order) of the order that opens least and closes most at every step, oldest or
     newest tensors first; None if it costs `most` or more.
