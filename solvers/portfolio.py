@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.threads import start_thread
 from placeopt.solvers.search.batch_search import MeasuringSearch
@@ -23,7 +22,7 @@ from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 def _import_tactics() -> None:
@@ -67,7 +66,7 @@ class Portfolio(MeasuringSearch):
         """
         return "evaluator", *hot_kernels(problem, "annealing"), "bounds"
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Run the stages until the budget is spent or the bound is met."""
         if PluginTracker.whole_of(tracker) is not tracker and self.measure is None:
             # of a class derived from this one: what ours proves is run as ours

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 def chosen(names: Sequence[str], *, lns: bool, prove: bool) -> list[Tactic]:
@@ -49,7 +48,7 @@ def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
     Scheduler(tactics, facts, stages.tracker, threads=cores).run()
 
 
-def _anneal(part: Tracker[Placement], walks: int, threads: int) -> bool:
+def _anneal(part: PlacementTracker, walks: int, threads: int) -> bool:
     """Anneal from the incumbent, of the whole or of a part of the graph."""
     solver = make_solver("annealing", start="random", walks=walks, threads=threads)
     run_part(part, solver, initial=part.solution)
@@ -82,7 +81,7 @@ class PortfolioFacts(MakespanFacts):
         return self.lns_seconds * problem.num_ops * problem.num_devices
 
 
-def _balance(facts: PortfolioFacts, tracker: Tracker[Placement]) -> None:
+def _balance(facts: PortfolioFacts, tracker: PlacementTracker) -> None:
     """Offer what the linear program of the load bound makes of devices that differ: how it shares
     the ops out.
     """

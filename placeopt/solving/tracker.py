@@ -22,6 +22,7 @@ from placeopt.model.bound import plain_number
 from placeopt.model.errors import SolverError
 from placeopt.model.files import raised
 from placeopt.model.objective import Finished, objective_of
+from placeopt.model.placement import Placement
 from placeopt.model.result import Budget, Result, SolutionT, TacticUse, TracePoint
 from placeopt.solving.deadline import reserve
 
@@ -375,6 +376,10 @@ class Tracker(Generic[SolutionT]):
                 raise
             except Exception as error:
                 raise SolverError(f"on_progress raised {raised(error)}") from error
+
+
+PlacementTracker = Tracker[Placement]
+"""That of a search for placements."""
 
 
 class Side(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 Search = Callable[..., None]
 
@@ -62,7 +61,7 @@ class CpSat(CpSatSettings):
         "period-columns",
     )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Search for the best placement and prove it."""
         if PluginTracker.whole_of(tracker) is tracker:
             SEARCHES[problem.objective]()(self, problem, tracker)
@@ -74,6 +73,6 @@ class CpSat(CpSatSettings):
         """Whether there are tactics that prove bounds on the objective."""
         return name in SEARCHES
 
-    def prove(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def prove(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Run only the tactics that prove; what they find on the way is offered, too."""
         SEARCHES[problem.objective]()(self, problem, tracker, prove=True)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placeopt.model.ideals import lattice_in_time
-from placeopt.model.placement import Placement
 from placeopt.period.contracted import ContractedProblem
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class IdealDp(ChainSearch):
         meaning="what goes on in the time that is left where there are more ideals (chains only)",
     )
 
-    def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
+    def go_on(self, tracker: PlacementTracker, model: ContractedProblem) -> None:
         """Prove the best chain: run the program over all ideals."""
         lattice, enough = lattice_in_time(
             model.num_nodes,
@@ -77,12 +76,12 @@ class IdealDp(ChainSearch):
             why = "its tables have no room for the states of all devices"
         self._go_beyond(tracker, why)
 
-    def _beyond(self, tracker: Tracker[Placement]) -> bool:
+    def _beyond(self, tracker: PlacementTracker) -> bool:
         """Whether CP-SAT goes on where the program is not done."""
         chain = tracker.problem.contiguity == "chain"
         return self.beyond != "nothing" and chain and tracker.budget.ends
 
-    def _go_beyond(self, tracker: Tracker[Placement], why: str) -> None:
+    def _go_beyond(self, tracker: PlacementTracker, why: str) -> None:
         """Improve the best linear order, and prove a bound, by CP-SAT in the time that is left."""
         if tracker.stop() or not self._beyond(tracker):
             tracker.message = f"{why}: kept the best of {self.orders} linear orders"

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from ortools.sat.python import cp_model
 
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 class LatencyFacts:
@@ -110,7 +110,7 @@ class LatencyFacts:
 def search_latency(
     settings: CpSatSettings,
     problem: PlacementProblem,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     *,
     prove: bool = False,
 ) -> None:
@@ -153,7 +153,7 @@ def _flow(state: State) -> Iterator[None]:
         facts.flows_gain = False
 
 
-def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
+def _cp_sat(state: State, part: PlacementTracker) -> bool:
     """Run the model of the whole problem for a piece of time."""
     facts: LatencyFacts = state.facts
     if facts.model is None:
@@ -376,7 +376,7 @@ class LatencyCpModel(PlacementModel):
         slots = len(self.accelerators) * self.problem.slots
         return -(-max(0, bound - slots) // self.factor) * self.grid
 
-    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
+    def offer(self, tracker: PlacementTracker, value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         p = self.problem
         device, slot = np.zeros((2, p.num_ops), np.int64)
@@ -440,7 +440,7 @@ POOLED, UNUSED = -1, -2
 """How the last node of a prefix gets where it is, beside the first node of its segment."""
 
 
-def starts(tracker: Tracker[Placement], *, max_nodes: int = 1_000) -> Iterator[None]:
+def starts(tracker: PlacementTracker, *, max_nodes: int = 1_000) -> Iterator[None]:
     """Offer everything on one device, segments with their parts side by side, and the best segments
     and the best pipeline with nodes joined until about `max_nodes` are left; all in one step, since
     annealing finds little before.
@@ -496,7 +496,7 @@ def turns(problem: PlacementProblem) -> Ints:
     return turn
 
 
-def offer_slots(tracker: Tracker[Placement], device: Ints | None, slot: Ints | None = None) -> None:
+def offer_slots(tracker: PlacementTracker, device: Ints | None, slot: Ints | None = None) -> None:
     """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible; nothing
     once no evaluation is left.
     """
@@ -614,7 +614,7 @@ def _pipeline(chain: ContractedProblem, stop: Callable[[], bool] | None) -> Ints
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None
 
 
-def anneal(tracker: Tracker[Placement], rng: Generator) -> Iterator[None]:
+def anneal(tracker: PlacementTracker, rng: Generator) -> Iterator[None]:
     """Anneal from the incumbent, again and again; one chunk per step."""
     walk = _Walk(tracker)
     return anneal_in_cycles(tracker, rng, walk.begin)
@@ -636,7 +636,7 @@ class _Walk:
 
     def __init__(
         self,
-        tracker: Tracker[Placement],
+        tracker: PlacementTracker,
         *,
         moves: int = 60_000,
         moves_per_choice: int = 300,

@@ -38,7 +38,7 @@ from placeopt.solvers.exact.ideal_program import (
 )
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 class ChainSearch(SearchSolver):
@@ -53,7 +53,7 @@ class ChainSearch(SearchSolver):
     kernels = ("period-dp",)
     orders: int
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Keep the best pipeline along the tried orders, then go on from it."""
         model = chain_model(tracker)
         if model is None:
@@ -64,7 +64,7 @@ class ChainSearch(SearchSolver):
         if not tracker.stop():
             self.go_on(tracker, model)
 
-    def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
+    def go_on(self, tracker: PlacementTracker, model: ContractedProblem) -> None:
         """Nothing is left to do, unless a subclass knows better."""
 
 
@@ -81,7 +81,7 @@ class LinearDp(ChainSearch):
     )
 
 
-def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
+def chain_model(tracker: PlacementTracker) -> ContractedProblem | None:
     """Contract the tracker's problem for chains; None, with the reason recorded, where there is no
     chain.
     """
@@ -95,14 +95,14 @@ def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
     return None
 
 
-def raise_bounds(tracker: Tracker[Placement]) -> None:
+def raise_bounds(tracker: PlacementTracker) -> None:
     """Record the bounds of the tracker's problem that take milliseconds."""
     for method, value in period_bounds(tracker.problem, 0.0, ("op", "pigeonhole")):
         tracker.raise_bound(value, method)
 
 
 def search_orders(
-    tracker: Tracker[Placement], model: ContractedProblem, orders: int = 4
+    tracker: PlacementTracker, model: ContractedProblem, orders: int = 4
 ) -> Iterator[None]:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
     model, one per step; along the first one, joined nodes and few states of the devices come first
@@ -123,7 +123,7 @@ def search_orders(
 
 
 def _search_along(
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     model: ContractedProblem,
     order: Ints,
     states: int,
@@ -170,7 +170,7 @@ def chain_positions(
 
 
 def improve_orders(
-    tracker: Tracker[Placement], model: ContractedProblem, generator: np.random.Generator
+    tracker: PlacementTracker, model: ContractedProblem, generator: np.random.Generator
 ) -> Iterator[None]:
     """Offer the best pipelines along orders of nodes and of devices near the incumbent of a chain,
     one per step, without end.
@@ -257,7 +257,7 @@ def _connected(beside: list[list[int]], count: int, generator: np.random.Generat
     return np.array(sorted(found))
 
 
-def offer_devices(tracker: Tracker[Placement], device: Ints) -> bool:
+def offer_devices(tracker: PlacementTracker, device: Ints) -> bool:
     """Offer a placement, the device of every op, if it is feasible; return whether it is."""
     ticks = int(period_batch(tracker.problem, device[None, :])[0])
     if ticks < INFEASIBLE:
@@ -275,9 +275,7 @@ def accelerator_type(model: ContractedProblem) -> int:
     )
 
 
-def offer_parts(
-    tracker: Tracker[Placement], model: ContractedProblem, part: Ints, kind: int
-) -> bool:
+def offer_parts(tracker: PlacementTracker, model: ContractedProblem, part: Ints, kind: int) -> bool:
     """Offer the split that puts part p of the nodes on the p-th device of a type; return whether it
     is valid.
     """
@@ -287,7 +285,7 @@ def offer_parts(
 
 
 def offer_stages(
-    tracker: Tracker[Placement], model: ContractedProblem, outcome: ChainOutcome
+    tracker: PlacementTracker, model: ContractedProblem, outcome: ChainOutcome
 ) -> None:
     """Offer the chain that a search found, if it found one."""
     if outcome.value is not None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.arrays import Ints
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 class GridRun(NamedTuple):
@@ -63,7 +63,7 @@ class GridRun(NamedTuple):
 
 def lift(
     settings: CpSatSettings,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     analysis: Analysis,
     scale: int,
     share: float = 1.0,
@@ -97,7 +97,7 @@ def lift(
 
 def solve_on_grid(
     settings: CpSatSettings,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     analysis: Analysis,
     scale: int,
     *,
@@ -163,7 +163,7 @@ def _branch_from_below(solver: cp_model.CpSolver) -> None:
         solver.parameters.use_objective_lb_search = True
 
 
-def record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:
+def record_infeasible(tracker: PlacementTracker, upper: int, scale: int) -> None:
     """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above
     that.
     """

@@ -57,7 +57,7 @@ from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.deadline import is_large
 from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, State, Steps, Tactic
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 RUNGS = (2**12, 2**16, COARSE_HORIZON)
 """Units in the horizon of the grids of `ladder`, at most those of the exact grid. On the first one
@@ -78,7 +78,7 @@ class MakespanFacts:
     searches: ClassVar[tuple[Tactic, ...]] = ()
 
     def __init__(
-        self, settings: CpSatSettings, analysis: Analysis, tracker: Tracker[Placement]
+        self, settings: CpSatSettings, analysis: Analysis, tracker: PlacementTracker
     ) -> None:
         self.settings, self.analysis = settings, analysis
         self.timed = tracker.budget.evaluations is None
@@ -187,7 +187,7 @@ def _combinatorial(state: State) -> Iterator[None]:
             yield
 
 
-def _destructive(state: State, part: Tracker[Placement]) -> bool:
+def _destructive(state: State, part: PlacementTracker) -> bool:
     """Refute horizons by what follows from them: bisection between the bound and the incumbent or
     the least horizon that was not refuted.
     """
@@ -203,7 +203,7 @@ def _destructive(state: State, part: Tracker[Placement]) -> bool:
     return not part.stop()
 
 
-def _segments(state: State, part: Tracker[Placement]) -> bool:
+def _segments(state: State, part: PlacementTracker) -> bool:
     """Raise the bound, and the heads and tails of all that follows, by what passes between forks
     and joins: first what could help at once, then everything; either again, and longer, as long as
     the time cuts it short.
@@ -220,7 +220,7 @@ def _segments(state: State, part: Tracker[Placement]) -> bool:
     return everything and whole
 
 
-def _congestion(state: State, part: Tracker[Placement]) -> bool:
+def _congestion(state: State, part: PlacementTracker) -> bool:
     """Prove what flows between ops need of shared channels; go on where the last time ended.
 
     The first look is long (`prior` in `PROVERS`), as that at segments: on four graphs of 120 to 200
@@ -233,7 +233,7 @@ def _congestion(state: State, part: Tracker[Placement]) -> bool:
     return True
 
 
-def _tight(state: State, part: Tracker[Placement]) -> bool:
+def _tight(state: State, part: PlacementTracker) -> bool:
     """Ask for a schedule as long as the bound by restarts; where there is none, for one of the next
     bound.
     """
@@ -444,9 +444,7 @@ def _join(state: State, parts: Sequence[Part]) -> float:
     return time.perf_counter() - begin
 
 
-def _grids(
-    state: State, part: Tracker[Placement], *, finer: int = 4, short_ops: float = 0.5
-) -> bool:
+def _grids(state: State, part: PlacementTracker, *, finer: int = 4, short_ops: float = 0.5) -> bool:
     """Solve the whole problem on its natural grid, contention left out, then on finer ones as long
     as that succeeds.
 
@@ -474,7 +472,7 @@ def _grids(
     return facts.grid <= facts.unit
 
 
-def _fronts(state: State, part: Tracker[Placement]) -> bool:
+def _fronts(state: State, part: PlacementTracker) -> bool:
     """Bound what fits into the ends of a schedule; go on where the last time ended."""
     seconds = part.seconds_left
 
@@ -490,7 +488,7 @@ def _fronts(state: State, part: Tracker[Placement]) -> bool:
     return found is None and worth
 
 
-def _ladder(state: State, part: Tracker[Placement]) -> bool:
+def _ladder(state: State, part: PlacementTracker) -> bool:
     """Search long horizons on coarse grids, from below: with few distinct times short schedules are
     refuted, and the shape of a good one is found, many times faster; the next finer grid starts
     from it. The exact grid is the last one, where a rung is as fine.
@@ -506,7 +504,7 @@ def _ladder(state: State, part: Tracker[Placement]) -> bool:
     return run.closed
 
 
-def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
+def _cp_sat(state: State, part: PlacementTracker) -> bool:
     """Run the model of the whole problem."""
     facts: MakespanFacts = state.facts
     return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit).closed
@@ -544,7 +542,7 @@ IMPROVER: Tactic = Steps(
 
 
 def solve_coarse(
-    settings: CpSatSettings, tracker: Tracker[Placement], analysis: Analysis, unit: int
+    settings: CpSatSettings, tracker: PlacementTracker, analysis: Analysis, unit: int
 ) -> bool:
     """Solve the problem on a grid of time in what is left of the budget, contention left out; raise
     the bound by it, and offer what it leads to.
@@ -573,8 +571,8 @@ def solve_coarse(
 
 def _solve(
     settings: CpSatSettings,
-    own: Tracker[Placement],
-    tracker: Tracker[Placement],
+    own: PlacementTracker,
+    tracker: PlacementTracker,
     coarse: Coarse,
     analysis: Analysis,
 ) -> bool:
@@ -620,7 +618,7 @@ def _take_heads(
 def search_makespan(
     settings: CpSatSettings,
     problem: PlacementProblem,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     *,
     prove: bool = False,
 ) -> None:

@@ -32,7 +32,6 @@ import numpy as np
 from placeopt.model.arrays import together
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.linear_program import integer_program
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import order_edges
@@ -40,7 +39,7 @@ from placeopt.solvers.exact.linear_dp import offer_devices, raise_bounds
 from placeopt.solvers.exact.period_tactics import first_placements, fitting, refutes
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Milp(SearchSolver):
     )
     log: bool = option(False, meaning="print HiGHS' own log")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Minimise the period; the time limit is that of HiGHS."""
         raise_bounds(tracker)
         if self.warm_start:
@@ -234,7 +233,7 @@ class PeriodProgram:
                 self.rows.add(terms, -np.inf, 1.0)
 
     def solve(
-        self, tracker: Tracker[Placement], *, log: bool = False, proof_share: float = 0.25
+        self, tracker: PlacementTracker, *, log: bool = False, proof_share: float = 0.25
     ) -> None:
         """Run HiGHS for the rest of the budget, but for a share of the time in which what it claims
         is settled.
@@ -274,7 +273,7 @@ class PeriodProgram:
             )
         tracker.stop()
 
-    def _settle(self, tracker: Tracker[Placement], claim: int, *, seconds: float = 20.0) -> None:
+    def _settle(self, tracker: PlacementTracker, claim: int, *, seconds: float = 20.0) -> None:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
         is proved in integers, in at most so many seconds of what is left.
         """

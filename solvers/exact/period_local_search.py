@@ -36,14 +36,13 @@ import numpy as np
 from placeopt.model.arrays import UNLIMITED, Floats, Ints, SmallInts, neighbours, pointers, together
 from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
-from placeopt.model.placement import Placement
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import ContractedProblem, TensorArrays, contract
 from placeopt.period.evaluate import order_edges, period_loads
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.linear_dp import chain_positions, offer_devices
 from placeopt.solvers.heuristics.filling import Filling, first_filled
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
 
@@ -475,7 +474,7 @@ def _anneal(a, w, cycle, start, seed):
     return best_value
 
 
-def anneal_period(tracker: Tracker[Placement], rng: np.random.Generator) -> Iterator[None]:
+def anneal_period(tracker: PlacementTracker, rng: np.random.Generator) -> Iterator[None]:
     """Anneal from the incumbent (from a balanced placement, without one); one chunk per step."""
     walk = _Annealing(tracker)
 
@@ -503,7 +502,7 @@ class _Annealing:
     most_moves: ClassVar[int] = 300_000
     moves_per_choice: ClassVar[int] = 500
 
-    def __init__(self, tracker: Tracker[Placement]) -> None:
+    def __init__(self, tracker: PlacementTracker) -> None:
         self.tracker, self.start = tracker, tracker.value
         model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 class PeriodFacts:
@@ -175,7 +175,7 @@ class PeriodFacts:
 def search_period(
     settings: CpSatSettings,
     problem: PlacementProblem,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     *,
     prove: bool = False,
 ) -> None:
@@ -189,7 +189,7 @@ def search_period(
     run_tactics(TACTICS, settings, facts, tracker, improve=improve)
 
 
-def first_placements(tracker: Tracker[Placement]) -> None:
+def first_placements(tracker: PlacementTracker) -> None:
     """Offer what pipelines and a first piece of annealing find."""
     facts = PeriodFacts(None, tracker.problem, timed=False)
     pieces = [] if facts.chain is None else [search_orders(tracker, facts.chain)]
@@ -236,7 +236,7 @@ def _orders(state: State) -> Iterator[None]:
         yield from improve_orders(state.tracker, state.facts.chain, state.rng)
 
 
-def _ideals(state: State, part: Tracker[Placement]) -> bool:
+def _ideals(state: State, part: PlacementTracker) -> bool:
     """Offer the best pipeline of all."""
     program = state.facts.ideals
     outcome = best_chain(program, part.value, part.stop)
@@ -295,7 +295,7 @@ def _offer(state: State, device: Ints) -> None:
     offer_devices(state.tracker, device)
 
 
-def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
+def _cp_sat(state: State, part: PlacementTracker) -> bool:
     """Run the model of the whole problem for a piece of time.
 
     What is optimal on a grid that no better value would make finer ends the search: only rounding
@@ -527,7 +527,7 @@ class PeriodCpModel(PlacementModel):
     # --- solutions
     # -------------------------------------------------------------------------------------
 
-    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
+    def offer(self, tracker: PlacementTracker, value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         rows = [[0 if x is None else int(value(x)) for x in row] for row in self.x]
         device = self.model.expand(np.array(rows, np.int64).argmax(axis=1))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker, Tracker
 
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid."""
@@ -150,7 +150,7 @@ def run_tactics(
     known: tuple[Tactic, ...],
     settings: CpSatSettings,
     facts: Any,
-    tracker: Tracker[Placement],
+    tracker: PlacementTracker,
     *,
     improve: bool = True,
 ) -> None:
@@ -194,7 +194,7 @@ class PlacementModel(ABC):
     cp: cp_model.CpModel
 
     @abstractmethod
-    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
+    def offer(self, tracker: PlacementTracker, value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model, given as the value of every variable, and offer it."""
 
     @abstractmethod
@@ -205,7 +205,7 @@ class PlacementModel(ABC):
     def hint(self, placement: Placement) -> None:
         """Hint a placement, its identical devices renamed as the symmetry constraints want them."""
 
-    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement]) -> bool:
+    def solve(self, settings: CpSatSettings, tracker: PlacementTracker) -> bool:
         """Run CP-SAT until proof or the end of the budget; an evaluation is a conflict.
 
         Returns
@@ -254,6 +254,6 @@ class PlacementModel(ABC):
             if var is not None:
                 self.cp.add_bool_or([var.negated(), then, *([] if beside is None else [beside])])
 
-    def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
+    def _raise_bound(self, tracker: PlacementTracker, bound: float) -> None:
         if np.isfinite(bound):  # a whole number, of which the float misses some last bits
             tracker.raise_bound(self.ticks(round(bound)), "cp-sat")

@@ -21,12 +21,11 @@ import numpy as np
 
 from placeopt.model.arrays import Ints, place_in, together
 from placeopt.model.linear_program import linear_program
-from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 CAUTIOUS = Heuristic.inflations[::-1]
 """The shares of all heuristics, beginning with all of the tensors, as Baechi does."""
@@ -42,7 +41,7 @@ class MTopo(Heuristic):
 
     inflations = CAUTIOUS
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Place once; what breaks a capacity is repaired."""
         yield context.repaired(_fill(context))
 
@@ -84,7 +83,7 @@ class MEtf(Heuristic):
     kernels = ("ranks", "lists", "lists-by-time")
     inflations = CAUTIOUS
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Plan once, counting tensors as resident where the limit is on the dynamic peak."""
         yield context.fitted(context.by_time(context.position))
 
@@ -111,7 +110,7 @@ class MSct(Heuristic):
         5_000, low=0, meaning="with more edges a greedy choice replaces the linear program"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Solve the linear program once, then plan."""
         problem = context.problem
         plain = Context(problem)

@@ -13,7 +13,7 @@ from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SingleDevice(Heuristic):
     Where no device can, each device is filled first and the rest spills over to the others.
     """
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Return the fastest single device; the message says where ops had to spill over."""
         problem = context.problem
         everywhere = np.logical_and.reduce(problem.compute >= 0, axis=0)
@@ -51,7 +51,7 @@ class RoundRobin(Heuristic):
         None, low=1, meaning="chunks of about equal work; None for one per device"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Cut the order into chunks of equal mean work; what does not fit goes to a device with
         space.
         """
@@ -82,7 +82,7 @@ class RandomPlacement(Heuristic):
         2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Sample until the budget is spent."""
         problem = context.problem
         limited = tracker.budget.ends

@@ -48,10 +48,9 @@ from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
-    from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 def unit_graph(context: Context) -> UnitGraph:
@@ -207,7 +206,7 @@ class EdgeZeroing(Heuristic):
             )
         _check_slack(self.name, self.slack)
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Evaluate every distinct assignment of the sweep, or as many as the budget allows."""
         problem = context.problem
         graph = unit_graph(context)
@@ -261,7 +260,7 @@ class Dsc(Heuristic):
             raise InputError(f"dsc option cuts: expected positive numbers, received {self.cuts}")
         _check_slack(self.name, self.slack)
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Cluster once with mean costs, map under every load limit, keep the best."""
         graph = unit_graph(context)
         sweep = _Sweep(context, graph, self.slack)

@@ -27,9 +27,8 @@ from placeopt.model.graph import depths
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 
 if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Enumerative(Heuristic):
     says so.
     """
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Place group after group; what does not fit into memory is repaired."""
         labelled = int(context.problem.meta.max()) >= 0
         if not labelled:

@@ -19,7 +19,7 @@ from placeopt.solvers.heuristics.context import Context, packing_seconds
 from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.deadline import is_large
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 Proposals = Iterator["Placement | None"]
 """Placements, and None where none was found."""
@@ -41,21 +41,21 @@ class Heuristic(SearchSolver):
     batch: ClassVar[int] = 64
 
     @abstractmethod
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Yield placements; `tracker.rng()` is the source of randomness."""
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """None: one pass over the graph may be interpreted."""
         return ()
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Go through all batches, or as many as the budget allows."""
         for _ in self.batches(problem, tracker):
             if tracker.stop():
                 break
         self._conclude(problem, tracker)
 
-    def batches(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Iterator[None]:
+    def batches(self, problem: PlacementProblem, tracker: PlacementTracker) -> Iterator[None]:
         """Evaluate what `propose` yields, batch by batch, with more and more bytes reserved
         for tensors until a candidate is valid.
         """
@@ -72,7 +72,7 @@ class Heuristic(SearchSolver):
             if found:
                 break
 
-    def _conclude(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def _conclude(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Prove that nothing fits where nothing was found; give a sample ranks."""
         best = tracker.solution
         if best is None and is_large(problem) and not tracker.in_time:
@@ -92,7 +92,7 @@ class Heuristic(SearchSolver):
 
 
 def _batches(
-    candidates: Proposals, size: int, tracker: Tracker[Placement]
+    candidates: Proposals, size: int, tracker: PlacementTracker
 ) -> Iterator[list[Placement]]:
     """Yield groups of candidates: full ones, and what there is when the time is over."""
     group: list[Placement] = []
@@ -106,9 +106,7 @@ def _batches(
         yield group
 
 
-def offer_all(
-    tracker: Tracker[Placement], problem: PlacementProblem, group: list[Placement]
-) -> bool:
+def offer_all(tracker: PlacementTracker, problem: PlacementProblem, group: list[Placement]) -> bool:
     """Evaluate candidates in every execution mode they allow; return whether any is valid."""
     group = group[: tracker.evaluations_left]
     if not group:

@@ -40,13 +40,12 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.projection import Units
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.base import SearchSolver
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 def heft_plan(
@@ -142,7 +141,7 @@ class _InsertionScheduler(Heuristic):
         True, meaning="whether an op may go into an idle gap before ops scheduled earlier"
     )
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Plan with free channels and, where there are channels, with queued transfers; keep the
         better one.
         """
@@ -174,7 +173,7 @@ class FewHosts(Heuristic):
         """Return None on a single host, where it is HEFT."""
         return self if islands(problem).any() else None
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Plan with free channels and, where there are channels, with queued transfers."""
         compute, units = context.problem.compute, context.units
         host = value_ranks(islands(context.problem))
@@ -211,7 +210,7 @@ class Etf(Heuristic):
 
     kernels = ("ranks", "lists", "lists-by-time")
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Plan once; ties by static level, then by op, then by device."""
         yield context.fitted(etf_plan(context))
 
@@ -227,7 +226,7 @@ class CriticalPath(Heuristic):
 
     runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Run every tie-breaking, or as many as the budget allows, and keep the best."""
         for plan in critical_path_plans(context, tracker.rng(), self.runs):
             yield context.fitted(plan)

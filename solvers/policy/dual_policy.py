@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Weights
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 FROZEN = {"both": (), "sel": ("plc",), "plc": ("sel",), "none": ("plc", "sel")}
@@ -225,7 +225,7 @@ class DualPolicy(LearnedPlacer):
                 f"{self.groups} + {self.episodes} + {self.windows}"
             )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Train on `problem` within the budget, offering the best placement met."""
         learner = self.begin(tracker)
         try:
@@ -238,7 +238,7 @@ class DualPolicy(LearnedPlacer):
                 except InputError as error:  # the placement is not lost with it
                     tracker.message = f"the policy is not saved: {error}"
 
-    def begin(self, tracker: Tracker[Placement]) -> DualLearner:
+    def begin(self, tracker: PlacementTracker) -> DualLearner:
         """Ask the teacher, try the policy as it starts, then imitate the teacher (stage I)."""
         if self.measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
@@ -265,7 +265,7 @@ class DualPolicy(LearnedPlacer):
             return DualPolicyModel.load(self.policy)
         return DualPolicyModel.heuristic(self.start)
 
-    def improve(self, policy: Any, tracker: Tracker[Placement]) -> None:
+    def improve(self, policy: Any, tracker: PlacementTracker) -> None:
         """Place groups, take steps on whole episodes, then windows, then walk, until the budget is
         spent.
         """
@@ -302,7 +302,7 @@ class DualPolicy(LearnedPlacer):
     def _place_whole_graphs(
         self,
         policy: Any,
-        tracker: Tracker[Placement],
+        tracker: PlacementTracker,
         seed: int | None,
         *,
         walk: bool,
@@ -334,7 +334,7 @@ class DualPolicy(LearnedPlacer):
     def _chains(
         self,
         learner: DualLearner,
-        tracker: Tracker[Placement],
+        tracker: PlacementTracker,
         value: int | None,
         taught: Placement | None,
     ) -> list[Chain]:
@@ -376,7 +376,7 @@ class DualPolicy(LearnedPlacer):
     def _place_windows(
         self,
         policy: DualLearner,
-        tracker: Tracker[Placement],
+        tracker: PlacementTracker,
         taught: tuple[int | None, Placement | None],
         *,
         walk: bool,
@@ -421,7 +421,7 @@ class DualPolicy(LearnedPlacer):
                 learner.learn_locally(steps, values, chain.incumbent.value, self.window_temperature)
             chain.move(steps, values, choices, chain.heat * cooling**progress, learner.rng)
 
-    def batch_size(self, tracker: Tracker[Placement], *, measured: int = 8) -> int:
+    def batch_size(self, tracker: PlacementTracker, *, measured: int = 8) -> int:
         """Episodes of the next step: at most `measured` where each is measured, since a real system
         is a thousand times slower than the simulator.
         """
@@ -437,7 +437,7 @@ class DualPolicy(LearnedPlacer):
                 values[i] = self._measured(problem, devices[i], ranks[i])
         return values
 
-    def _teacher(self, tracker: Tracker[Placement]) -> Placement | None:
+    def _teacher(self, tracker: PlacementTracker) -> Placement | None:
         """Return the teacher's placement, offered; simulating is free where the budget counts
         measurements.
         """
@@ -448,7 +448,7 @@ class DualPolicy(LearnedPlacer):
             self._offer_measured(tracker, result.solution)
         return result.solution
 
-    def _offer_measured(self, tracker: Tracker[Placement], placement: Placement) -> None:
+    def _offer_measured(self, tracker: PlacementTracker, placement: Placement) -> None:
         tracker.count()
         value = self._measured(tracker.problem, placement.device, placement.priority)
         if value != INFEASIBLE:

@@ -27,7 +27,6 @@ from functools import partial
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.threads import torch_threads
 from placeopt.solvers.policy.advantages import Parameters, rank_utilities
@@ -43,7 +42,7 @@ from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.network_placer import refuse_without_torch
 from placeopt.solvers.policy.structure_features import STRUCTURE, TYPES, structure_features
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 ABLATIONS = (
     "none",
@@ -76,7 +75,7 @@ class GraphParsing(LearnedPlacer):
         meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
 
-    def begin(self, tracker: Tracker[Placement]) -> ParsingPolicy:
+    def begin(self, tracker: PlacementTracker) -> ParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
         edges.
         """
@@ -174,13 +173,13 @@ class NeuralParsing(GraphParsing):
     rounds: int = option(2, low=0, meaning="rounds of message passing")
     network_rate: float = option(0.01, above=0, meaning="Adam's step for the network")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Learn on one torch thread."""
         refuse_without_torch(self.name)
         with torch_threads(1):
             super().search(problem, tracker)
 
-    def begin(self, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
+    def begin(self, tracker: PlacementTracker) -> NeuralParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
         edges.
         """

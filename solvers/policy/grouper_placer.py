@@ -32,7 +32,7 @@ from placeopt.solvers.policy.structure_features import (
     type_features,
 )
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 RATES = {"weights": 0.3, "residual": 2.0, "place": 0.5, "bias": 1.0}
 """Learning rate of each parameter over that of the solver."""
@@ -61,7 +61,7 @@ class GrouperPlacer(LearnedPlacer):
         True, meaning="learn a logit per (op, group) besides the weights of features"
     )
 
-    def begin(self, tracker: Tracker[Placement]) -> GroupingPolicy:
+    def begin(self, tracker: PlacementTracker) -> GroupingPolicy:
         """Ask the teacher for an incumbent, from which the policy begins if it is to be warm."""
         self.ask_teacher(tracker)
         scale = ticks_of_unit_reward(tracker)

@@ -32,10 +32,10 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker, Tracker
 
 
-def ticks_of_unit_reward(tracker: Tracker[Placement]) -> float:
+def ticks_of_unit_reward(tracker: PlacementTracker) -> float:
     """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops,
     at least one.
     """
@@ -96,29 +96,29 @@ class LearnedPlacer(SearchSolver):
     )
 
     @abstractmethod
-    def begin(self, tracker: Tracker[Placement]) -> Policy:
+    def begin(self, tracker: PlacementTracker) -> Policy:
         """Return the policy before its first step, after the teacher has been asked."""
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Learn on `problem` within the budget, offering the best placement met."""
         self.improve(self.begin(tracker), tracker)
 
-    def improve(self, policy: Policy, tracker: Tracker[Placement]) -> None:
+    def improve(self, policy: Policy, tracker: PlacementTracker) -> None:
         """Take policy-gradient steps until the budget is spent."""
         while not tracker.stop():
             temperature = self.temperature_now(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, tracker), temperature)
 
-    def temperature_now(self, tracker: Tracker[Placement]) -> float:
+    def temperature_now(self, tracker: PlacementTracker) -> float:
         """Temperature of the softmaxes for the share of the budget that is spent."""
         return self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
 
-    def batch_size(self, tracker: Tracker[Placement]) -> int:
+    def batch_size(self, tracker: PlacementTracker) -> int:
         """Samples of the next step."""
         return int(min(self.batch, tracker.evaluations_left))
 
-    def value(self, samples: Samples, tracker: Tracker[Placement]) -> Ints:
+    def value(self, samples: Samples, tracker: PlacementTracker) -> Ints:
         """Return the value of every sample, counted, the best one offered."""
         values = self.values(tracker.problem, samples)
         tracker.count(len(values))
@@ -135,7 +135,7 @@ class LearnedPlacer(SearchSolver):
         return evaluate_batch(problem, samples.devices, samples.ranks, "priority")
 
     def ask_teacher(
-        self, tracker: Tracker[Placement], *, adopt: bool = True, share: float = 0.5
+        self, tracker: PlacementTracker, *, adopt: bool = True, share: float = 0.5
     ) -> Result[Placement] | None:
         """Run the teacher on a share of a limit of time; its placement is offered if it is to be
         adopted.

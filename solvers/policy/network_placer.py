@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.arrays import Ints
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.network_policy import NetworkPolicy
     from placeopt.solvers.policy.placement_networks import Nodes
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,13 @@ class TorchPlacer(LearnedPlacer):
         True, meaning="begin near the teacher's placement; otherwise near uniform, as published"
     )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Learn on one torch thread."""
         refuse_without_torch(self.name)
         with torch_threads(1):
             super().search(problem, tracker)
 
-    def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
+    def first_devices(self, tracker: PlacementTracker) -> Ints | None:
         """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
         self.ask_teacher(tracker)
         return None if tracker.solution is None or not self.warm_start else tracker.solution.device
@@ -84,7 +83,7 @@ class NetworkPlacer(TorchPlacer):
     epochs: int = option(3, low=1, meaning="ppo: steps per batch")
     entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
 
-    def begin(self, tracker: Tracker[Placement]) -> NetworkPolicy:
+    def begin(self, tracker: PlacementTracker) -> NetworkPolicy:
         """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""
         from placeopt.solvers.policy.network_policy import NetworkPolicy
         from placeopt.solvers.policy.placement_networks import describe

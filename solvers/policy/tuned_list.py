@@ -50,9 +50,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class TunedList(SearchSolver):
         "results/policy/list_scheduler.md",
     )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Make passes for a share of the budget, then walk from the best."""
         evaluator, rng = BudgetedEvaluator(tracker), tracker.rng()
         for _ in passes(evaluator, Context(problem), self.policy, rng):
@@ -122,7 +121,7 @@ class LearnedList(Heuristic):
             return None
         return replace(self, passes=2) if n > many else self
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Proposals:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Yield the schedules of the best scores, then those of a climb."""
         schedulers = [first_policy(self.policy).scheduler(context)]
         for plan in islice(climb(schedulers, tracker.rng()), self.passes):

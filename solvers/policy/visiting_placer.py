@@ -22,14 +22,13 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, SmallInts
 from placeopt.model.objective import INFEASIBLE
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
 from placeopt.solvers.policy.learned_placer import ticks_of_unit_reward
 from placeopt.solvers.policy.network_placer import TorchPlacer
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 class Moved(NamedTuple):
@@ -50,11 +49,11 @@ class VisitingPlacer(TorchPlacer):
     horizon: int = option(16, low=1, meaning="visits between two steps of learning")
     discount: float = option(0.9, low=0, high=1, meaning="discount of rewards per visit")
 
-    def begin(self, tracker: Tracker[Placement]) -> Any:
+    def begin(self, tracker: PlacementTracker) -> Any:
         """Ask the teacher for an incumbent, at which episodes begin if the start is to be warm."""
         return Visits(self, self.first_devices(tracker), tracker)
 
-    def improve(self, policy: Any, tracker: Tracker[Placement]) -> None:
+    def improve(self, policy: Any, tracker: PlacementTracker) -> None:
         """Run episodes side by side, learning every `horizon` visits, until the budget is spent."""
         while not tracker.stop():
             policy.reset()
@@ -69,7 +68,7 @@ class Visits:
     """Episodes under way, and the network that moves their units."""
 
     def __init__(
-        self, config: VisitingPlacer, first: Ints | None, tracker: Tracker[Placement]
+        self, config: VisitingPlacer, first: Ints | None, tracker: PlacementTracker
     ) -> None:
         import torch
 
@@ -98,7 +97,7 @@ class Visits:
             self.device = np.where(self.units.allowed, keys, -1.0).argmax(axis=2)
         self.value: Floats | None = None
 
-    def segment(self, visits: range, tracker: Tracker[Placement]) -> None:
+    def segment(self, visits: range, tracker: PlacementTracker) -> None:
         """Visit some units in all episodes, then take one step towards what paid."""
         import torch
 
@@ -134,7 +133,7 @@ class Visits:
         weight = torch.from_numpy(advantage.T.astype(np.float32))
         descend(self.steps, -(torch.stack(chosen) * weight).mean())
 
-    def _values(self, tracker: Tracker[Placement]) -> Floats:
+    def _values(self, tracker: PlacementTracker) -> Floats:
         """Return the ticks of every episode's placement, counted; `penalty` times the scale where
         it breaks a constraint.
         """

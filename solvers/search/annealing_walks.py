@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solvers.search.search_space import SearchSpace
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 ALL_MOVES = (1.0,) * len(MOVES)
 
@@ -119,7 +119,7 @@ class AnnealingWalk:
         order = np.lexsort((other.position, other.finish))
         return Placement.from_starts(device, other.start, order)
 
-    def offer_best(self, tracker: Tracker[Placement]) -> None:
+    def offer_best(self, tracker: PlacementTracker) -> None:
         """Offer the best placement if it is better than the incumbent."""
         if tracker.value is None or self.best_value < tracker.value:
             tracker.offer(self.best_value, self.best_placement())
@@ -157,7 +157,7 @@ class WalkTeam:
         """Proposals of all walks together, by kind of move: see `walk_kernels.anneal`."""
         return np.sum([walk.tally for walk in self.walks], axis=0)
 
-    def report(self, tracker: Tracker[Placement], evaluated: int) -> None:
+    def report(self, tracker: PlacementTracker, evaluated: int) -> None:
         """Count the proposals that were evaluated, and offer the best placement."""
         tracker.count(evaluated)
         self.leader.offer_best(tracker)

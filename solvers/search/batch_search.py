@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 RANDOM = "random"
@@ -76,7 +76,7 @@ class BatchSearch(MeasuringSearch):
                 f"received '{self.start}'"
             )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Start, and improve until the budget is spent."""
         evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
         rng = tracker.rng()

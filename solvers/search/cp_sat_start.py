@@ -14,14 +14,14 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "few-hosts", "critical-path", "dsc")
 """Tried in this order, as far as they add something: the first always gives something, the next
 ones win where communication is dear."""
 
 
-def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+def warm_start(problem: PlacementProblem, tracker: PlacementTracker) -> None:
     """Offer the placements of the heuristics to the tracker until its time is up, one at least."""
     for name in HEURISTICS:
         if tracker.stop_with_solution():
@@ -35,7 +35,7 @@ def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
             tracker.offer(result.value, result.solution)
 
 
-def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:
+def offer(problem: PlacementProblem, tracker: PlacementTracker, placement: Placement) -> bool:
     """Evaluate a placement under its best execution and offer it; return whether it became the
     incumbent.
     """
@@ -45,7 +45,7 @@ def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Pla
     return value != INFEASIBLE and tracker.offer(value, placement)
 
 
-def analyse(problem: PlacementProblem, tracker: Tracker[Placement], most: float = 10.0) -> Analysis:
+def analyse(problem: PlacementProblem, tracker: PlacementTracker, most: float = 10.0) -> Analysis:
     """Return the bounds of a problem, with a quarter of the time of a search, at most so many
     seconds; no clock decides anything where evaluations alone limit the search.
     """

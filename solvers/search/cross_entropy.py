@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _SamplingSolver(BatchSearch):
     )
 
     @abstractmethod
-    def settings(self, tracker: Tracker[Placement]) -> Settings:
+    def settings(self, tracker: PlacementTracker) -> Settings:
         """How the distribution samples and updates."""
 
     def improve(
@@ -125,7 +125,7 @@ class CrossEntropy(_SamplingSolver):
         meaning="share of the budget for annealing from the incumbent at the end",
     )
 
-    def settings(self, tracker: Tracker[Placement]) -> Settings:
+    def settings(self, tracker: PlacementTracker) -> Settings:
         """Refit after every batch; no gradient."""
         samples, evaluations = self.samples or 256, tracker.budget.evaluations
         if not self.samples and evaluations is not None:
@@ -170,7 +170,7 @@ class Post(_SamplingSolver):
                 f"post: expected batch <= refit, received batch={self.batch}, refit={self.refit}"
             )
 
-    def settings(self, tracker: Tracker[Placement]) -> Settings:
+    def settings(self, tracker: PlacementTracker) -> Settings:
         """Both updates, unless one is off."""
         return Settings(
             batch=self.batch,

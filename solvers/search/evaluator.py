@@ -23,7 +23,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import packing_seconds
 from placeopt.solvers.heuristics.repair import UNPACKABLE
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 Measure = Callable[..., float]
 """A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
@@ -70,7 +70,7 @@ class BudgetedEvaluator:
 
     def __init__(
         self,
-        tracker: Tracker[Placement],
+        tracker: PlacementTracker,
         *,
         measure: Measure | None = None,
         threads: int | None = None,

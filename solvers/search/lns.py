@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Lns(SearchSolver):
         super().__post_init__()
         named(self.windows, tuple(WINDOWS), "lns option windows")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Improve the best heuristic placement."""
         warm_start(problem, tracker)
         analysis = analyse(problem, tracker)
@@ -130,7 +130,7 @@ class WindowSearch:
     """The main loop and its window choices."""
 
     def __init__(
-        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], allowed: Flags
+        self, settings: Lns, problem: PlacementProblem, tracker: PlacementTracker, allowed: Flags
     ) -> None:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.search_space import SearchSpace
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 class _State(NamedTuple):
@@ -34,7 +34,7 @@ class _State(NamedTuple):
     full: Flags  # (num_devices,) whether it holds too much
 
 
-def descend(steps: Iterator[Placement | None], tracker: Tracker[Placement]) -> Placement | None:
+def descend(steps: Iterator[Placement | None], tracker: PlacementTracker) -> Placement | None:
     """Go on with a `descent` until it ends, the budget does, or a placement is known; return what
     was found. A step is an evaluation.
     """

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.heuristics.context import Context
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class GraphPartition(SearchSolver):
 
     starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Offer the parts of every imbalance and seed."""
         partitioner = load_partitioner()
         model = contract(problem, contiguity="none")
@@ -156,7 +156,7 @@ class MinCut(Heuristic):
 
     starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
 
-    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+    def propose(self, context: Context, tracker: PlacementTracker) -> Iterator[Placement | None]:
         """Yield the parts of every imbalance and seed, list-scheduled."""
         problem, partitioner = context.problem, load_partitioner()
         ticks = np.rint(context.mean_transfer).astype(np.int64)[problem.edge_tensor]

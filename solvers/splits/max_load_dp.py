@@ -26,7 +26,7 @@ from placeopt.period.contracted import contract
 from placeopt.solvers.exact.ideal_program import IdealProgram, best_chain, stage_devices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MaxLoadDp(SearchSolver):
         "order is searched",
     )
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Offer the split of the least load."""
         try:
             model = contract(problem.replace(objective="period", contiguity="chain", backward=None))

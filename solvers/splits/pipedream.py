@@ -26,12 +26,11 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, running_sums
 from placeopt.model.errors import Refused
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import ContractedProblem
 from placeopt.solvers.exact.linear_dp import accelerator_type, chain_model, offer_parts
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 NEVER = float("inf")
 
@@ -48,7 +47,7 @@ class PipeDream(SearchSolver):
 
     most_nodes: ClassVar[int] = 12_000
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Offer the optimizer's split."""
         model = chain_model(tracker)
         if model is None:

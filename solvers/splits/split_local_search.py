@@ -20,13 +20,12 @@ import numpy as np
 from placeopt.model.arrays import Ints
 from placeopt.model.errors import Refused
 from placeopt.model.objective import INFEASIBLE
-from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import PlacementTracker
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class SplitLocalSearch(SearchSolver):
 
     restarts: int = option(10, low=1, meaning="random splits to start from")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Descend from every start."""
         if problem.contiguity != "none":
             raise Refused(
