@@ -21,6 +21,7 @@ operators inside another count with that one.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,13 +219,14 @@ def _read_onnxruntime(data: Any) -> Trace:
 
 def _calls(data: Any, runs: Spans) -> Iterator[tuple[int, str, Data]]:
     """Yield (execution, name, event) of every call of a node in an execution."""
+    begins = [first for first, _ in runs]
     for event in data:
         name = str(event.get("name", ""))
         if event.get("cat") != "Node" or not name.endswith(_END):
             continue
         start = float(event["ts"])
-        turn = next((i for i, (first, last) in enumerate(runs) if first <= start <= last), -1)
-        if turn >= 0:
+        turn = bisect_right(begins, start) - 1
+        if turn >= 0 and start <= runs[turn][1]:
             yield turn, name.removesuffix(_END), event
 
 

@@ -56,6 +56,10 @@ class Gpu:
         """
         return next((rate for size, rate in self.mesh if group <= size), self.link)
 
+    def joined(self, per_host: int) -> int:
+        """Return the devices that links join where a host has so many."""
+        return max(per_host, self.domain if self.domain > self.per_host else 0)
+
     @property
     def fuses_attention(self) -> bool:
         """Whether kernels of fused attention run on it: they are for devices that know bf16."""
@@ -148,6 +152,8 @@ def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
         if gpu.name == "A100" and memory_gb > 60:
             gpu = known["A100-80"]
         gpu = replace(gpu, memory=memory_gb * 2**30)
+    if re.search(r"(?<![a-z])mig(?![a-z])|\dg\.\d", text.lower()):
+        return gpu, f"gpu '{text}' is a part of one (MIG): taken as a whole {gpu.name}"
     return gpu, ""
 
 

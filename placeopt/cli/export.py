@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,26 +141,33 @@ def cluster_of(
             pass
     if not devices:
         raise InputError(f"placement '{placement}': it does not tell its devices; give --cluster")
+    if all(device.isdecimal() for device in devices):  # numbers of devices, not all of them used
+        return make_cluster(f"uniform:{1 + int(devices[-1])}")
     return _equal_devices(devices)
 
 
 def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
-    """Return the name of the cluster and the names of the devices that a placement file tells, ""
-    and [] if none.
+    """Return the name of the cluster and the names of the devices that a placement file tells, in
+    the order of their numbers; "" and [] if none.
     """
     _, text, data = open_placement(path)
     if data is None:
         rows: list[list[str]] = []
         with suppress(csv.Error):  # whoever reads the placement says what is wrong with it
             rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
-        return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops})
+        return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops}, key=_numbered)
     data = data if isinstance(data, dict) else {}
     problem, table = data.get("problem"), data.get("device")
-    values = table.values() if isinstance(table, dict) else ()
+    values = table.values() if isinstance(table, dict) else table if isinstance(table, list) else ()
     cluster = (
         problem.rpartition(" on ")[2] if isinstance(problem, str) and " on " in problem else ""
     )
-    return cluster, sorted({x for x in values if isinstance(x, str)})
+    return cluster, sorted({str(x) for x in values if type(x) in (str, int)}, key=_numbered)
+
+
+def _numbered(name: str) -> list[tuple[str, int]]:
+    """Key that sorts gpu2 before gpu10."""
+    return [(word, int(number or -1)) for word, number in re.findall(r"(\D*)([0-9]{0,18})", name)]
 
 
 def _equal_devices(names: list[str]) -> Cluster:

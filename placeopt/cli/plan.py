@@ -695,7 +695,7 @@ def _print_launch(body: Data, said: str) -> None:
         f"{body['peak_flops'] / 1e12:.4g} TFLOP/s ({body['peak_precision']})"
     )
     if body["devices_left"]:
-        why = ": no plan with them is faster" if body["status"] == "optimal" else ""
+        why = f": {body['why_left']}" if body["why_left"] else ""
         say(f"{body['devices_left']} devices are left without work{why}")
     if body["lower_bound_seconds"]:
         say(

@@ -356,12 +356,15 @@ def _table(given: _SourceOptions) -> PipelineProblem:
     limits: Any = None
     if given.memory is not None:
         try:
-            values = [int(float(part)) for part in given.memory.split(",")]
-        except (ValueError, OverflowError):
+            numbers = [float(part) for part in given.memory.split(",")]
+        except ValueError:
+            numbers = [0.5]
+        if not all(number.is_integer() for number in numbers):
             raise InputError(
                 "--capacity: expected whole numbers such as 4 or 4,4,3,3, received "
                 f"'{given.memory}'"
-            ) from None
+            )
+        values = [int(number) for number in numbers]
         limits = values[0] if len(values) == 1 else values
     return load_pipeline(
         given.source, memory=limits, micro_batches=given.micro_batches, mode=given.mode

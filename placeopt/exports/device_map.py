@@ -22,9 +22,10 @@ each for one device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from placeopt.exports.export import Exported, Job, text_file
@@ -114,20 +115,33 @@ class ModuleDevices:
 
     def __post_init__(self) -> None:
         self.moved = 0
-        calls = list(enumerate(self.program.calls))
-        self.own = by_key((call.module, i) for i, call in calls)  # by the module that makes them
+        self.own = {call.module for call in self.program.calls}  # modules that make calls
         self.children: dict[str, set[str]] = {}
-        readers = by_key((name, i) for i, call in calls for name in call.weights)
+        readers = by_key(
+            (name, i) for i, call in enumerate(self.program.calls) for name in call.weights
+        )
         self.stored = self._stored(readers)
         for path in {
             *self.own,
             *self.program.modules,
             *(name.rpartition(".")[0] for name in readers),
         }:
-            while path:
-                above = path.rpartition(".")[0]
-                self.children.setdefault(above, set()).add(path)
-                path = above
+            for inner, above in pairwise(_outwards(path)):
+                self.children.setdefault(above, set()).add(inner)
+        # of each module and those inside it: the devices, and the first call that takes time
+        self.used: dict[str, set[int]] = {}
+        self.first: dict[str, int] = {}
+        self._fill()
+
+    def _fill(self) -> None:
+        """Fill `used` and `first`."""
+        for i, call in enumerate(self.program.calls):
+            for path in () if call.free else _outwards(call.module):
+                self.used.setdefault(path, set()).add(self.home[i])
+                self.first.setdefault(path, i)
+        for name, device in self.stored.items():
+            for path in list(_outwards(name))[1:]:
+                self.used.setdefault(path, set()).add(device)
 
     def _stored(self, readers: dict[str, list[int]]) -> DeviceOf:
         """Return the device of every stored tensor: that of its first reader in the module that its
@@ -172,30 +186,11 @@ class ModuleDevices:
 
     def _nearest(self, name: str) -> int:
         """Return the device of the first op in the nearest module around a tensor."""
-        path = name.rpartition(".")[0]
-        while path and not self._devices(path):
-            path = path.rpartition(".")[0]
-        return self.home[min(self._calls(path), default=0)]
-
-    def _calls(self, path: str) -> list[int]:
-        """Calls that take time of a module and those inside it."""
-        inside = f"{path}." if path else ""
-        return [
-            i
-            for module, own in self.own.items()
-            if f"{module}.".startswith(inside)
-            for i in own
-            if not self.program.calls[i].free
-        ]
-
-    def _devices(self, path: str) -> set[int]:
-        """Devices of what a module and those inside it compute or store."""
-        inside = f"{path}." if path else ""
-        used = {self.home[i] for i in self._calls(path)}
-        return used | {device for name, device in self.stored.items() if name.startswith(inside)}
+        around = next((path for path in list(_outwards(name))[1:] if path in self.used), "")
+        return self.home[self.first.get(around, 0)]
 
     def _descend(self, path: str, found: DeviceOf, split: list[str], fallback: int = 0) -> None:
-        devices = self._devices(path)
+        devices = self.used.get(path, set())
         if len(devices) <= 1:
             found[path] = min(devices, default=fallback)
             return
@@ -224,6 +219,14 @@ class ModuleDevices:
             else:
                 actual.append(min(sources, default=self.home[i]))
                 self.moved += not call.free and actual[-1] != self.home[i]
+
+
+def _outwards(path: str) -> Iterator[str]:
+    """Yield a path and those around it, the model's own last."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
 
 
 def _named(module: str, found: DeviceOf) -> int | None:

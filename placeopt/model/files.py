@@ -300,7 +300,7 @@ def csv_columns(
     InputError
         If it is no CSV, or two columns have one name; the message begins with `where`.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         names = [str(name or "").strip().lower() for name in reader.fieldnames or ()]
         reader.fieldnames = names

@@ -284,7 +284,7 @@ def bootstrapped(
     kept = 40  # samples that a calibration file holds, of those drawn
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
-    number = positions(dict.fromkeys(groups))
+    number = positions(sorted(set(groups)))  # whatever the rows' order is
     member = np.array([number[key] for key in groups])
     slopes = model.slopes(found.logs)
     away = np.concatenate([found.logs - model.prior, found.offsets])

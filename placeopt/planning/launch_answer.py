@@ -73,7 +73,7 @@ def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
     for name, (stride, count) in groups.items():
         if count > 1:
             rate, _ = model.rate(stride, count, conf.per_host)
-            near = stride * count <= max(conf.per_host, problem.machine.gpu.domain)
+            near = stride * count <= problem.machine.gpu.joined(conf.per_host)
             where = "inside a host" if near else "between hosts"
             found[name] = f"{where}, {rate / 1e9:.0f} GB/s"
     return found
@@ -175,6 +175,7 @@ def _search_body(answer: LaunchAnswer) -> Data:
         "runtime": answer.runtime,
         "space": [SEARCHED, NOT_SEARCHED],
         "devices_left": answer.left,
+        "why_left": answer.why_left,
         "sources": [
             {"what": "devices", "source": problem.machine.gpu.source},
             {"what": "constants", "source": problem.constants.source},

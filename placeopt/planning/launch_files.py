@@ -18,6 +18,8 @@ public source, the newest stored version of it:
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from contextlib import suppress
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -33,11 +35,13 @@ from placeopt.plans.plan import EXPERT, SEQUENCE, TrainingPlan
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from placeopt.planning.plan_model import Planned
     from placeopt.plans.configuration import Configuration
+    from placeopt.plans.layer_tables import LayerTable
+    from placeopt.plans.step_costs import StepCosts
 
 
 TORCH_NAMES = {
@@ -126,17 +130,19 @@ def torch_configuration(planned: Planned) -> Data:
 
 
 def _groups_of_plan(plan: TrainingPlan) -> dict[str, list[list[int]]]:
-    """Return the ranks of every data, tensor and pipeline group."""
+    """Return the ranks of every data, tensor and pipeline group: those with the same number in
+    replicas that are joined, as many as the narrowest has.
+    """
     rank = count()
     ranks = [
         [list(islice(rank, group.tensor)) for group in stage.each_replica()]
         for stage in plan.on_devices
     ]
-    data = [[replica[0] for replica in held] for held in ranks]
+    chains = zip(*ranks, strict=True)
     return {
-        "data": data,
+        "data": [list(group) for held in ranks for group in zip(*held, strict=False)],
         "tensor": [replica for held in ranks for replica in held if len(replica) > 1],
-        "pipeline": [list(firsts) for firsts in zip(*data, strict=True)],
+        "pipeline": [list(group) for held in chains for group in zip(*held, strict=False)],
     }
 
 
@@ -180,7 +186,9 @@ def megatron_arguments(planned: Planned) -> list[str]:
         arguments.append(f"--expert-model-parallel-size={tensor}")
     elif how == SEQUENCE:
         arguments.append("--sequence-parallel")
-    arguments += _stage_sizes([len(stage.layers) for stage in plan.stages], stages)
+    blocks = _decoder_layers(planned.problem.costs)
+    sizes = [sum(blocks[layer] for layer in stage.layers) for stage in plan.stages]
+    arguments += _stage_sizes(sizes, stages)
     if plan.sharded:
         arguments.append("--use-distributed-optimizer")
     if any(stage.recompute for stage in plan.stages):
@@ -188,15 +196,28 @@ def megatron_arguments(planned: Planned) -> list[str]:
     return arguments
 
 
+def _decoder_layers(costs: StepCosts) -> list[bool]:
+    """Return which layers Megatron counts: those of sizes that are there more than twice, unlike
+    embedding, last norm and head; in short models the most frequent.
+    """
+    table: LayerTable | None = getattr(costs, "table", None)
+    kinds: Sequence[float] = costs.layer_types
+    if table is not None:  # blocks of one size may have been measured apart
+        kinds = next(iter(table.parameters.values())).tolist()
+    times = Counter(kinds)
+    least = min(3, max(times.values()))
+    return [times[kind] >= least for kind in kinds]
+
+
 def _stage_sizes(sizes: list[int], stages: int) -> list[str]:
     """Return Megatron's arguments on the layers of each stage; see `megatron_arguments`."""
     virtual = [f"--num-layers-per-virtual-pipeline-stage={sizes[0]}"] if len(sizes) > stages else []
     if stages == 1 or len(set(sizes)) == 1:
         return virtual
-    if len(set(sizes[1:-1])) > 1:
+    if len(set(sizes[1:-1])) > 1 or 0 in sizes:
         raise Refused(
-            "export to megatron: stages between the first and the last have to be alike, "
-            f"received {sizes}"
+            "export to megatron: stages between the first and the last have to be alike, and none "
+            f"without a layer, received {sizes}"
         )
     if virtual:
         raise Refused(f"export to megatron: interleaved stages have to be alike, received {sizes}")
@@ -270,29 +291,47 @@ def rank_groups(conf: Configuration) -> Data:
     """Return the ranks of every group, in Megatron's order: tensor, context, data, pipeline.
 
     Expert groups are neighbours among the ranks of a stage: experts are not split by tensors there.
+    Gradients are summed over `data_context`, those of experts over `expert_data`; `sharded` ranks
+    share states out.
     """
     shape = conf.pipeline, conf.data, conf.context, conf.tensor
     ranks = np.arange(conf.devices).reshape(shape)
 
-    def groups(axis: int) -> list[list[int]]:
-        """Return the ranks along an axis, for each choice of the others."""
-        return np.moveaxis(ranks, axis, -1).reshape(-1, shape[axis]).tolist()
+    def groups(*axes: int) -> list[list[int]]:
+        """Return the ranks along some axes, for each choice of the others."""
+        size = math.prod(shape[axis] for axis in axes)
+        last = range(-len(axes), 0)
+        return np.moveaxis(ranks, axes, tuple(last)).reshape(-1, size).tolist()
 
+    summed = groups(1, 2)
+    spread = ranks.reshape(conf.pipeline, -1, conf.expert)
+    copies = spread.swapaxes(1, 2).reshape(-1, spread.shape[1]).tolist()
     return {
         "world_size": conf.devices,
         "order": "tp-cp-dp-pp",
         "tensor": groups(3),
         "context": groups(2),
         "data": groups(1),
+        "data_context": summed,
+        "sharded": np.reshape(summed, (-1, conf.shards)).tolist(),
         "pipeline": groups(0),
         "expert": ranks.reshape(-1, conf.expert).tolist(),
+        "expert_data": copies if conf.expert > 1 else summed,
     }
 
 
 def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the arguments of Megatron-LM's pretrain_gpt.py that a plan decides."""
     shape = problem.shape
-    _refuse(*uneven(shape, conf))
+    _refuse(
+        *uneven(shape, conf),
+        (not shape.causal, "its pretrain_gpt.py trains decoders; the model has an encoder"),
+        (
+            shape.with_attention < shape.layers,
+            "its pretrain_gpt.py has attention in every layer; the model has "
+            f"{shape.with_attention} of {shape.layers}",
+        ),
+    )
     grouped = shape.kv_heads != shape.heads and not shape.latent
     said: list[Argument] = [
         ("num-layers", shape.layers),
@@ -301,6 +340,7 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         ("num-attention-heads", shape.heads),
         ("kv-channels", not shape.latent and shape.head_dim),
         ("seq-length", conf.sequence),
+        ("max-position-embeddings", conf.sequence),
         ("tensor-model-parallel-size", conf.tensor),
         ("pipeline-model-parallel-size", conf.pipeline),
         ("context-parallel-size", conf.context),
@@ -310,6 +350,7 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         ("group-query-attention", grouped),
         ("num-query-groups", grouped and shape.kv_heads),
         ("multi-latent-attention", shape.latent),
+        *zip(LATENT_SIZES, (size or False for size in shape.latent_sizes), strict=False),
         ("untie-embeddings-and-output-weights", not shape.tied),
         ("sequence-parallel", conf.tensor > 1),
         *_megatron_stages(shape, conf),
@@ -321,6 +362,9 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     values = [f"--{name} {value}\n" for name, value in said if not isinstance(value, bool)]
     return "".join(values + [f"--{name}\n" for name, value in said if value is True])
 
+
+LATENT_SIZES = ("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim")
+"""Megatron's names of `ModelShape.latent_sizes`."""
 
 MEGATRON_RECOMPUTE: dict[str, tuple[Argument, ...]] = {
     "selective": (("recompute-granularity", "selective"),),
@@ -349,11 +393,14 @@ def _megatron_stages(shape: ModelShape, conf: Configuration) -> list[Argument]:
 def _megatron_experts(shape: ModelShape, conf: Configuration) -> list[Argument]:
     if not shape.experts:
         return []
+    plain = shape.dense_layers
     return [
         ("num-experts", shape.experts),
+        ("moe-layer-freq", plain > 0 and f"([0]*{plain}+[1]*{shape.sparse_layers})"),
         ("moe-router-topk", shape.active),
         ("moe-ffn-hidden-size", shape.expert_ffn),
         ("expert-model-parallel-size", conf.expert),
+        ("moe-token-dispatcher-type", conf.expert > 1 and "alltoall"),
         # ranks with experts of their own hold them whole; without, tensor ranks share them
         ("expert-tensor-parallel-size", 1 if conf.expert > 1 else conf.tensor),
         ("moe-grouped-gemm", True),
@@ -400,15 +447,16 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
     group, inner = conf.shards // conf.context, conf.context * conf.tensor
     _refuse(
         *uneven(problem.shape, conf),
-        (
-            conf.sharding == "zero1",
-            "it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)",
-        ),
+        (conf.sharding == "zero1", "it shards weights or nothing, not states alone (ZeRO 1)"),
         (conf.precision in ("fp16", "fp4"), f"it trains in bf16 or fp8, not in {conf.precision}"),
         (
             conf.shards % conf.context > 0,
             f"it shares weights out among context ranks, {conf.context}; the plan among "
             f"{conf.shards}",
+        ),
+        (
+            not sharded and conf.data > 1 and conf.devices > conf.data,
+            "its replicas that share nothing out (DDP) go with no other parallelism",
         ),
         (
             conf.expert > 1 and (conf.expert % inner or group * inner % conf.expert) > 0,
@@ -477,11 +525,13 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
         body["zero_optimization"]["mics_shard_size"] = conf.shard_group
     if conf.precision in ("bf16", "fp16"):
         body[conf.precision] = {"enabled": True}
-    if conf.tensor > 1 or conf.pipeline > 1:
+    again = MEGATRON_RECOMPUTE.get(conf.recompute, ())
+    if conf.tensor > 1 or conf.pipeline > 1 or again:
         body["beside"] = {  # arguments of Megatron-DeepSpeed; not DeepSpeed's own
             "--tensor-model-parallel-size": conf.tensor,
             "--pipeline-model-parallel-size": conf.pipeline,
             "--num-layers": layers,
+            **{f"--{name}": value for name, value in again},
         }
     return json.dumps(body, indent=1) + "\n"
 
@@ -495,6 +545,7 @@ def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
         (conf.chunks > 1, "it has no interleaved schedule"),
         (unequal, "it balances unequal stages by its own costs"),
         (conf.sharding in ("zero2", "zero3"), f"it has ZeRO 1, not {conf.sharding}"),
+        (conf.expert > 1, "its expert ranks are devices beside the data-parallel ones"),
         (conf.recompute == "selective", "it recomputes whole layers or nothing"),
         (conf.precision not in dtypes, f"no {conf.precision} is set by its configuration here"),
     )
@@ -503,7 +554,7 @@ def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
         f"model:\n  dtype: {dtypes[conf.precision]}\n"
         f"optimizer:\n  zero_stage: {int(conf.sharding == 'zero1')}\n"
         f"parallelism:\n  dp: {conf.data}\n  pp: {conf.pipeline}\n  tp: {conf.tensor}\n"
-        f"  context_parallel_size: {conf.context}\n  expert_parallel_size: {conf.expert}\n"
+        f"  context_parallel_size: {conf.context}\n  expert_parallel_size: 1\n"
         f"  pp_engine: 1f1b\n  tp_mode: REDUCE_SCATTER\n"
         f"  tp_linear_async_communication: true\n  recompute_layer: {again}\n"
         f"tokens:\n  micro_batch_size: {conf.micro_batch}\n"

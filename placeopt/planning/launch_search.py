@@ -103,7 +103,7 @@ def read_shape(model: Any) -> ModelShape | None:
     name = model.removeprefix("gen:")
     if model.startswith("gen:") and not re.search(r"\d+b$", name):
         return None
-    return named_shape(re.sub(r"^[\w.-]+/(?=[^/]+$)", "", name))
+    return named_shape(name)
 
 
 def _own_shape(text: str) -> ModelShape:
@@ -383,6 +383,19 @@ class LaunchAnswer:
         """Devices without work."""
         shown = self.given or self.best or self.leanest
         return self.problem.machine.devices - (shown.conf.devices if shown else 0)
+
+    @property
+    def why_left(self) -> str:
+        """Why the best plan leaves devices without work, "" where not all plans were looked at."""
+        problem, count = self.problem, self.problem.machine.devices
+        if self.given or not (self.left and self.complete):
+            return ""
+        if count in problem.device_counts():
+            return "no plan with them is faster"
+        return (
+            f"no plan on all {count} divides a batch of {problem.batch} and "
+            f"{problem.shape.layers} layers evenly"
+        )
 
     @property
     def lower_bound(self) -> float:

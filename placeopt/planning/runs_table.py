@@ -276,12 +276,12 @@ def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tup
     return "none", 0
 
 
-UNSAID = ("", "n/a", "na", "nan", "-", "?", "unknown")
+UNSAID = ("", "n/a", "#n/a", "na", "<na>", "nan", "null", "-", "?", "unknown")
 
 
 def _recompute(text: str) -> str:
     text = text.lower()
-    if not text or re.match(r"(no(ne|t)?|false|0|off|disabled|without)(?![a-z\d.])", text):
+    if not text or re.match(r"(no?(ne|t)?|false|0|off|disabled|without)(?![a-z\d.])", text):
         return "none"
     return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
 

@@ -102,6 +102,8 @@ def _whole(model: str, config: Data, keys: list[str]) -> int:
     """Return the number of the first key that is there, 0 without one."""
     key = next((key for key in keys if key in config), "")
     value = config.get(key, 0)
+    if isinstance(value, list) and value == value[:1] * len(value):
+        value = next(iter(value), 0)  # the same for every layer
     if type(value) is not int or not 0 <= value < 2**31:
         raise InputError(f"model '{model}': expected a whole number as {key}, received {value}")
     return value
@@ -150,6 +152,7 @@ def _with_latents(shape: ModelShape, sizes: dict[str, int]) -> ModelShape:
     own += hidden * (rank + rotary) + rank * heads * (plain + value) + heads * value * hidden
     head_dim = max(1, (own // hidden - rank - rotary) // (2 * heads))
     kv_heads = max(1, (rank + rotary) // (2 * head_dim))
-    shape = replace(shape, latent=True, head_dim=head_dim, kv_heads=kv_heads)
+    parts = first, rank, plain, rotary, value
+    shape = replace(shape, latent=True, latent_sizes=parts, head_dim=head_dim, kv_heads=kv_heads)
     more = shape.layers * (own - shape.attention_parameters)
     return replace(shape, published=shape.parameters + more)

@@ -24,6 +24,8 @@ class ModelShape:
     ffn : width of the feed-forward part, twice of it to the hidden size where it is `gated`.
     experts, active, expert_ffn, shared_ffn : of a mixture; the first `dense_layers` have none.
     latent : whether heads make keys and values from latents; `kv_heads` then says their size alone.
+    latent_sizes : ranks of queries (0: none) and of keys and values, sizes of a head's plain part,
+    rotary part and value; empty if not known.
     expert_hidden : width that tokens are brought to for the experts, 0 for the hidden size.
     attention_layers : layers with attention, all by default; of them `local_layers` see the last
     `window` tokens. positions : tokens of a sample at most, 0 if not known.
@@ -51,6 +53,7 @@ class ModelShape:
     local_layers: int = 0
     window: int = 0
     latent: bool = False
+    latent_sizes: tuple[int, ...] = ()
     positions: int = 0
     published: float = 0.0
     published_active: float = 0.0
@@ -68,7 +71,8 @@ class ModelShape:
     def seen_keys(self, sequence: int) -> float:
         """Part of a sequence that a token sees, on average over tokens and layers."""
         everything = 0.5 if self.causal else 1.0
-        local = min(everything, self.window / sequence) if self.window else everything
+        local = min(1.0, self.window / sequence) if self.window else 1.0
+        local *= 1 - local / 2 if self.causal else 1.0  # the first tokens see fewer
         share = self.local_layers / self.with_attention if self.with_attention else 0.0
         return (1 - share) * everything + share * local
 
@@ -81,6 +85,12 @@ class ModelShape:
     def attention_width(self) -> int:
         """Heads times their size."""
         return self.heads * self.head_dim
+
+    @property
+    def score_width(self) -> float:
+        """Mean width, over all heads, of what scores are made of and of what they mix."""
+        sizes = self.latent_sizes[2:]
+        return self.heads * sum(sizes) / 2 if sizes else float(self.attention_width)
 
     @property
     def key_width(self) -> int:
@@ -157,7 +167,7 @@ class ModelShape:
 
     def flops(self, sequence: int) -> float:
         """Flops of a token, forward and backward, without recomputation: what MFU counts."""
-        scores = 12.0 * self.with_attention * self.attention_width * sequence
+        scores = 12.0 * self.with_attention * self.score_width * sequence
         lookup = 0.0 if self.tied else self.embedding_parameters
         weights = 6 * (self.active_parameters - lookup)
         return weights + scores * self.seen_keys(sequence)
@@ -189,8 +199,16 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9.]|\.(?!\d)", "", text)
 
 
+@cache
 def named_shape(name: str) -> ModelShape | None:
-    """Return the shape of a public model, None if the name is none of a family."""
+    """Return the shape of a public model, also as ORGANISATION/NAME; None if the name is none of a
+    family.
+    """
+    own = re.sub(r"^[\w.-]+/(?=[^/]+$)", "", name)
+    return _shape_named(name) or _shape_named(own)
+
+
+def _shape_named(name: str) -> ModelShape | None:
     plain = _plain(name)
     exact = [item for item in _families() if item[0] == plain]
     inside = [
@@ -243,6 +261,7 @@ def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -
         "published": rest.pop("params_b", 0.0) * 1e9,
         "published_active": rest.pop("active_b", 0.0) * 1e9,
     }
+    rest["latent_sizes"] = tuple(rest.get("latent_sizes", ()))
     given = {key: value for key, value in rest.items() if value or key == "causal"}
     return ModelShape(name, layers, hidden, heads, **usual | given)
 

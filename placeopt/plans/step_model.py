@@ -123,12 +123,13 @@ class StepModel:
         """Return the parts of a step."""
         c, rounds = self.constants, conf.rounds
         layers = math.ceil(self.shape.layers / (conf.pipeline * conf.chunks)) * conf.chunks
+        if conf.pipeline == 2 and stage_layers(self.shape.layers, 2 * conf.chunks):
+            layers = self.shape.layers // 2  # both devices are ends
         compute, tensor, experts = self._layer(conf)
         head = self._head(conf)
         middle = self.shape.layers / conf.pipeline * (compute + tensor + experts)
         slowest = layers * compute + head
-        if len(set(stage_layers(self.shape.layers, conf.pipeline * conf.chunks))) > 1:
-            # the last stage has a layer less, beside the head
+        if shorter_ends(self.shape, conf):  # a layer less, beside the head
             slowest = (layers - 1) * compute + _greater(compute, head)
         transfer = self._transfer(conf)
         sent = rounds * transfer * (2.0 * conf.chunks if conf.pipeline > 1 else 0.0)
@@ -165,12 +166,13 @@ class StepModel:
     def held(self, conf: Configuration) -> float:
         """Parameters on the fullest device, before states are sharded."""
         shape = self.shape
-        layers = math.ceil(shape.layers / conf.pipeline)
-        dense = layers * shape.layer_parameters / conf.tensor
-        ends = shape.embedding_parameters / conf.tensor
+        layers, each = math.ceil(shape.layers / conf.pipeline), shape.layer_parameters
+        ends = shape.embedding_parameters
         if conf.pipeline == 1 and not shape.tied:
             ends *= 2
-        return dense + ends + experts_held(shape, conf)
+        if shorter_ends(shape, conf):
+            layers, ends = layers - 1, max(each, ends)
+        return (layers * each + ends) / conf.tensor + experts_held(shape, conf)
 
     def product(self, m: float, n: float, k: float, precision: str, groups: float = 1.0) -> float:
         """Seconds of `groups` equal matrix products that one kernel runs; a sum, since a kernel's
@@ -259,7 +261,7 @@ class StepModel:
         """
         shape, c, gpu = self.shape, self.constants, self.gpu
         peak, used = gpu.peak(_outside(conf.precision))
-        once = 4 * conf.tokens * conf.sequence * shape.attention_width / conf.tensor
+        once = 4 * conf.tokens * conf.sequence * shape.score_width / conf.tensor
         if conf.flash:
             once *= shape.seen_keys(conf.sequence)
             slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
@@ -287,7 +289,7 @@ class StepModel:
         latency.
         """
         gpu, c = self.gpu, self.constants
-        domain = max(per_host, gpu.domain)
+        domain = gpu.joined(per_host)
         if group * stride <= domain:
             return gpu.link_of(group * stride), c["latency"]
         inside = max(1, domain // stride)
@@ -323,8 +325,8 @@ class StepModel:
         if conf.expert == 1:
             return 0.0
         gpu, shape = self.gpu, self.shape
-        domain = max(conf.per_host, gpu.domain)
-        hosts = max(1, conf.expert * conf.tensor // domain)
+        domain = gpu.joined(conf.per_host)
+        hosts = math.ceil(conf.expert / domain)  # expert ranks are neighbours
         # other hosts that a token's experts are expected on; it is sent once to each
         spread = (hosts - 1) * (1 - (1 - 1 / hosts) ** shape.active)
         size = 2 * conf.tokens / conf.tensor * shape.expert_width
@@ -337,7 +339,7 @@ class StepModel:
         if conf.pipeline == 1:
             return 0.0
         size = 2 * conf.micro_batch * conf.sequence / conf.context * self.shape.hidden
-        inside = conf.devices <= max(conf.per_host, self.gpu.domain)
+        inside = conf.devices <= self.gpu.joined(conf.per_host)
         rate = self.gpu.link if inside else self.gpu.fabric
         size /= conf.tensor
         return self.constants["transfer"] * (size / rate + 2 * self.constants["latency"])
@@ -356,8 +358,7 @@ class StepModel:
         size = float(conf.main_gradients * times)
         size = (size + 2) / 2 if conf.shards > 1 else size
         ring = self._ring(size * dense, conf.tensor, conf.ranks, conf.per_host)
-        copies = conf.copies_among(conf.ranks)
-        ring += self._ring(size * experts, conf.expert, copies, conf.per_host)
+        ring += self._expert_ring(size * experts, conf, conf.ranks)
         ring *= c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
         if conf.framework == "fsdp":
             return ring + 2 * self._hops(conf, conf.shards)
@@ -370,7 +371,7 @@ class StepModel:
         experts = experts_held(self.shape, conf)
         gathered = 4  # 2 bytes, for the forward and for the backward pass
         once = 0.5 * self._ring(held - experts, conf.tensor, group, conf.per_host)
-        once += 0.5 * self._ring(experts, conf.expert, conf.copies_among(group), conf.per_host)
+        once += 0.5 * self._expert_ring(experts, conf, group)
         each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
         # with stages, weights stay gathered and gradients are summed at the end of the step
         times = conf.rounds if conf.pipeline == 1 else 1
@@ -380,9 +381,16 @@ class StepModel:
         hops = (2 if conf.adapters else 3) * times * self._hops(conf, group)
         return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
 
+    def _expert_ring(self, size: float, conf: Configuration, ranks: int) -> float:
+        """Seconds of an all-reduce between the copies of experts among so many ranks."""
+        if not self.shape.experts:
+            return 0.0
+        stride = conf.expert if conf.expert > 1 else conf.tensor
+        return self._ring(size, stride, conf.copies_among(ranks), conf.per_host)
+
     def _hops(self, conf: Configuration, group: int) -> float:
         """What is seen of a ring's way through the hosts, layer by layer."""
-        hosts = group * conf.tensor / max(conf.per_host, self.gpu.domain)
+        hosts = group * conf.tensor / self.gpu.joined(conf.per_host)
         if hosts <= 1:
             return 0.0
         return self.shape.layers / conf.pipeline * self.constants["hop"] * hosts
@@ -394,12 +402,19 @@ class StepModel:
         return scale * math.exp(self.constants.offset(self.shape, conf, self.gpu))
 
 
+def shorter_ends(shape: ModelShape, conf: Configuration) -> bool:
+    """Whether the first and the last device have a layer less than those between."""
+    sizes = stage_layers(shape.layers, conf.pipeline * conf.chunks)
+    return conf.pipeline > 2 and len(set(sizes)) > 1
+
+
 def experts_held(shape: ModelShape, conf: Configuration) -> float:
     """Return the parameters of experts on the fullest device, which tensor ranks share where
     experts are not spread.
     """
     ranks = conf.expert if conf.expert > 1 else conf.tensor
-    return shape.expert_parameters / conf.pipeline / ranks
+    sparse = min(shape.sparse_layers, math.ceil(shape.layers / conf.pipeline))
+    return shape.expert_parameters * sparse / max(1, shape.sparse_layers) / ranks
 
 
 def own_parameters(shape: ModelShape, conf: Configuration, held: float) -> float:

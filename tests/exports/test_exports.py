@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gloo_ranks import run_ranks
 
 import placeopt as po
+from placeopt.cli.export import cluster_of
 from placeopt.exports.export import Job, export, framework_devices, make
 from placeopt.instances.module_groups import block_of, group_ops
 from placeopt.programs.onnx_program import open_runner, providers
@@ -517,6 +519,22 @@ def test_devices_have_names_of_the_framework():
     for wrong in (["a"], {"cpu": "a"}, {"cpu": "a", "gpu0": "b", "gpu1": "c", "gpu9": "d"}):
         with pytest.raises(po.InputError, match="devices"):
             framework_devices(problem, wrong)
+
+
+def test_devices_of_a_placement_keep_their_numbers(tmp_path):
+    """gpu10 came before gpu2, and took its CUDA device; numbers without an op were left out."""
+    ops, path = [f"op{i}" for i in range(12)], tmp_path / "placement"
+
+    def devices(text):
+        path.write_text(text)
+        found = cluster_of(path, None, None, SimpleNamespace(op_names=ops))
+        return [device.name for device in found.devices]
+
+    rows = "".join(f"{op},gpu{i}\n" for i, op in enumerate(ops))
+    assert devices(f"op,device\n{rows}") == [f"gpu{i}" for i in range(12)]
+    assert len(devices("op,device\n" + rows.replace("gpu", ""))) == 12
+    assert len(devices("op,device\nop0,0\nop1,3\n")) == 4
+    assert len(devices('{"device": [0, 3]}')) == len(devices('{"device": {"op0": 3}}')) == 4
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,20 @@ PUBLISHED = {
         | {"shared_expert_intermediate_size": 20480},
         57.41,
     ),
+    "hunyuan-a13b": (
+        sized("hunyuan_v1_moe", 32, 4096, 32, 8, 3072, 128167, num_experts=64, head_dim=128)
+        | {
+            "moe_topk": [8] * 32,
+            "moe_intermediate_size": [3072] * 32,
+            "num_shared_expert": [1] * 32,
+        }
+        | {"tie_word_embeddings": True},
+        80.4,
+    ),
+    "modernbert-base": (
+        sized("modernbert", 22, 768, 12, 12, 1152, 50368, local_attention=128),
+        0.149,
+    ),
     "deepseek-v3": (
         sized("deepseek_v3", 61, 7168, 128, 128, 18432, 129280, **LATENT)
         | sparse(256, 8, 2048, n_shared_experts=1, first_k_dense_replace=3),
@@ -126,6 +140,7 @@ def test_latents_windows_and_layers_without_experts_are_read(tmp_path):
     """Heads share latents; what sees a window, and which layers have experts, is counted."""
     latent = config_shape(written(tmp_path, PUBLISHED["deepseek-v3"][0]))
     assert (latent.latent, latent.dense_layers, latent.shared_ffn) == (True, 3, 2048)
+    assert latent.latent_sizes == named_shape("deepseek-v3").latent_sizes == tuple(LATENT.values())
     assert latent.extra_parameters < 0.01 * latent.parameters
     assert config_shape(written(tmp_path, PUBLISHED["llama4-maverick"][0])).dense_layers == 24
     gemma = config_shape(written(tmp_path, PUBLISHED["gemma3-12b"][0]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ from placeopt.planning.launch_files import (
     torch_configuration,
     write_launch_files,
 )
-from placeopt.planning.plan_model import plan
+from placeopt.planning.plan_model import Planned, plan, plan_problem
+from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.roofline_tables import chain_of_layers
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, parse_pools
@@ -150,6 +152,17 @@ def test_exports_name_every_rank(planned, tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["stages"]
 
 
+def test_groups_hold_every_rank(planned):
+    """Gradients and activations of the second device of every replica had no group."""
+    kind = planned.plan.stages[0].replicas[0].kind
+    stages = [PlanStage(layers, (ReplicaGroup(kind, 2, 2),)) for layers in ((0, 1), (2, 3, 4))]
+    result = replace(planned.result, solution=TrainingPlan(tuple(stages)))
+    groups = torch_configuration(replace(planned, result=result))["groups"]
+    assert groups["data"] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert groups["pipeline"] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert groups["tensor"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
 def test_argument_lists_say_the_degrees():
     """Megatron and DeepSpeed arguments hold stages, degrees and the batch of a plan of like
     stages.
@@ -160,6 +173,42 @@ def test_argument_lists_say_the_degrees():
     config = deepspeed_configuration(found)["config"]
     assert config["train_batch_size"] >= found.problem.batch
     assert config["gradient_accumulation_steps"] == found.price.rounds
+
+
+class Decoder(TableCosts):
+    """An embedding, four layers that are alike, and a head."""
+
+    layer_types = (0, 1, 1, 1, 1, 2)
+
+
+def test_embedding_and_head_are_no_layers_of_megatron(planned):
+    """Six layers of a plan, embedding and head among them, were told as six of four."""
+    kind = planned.plan.stages[0].replicas[0].kind
+    problem = planned.problem.replace(costs=Decoder(3, 6))
+
+    def told(*stages):
+        plan = TrainingPlan(tuple(PlanStage(held, (ReplicaGroup(kind, 1, 1),)) for held in stages))
+        found = replace(planned, problem=problem, result=replace(planned.result, solution=plan))
+        return [word for word in megatron_arguments(found) if "num-layers" in word]
+
+    first, last = "--decoder-first-pipeline-num-layers=", "--decoder-last-pipeline-num-layers="
+    assert told((0, 1, 2), (3, 4, 5)) == []
+    assert told((0, 1), (2, 3, 4, 5)) == [f"{first}1", f"{last}3"]
+    with pytest.raises(Refused, match="without a layer"):
+        told((0,), (1, 2, 3, 4, 5))
+
+
+def test_blocks_that_were_measured_apart_are_blocks(data):
+    """The first of 24 equal blocks has times of its own, two small layers follow 32 others."""
+    for model, count in (("OPT-350", 24), ("LLAMA-3-8", 32)):
+        problem = plan_problem(model, "16xA100-40", 64, costs=data / "training_plans" / "profiles")
+        layers = tuple(range(problem.costs.num_layers))
+        halves = layers[: len(layers) // 3], layers[len(layers) // 3 :]
+        group = (ReplicaGroup("A100-40", 4, 1),)
+        plan = TrainingPlan(tuple(PlanStage(held, group) for held in halves), 2)
+        words = megatron_arguments(Planned(problem, SimpleNamespace(solution=plan)))
+        told = [int(word.partition("=")[2]) for word in words if "pipeline-num-layers" in word]
+        assert (sum(told), len(told)) == (count, 2)
 
 
 def test_arguments_launch_the_plan_that_was_found():

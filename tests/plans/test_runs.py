@@ -46,7 +46,7 @@ from placeopt.plans.calibration import (
 )
 from placeopt.plans.configuration import Configuration
 from placeopt.plans.model_shapes import named_shape, shape_of, stage_layers
-from placeopt.plans.step_model import StepModel, memory_parts
+from placeopt.plans.step_model import StepModel, experts_held, memory_parts
 
 RUNS = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "measured" / "training_runs.csv"
 measured = pytest.mark.skipif(not RUNS.is_file(), reason=f"{RUNS} is not there")
@@ -118,6 +118,8 @@ def test_a_model_of_an_organisation_is_known_and_a_missing_file_is_not():
         assert read_shape(name).parameters == pytest.approx(8.03e9, rel=0.01)
     for absent in ("llama3.1-8b.onnx", "models/llama3.1-8b.onnx", "my/models/llama3.1-8b"):
         assert read_shape(absent) is None
+    for name in ("mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3"):
+        assert read_run(ROW | {"model": name}).shape == named_shape(name.partition("/")[2])
 
 
 def test_launchers_are_found_by_name():
@@ -158,6 +160,13 @@ def test_memory_behind_the_name_of_a_device_is_its_own():
     """32G without a B was none, 64 GB was 40, and what a name does not end in was not read."""
     sizes = {"V100-SXM2-32G": 32, "A100-SXM-64GB": 64, "A100 40GB PCIe": 40, "GH200 480GB": 96}
     assert {text: find_gpu(text)[0].memory / 2**30 for text in sizes} == sizes
+
+
+def test_a_part_of_a_device_is_no_whole_one():
+    """Seven slices of an A100 were planned as seven A100 joined by NVLink."""
+    for name in ("A100-1g.10gb", "A100-MIG-3g.40gb"):
+        assert read_machine(f"7x{name}") is None
+        assert "is a part of one (MIG)" in read_run(ROW | {"gpu": name}).notes[0]
 
 
 def test_every_device_has_a_source_and_half_precision():
@@ -312,6 +321,21 @@ def test_notes_of_others_are_kept(tmp_path):
     assert (rows[0]["note_given"], rows[0]["note"] != "good") == ("good", True)
 
 
+def test_a_quote_that_is_never_closed_is_refused(tmp_path):
+    """All rows behind it were one cell, and gone."""
+    path = tmp_path / "runs.csv"
+    path.write_text('model,gpu,n_gpus\n"llama2-7b,H100,8\nllama2-7b,H100,16\n')
+    with pytest.raises(InputError, match="cannot be read as CSV"):
+        read_runs(path)
+
+
+def test_cells_of_nothing_say_nothing():
+    """What a table of a data base or of pandas has for nothing was full recomputation."""
+    rows = [read_run(ROW | {"recompute": said}) for said in ("", "NULL", "<NA>", "N", "None")]
+    assert [run.unsaid_recompute for run in rows] == [True, True, True, False, False]
+    assert {run.conf.recompute for run in rows} == {"none"}
+
+
 def test_columns_that_are_not_read_are_named(tmp_path, capsys):
     """A table with pipeline_size= was priced without stages, and no word said so."""
     path = tmp_path / "runs.csv"
@@ -334,6 +358,65 @@ def test_kernels_that_differ_are_priced_apart():
     narrow = replace(asked.shape, expert_hidden=720)
     parts = [replace(asked.model, shape=s).parts(conf).experts for s in (asked.shape, narrow)]
     assert parts[1] < parts[0]
+
+
+def test_groups_of_experts_take_their_links():
+    """Copies of experts that tensor ranks share were summed inside a host, wherever they were; the
+    exchange of neighbours went between hosts.
+    """
+    asked = problem("mixtral-8x7b", "64xH100", 64, 4096)
+    gpu = replace(asked.machine.gpu, fabric=asked.machine.gpu.fabric / 2)
+
+    def slower(part, **degrees):
+        """What a slow port costs."""
+        conf = Configuration(4096, 64, sharding="zero1", framework="megatron", **degrees)
+        near, far = (replace(asked.model, gpu=g).parts(conf) for g in (asked.machine.gpu, gpu))
+        return getattr(far, part) / getattr(near, part)
+
+    assert slower("gradients", tensor=8, data=8) > 1.9
+    assert slower("experts", tensor=8, data=8, expert=8) == 1
+    assert slower("experts", tensor=1, data=24, expert=8, per_host=6) > 1.5
+
+
+def test_the_fullest_stage_has_the_experts_of_all_its_layers():
+    """Stages of 20, 21 and 20 layers held the experts of 58 / 3 layers each."""
+    shape = named_shape("deepseek-v3")
+    conf = Configuration(4096, 64, pipeline=3, data=8, expert=8)
+    assert experts_held(shape, conf) == 21 * 256 * 3 * 7168 * 2048 / 8
+    assert experts_held(shape, replace(conf, pipeline=1)) == shape.expert_parameters / 8
+
+
+def test_ends_with_a_layer_less_hold_no_more_than_the_others():
+    """The embedding was counted beside the layers of a stage that has none."""
+    asked = problem("llama3-405b", "16384xH100", 2048, 8192)
+    each, ends = asked.shape.layer_parameters, asked.shape.embedding_parameters
+    conf = Configuration(8192, 2048, tensor=8, pipeline=16, data=128)
+    assert each > ends
+    assert asked.model.held(conf) == pytest.approx(8 * each / 8)
+    two = replace(conf, pipeline=2, data=1024)
+    model = replace(asked.model, shape=replace(asked.shape, layers=30))
+    parts = [model.parts(replace(two, chunks=chunks)) for chunks in (1, 4)]
+    assert (parts[0].compute, parts[0].tensor) == (parts[1].compute, parts[1].tensor)
+    even = replace(conf, pipeline=9)
+    assert asked.model.held(even) == pytest.approx((14 * each + ends) / 8)
+
+
+def test_flops_of_windows_and_latents_are_counted():
+    """A window of half a sequence counted as the whole one; latents as heads of one narrow size."""
+    shape = replace(named_shape("gemma2-9b"), local_layers=42)
+    for sequence in (2048, 8192, 32768):
+        seen = np.minimum(np.arange(sequence) + 1, shape.window).mean() / sequence
+        assert shape.seen_keys(sequence) == pytest.approx(seen, rel=1e-3)
+    latent = named_shape("deepseek-v3")
+    scores = 61 * 128 * (128 + 64 + 128) * 4096 / 2  # half of the keys are seen
+    weights = latent.active_parameters - latent.embedding_parameters
+    assert latent.flops(4096) == pytest.approx(6 * (weights + scores))
+    model, conf = (
+        problem("deepseek-v3", "64xH100").model,
+        Configuration(4096, 64, data=64, expert=64),
+    )
+    narrow = replace(latent, latent_sizes=(1536, 512, 64, 64, 64))
+    assert model.parts(conf).compute > replace(model, shape=narrow).parts(conf).compute
 
 
 @pytest.mark.parametrize("device", ["V100-32", "H100"])
@@ -369,9 +452,10 @@ def test_stages_hold_no_more_micro_batches_than_there_are():
     assert more.activations > plain.activations
 
 
-def test_devices_together_hold_the_states_of_all_parameters():
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "layers=30,hidden=1024,heads=8,vocab=500000"])
+def test_devices_together_hold_the_states_of_all_parameters(model):
     """Experts that are spread have few copies: their states were shared out among all ranks."""
-    asked = problem("mixtral-8x7b", "16xH200", 32, 4096)
+    asked = problem(model, "16xH200", 32, 4096)
     for priced in search(asked).fitting:
         parts, devices = priced.memory, priced.conf.devices
         assert devices * parts.optimizer >= 12 * asked.shape.parameters * (1 - 1e-9)
@@ -549,6 +633,9 @@ def test_devices_that_no_plan_uses_are_named():
     """Seven devices and a batch of 32 leave some without work, and the answer says how many."""
     answer = search(problem(machine="7xA100-80"))
     assert answer.left == 7 - answer.best.conf.devices > 0
+    assert answer.why_left == "no plan on all 7 divides a batch of 32 and 32 layers evenly"
+    slower = search(problem("layers=7,hidden=1024,heads=8", "7x2xH100", 64))
+    assert slower.why_left == "no plan with them is faster"
 
 
 @pytest.mark.parametrize("fixed", [{}, {"tensor": 1, "recompute": "none"}])
@@ -609,6 +696,10 @@ def test_groups_take_their_links():
     gpu = asked.machine.gpu
     assert asked.model.rate(1, 8, 8)[0] == gpu.link
     assert asked.model.rate(8, 32, 8)[0] <= gpu.fabric
+    # two hosts of four are no host of eight, where links end at the host
+    assert asked.model.rate(1, 8, 4)[0] <= 4 * gpu.fabric
+    wide = problem("llama3-8b", "64xGB200")
+    assert wide.model.rate(1, 64, 4)[0] == wide.machine.gpu.link
 
 
 def test_a_plan_that_does_not_fit_says_what_is_missing():
@@ -941,6 +1032,50 @@ def test_experts_of_their_own_are_whole_on_every_rank():
     assert "--expert-tensor-parallel-size 4\n" in together
 
 
+def test_launch_files_say_which_layers_have_experts_and_what_latents_are():
+    """Megatron gives every layer experts, and latents a rank of 32, where nothing is said."""
+    conf = Configuration(4096, 64, tensor=2, data=32, expert=8, sharding="zero1")
+
+    def text(model):
+        return launch_files(problem(model, "64xH100", 64, 4096), conf)["Megatron-LM"]["text"]
+
+    large, lite = text("deepseek-v3"), text("deepseek-v2-lite")
+    assert "--moe-layer-freq ([0]*3+[1]*58)\n" in large
+    assert "--moe-token-dispatcher-type alltoall\n" in large
+    sizes = "--q-lora-rank 1536", "--kv-lora-rank 512", "--qk-head-dim 128", "--v-head-dim 128"
+    assert all(f"{said}\n" in large for said in (*sizes, "--qk-pos-emb-head-dim 64"))
+    assert ("q-lora" in lite, "--kv-lora-rank 512\n" in lite) == (False, True)
+    assert "moe-layer-freq" not in text("mixtral-8x7b")
+    assert "--max-position-embeddings 4096\n" in large
+
+
+@pytest.mark.parametrize(
+    ("launcher", "model", "change", "why"),
+    [
+        ("Megatron-LM", "t5-11b", {}, "encoder"),
+        ("Megatron-LM", "nemotron-h-8b", {}, "attention in every layer"),
+        ("torchtitan", "llama3-8b", {"sharding": "none"}, "no other parallelism"),
+        ("nanotron", "mixtral-8x7b", {"expert": 8}, "expert ranks"),
+    ],
+)
+def test_what_a_launcher_would_run_otherwise_is_refused(launcher, model, change, why):
+    """Files of other models, of degrees that launchers refuse, and of too few devices were written."""
+    asked = problem(model, "16xH100", 16, 4096)
+    conf = replace(Configuration(4096, 16, tensor=2, data=8, sharding="zero1"), **change)
+    assert why in launch_files(asked, conf)[launcher]["refused"]
+
+
+def test_deepspeed_is_told_of_recomputation():
+    """A plan that fits by recomputation alone was launched without it."""
+    conf = Configuration(2048, 32, data=8, recompute="full", sharding="zero3")
+    body = json.loads(launch_files(problem(), conf)["DeepSpeed"]["text"])
+    assert body["beside"]["--recompute-granularity"] == "full"
+    plain = json.loads(
+        launch_files(problem(), replace(conf, recompute="none"))["DeepSpeed"]["text"]
+    )
+    assert "beside" not in plain
+
+
 def test_torchtitan_shards_among_context_ranks():
     """The degrees fill the devices, where weights are shared out within a host too; fp32 is said."""
     asked = problem("llama3-8b", "16xH100", 16, 32768)
@@ -962,9 +1097,17 @@ def test_rank_groups_are_complete():
     conf = Configuration(2048, 32, tensor=2, pipeline=3, data=4, context=2, expert=4)
     groups = rank_groups(conf)
     sizes = {"tensor": 2, "context": 2, "data": 4, "pipeline": 3, "expert": 4}
+    sizes |= {"data_context": 8, "expert_data": 4, "sharded": 1}
     for name, size in sizes.items():
         assert {len(group) for group in groups[name]} == {size}
         assert sorted(rank for group in groups[name] for rank in group) == list(range(48))
+    for group in groups["data_context"]:  # one shard of a stage
+        assert {(rank // 16, rank % 2) for rank in group} == {(group[0] // 16, group[0] % 2)}
+    for group in groups["expert_data"]:  # the same experts of a stage
+        assert {(rank // 16, rank % 4) for rank in group} == {(group[0] // 16, group[0] % 4)}
+    shared = rank_groups(replace(conf, expert=1, sharding="zero3", shard_group=4))
+    assert shared["expert_data"] == shared["data_context"]
+    assert shared["sharded"][0] == shared["data_context"][0][:4]
 
 
 @measured
@@ -1011,6 +1154,19 @@ def test_constants_are_fitted_to_a_table(tmp_path, capsys):
     )
     assert code == 0
     assert "fitted to" in json.loads(said.out)["sources"][1]["source"]
+
+
+def test_a_fit_is_the_same_for_rows_in_any_order():
+    """What bootstraps drew went by where a group of rows came first."""
+    rows = [
+        ROW
+        | {"n_gpus": str(8 * d), "dp": str(d), "global_batch": str(64 * d), "step_s": str(9 + m)}
+        for d, m in itertools.product((1, 2, 4, 8), range(3))
+    ]
+    one, other = (
+        fit(found, Calibration(), bootstraps=4) for found in (usable(rows), usable(rows[::-1]))
+    )
+    assert (one.values, one.samples) == (other.values, other.samples)
 
 
 def test_a_fit_says_how_well_it_fits(tmp_path, capsys):

@@ -349,6 +349,8 @@ def test_joint_choice_names_the_runner_up(
         (["shape:V", "--cluster", "2xA100"], "brings its own devices"),
         (["shape:Q"], "shape 'Q' is not known"),
         (["shape:V", "--capacity", "x"], "--capacity: expected whole numbers"),
+        (["shape:V", "--capacity", "4.5"], "--capacity: expected whole numbers"),
+        (["shape:V", "--capacity", "inf"], "--capacity: expected whole numbers"),
         (
             [GPT, "--cluster", "2xA100", "--capacity", "4"],
             "--capacity is for shapes and tables",
