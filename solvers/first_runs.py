@@ -182,7 +182,8 @@ def latency() -> None:
     _run("cp-sat", "latency")
     flow = FlowBound(small_problem("latency"))
     rounds = iter((False, False, True))
-    flow.run(lambda: None, lambda: next(rounds, True))
+    flow.run(lambda: 2**40, lambda: next(rounds, True))
+    list(flow.labels(lambda: 2**40))
 
 
 def replicas() -> None:

@@ -22,6 +22,7 @@ from placeopt.latency.bounds.slot_program import (
     Flow,
     _holders_after,
     fill_rows,
+    find_dead,
 )
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import NO_VALUE
@@ -133,7 +134,7 @@ class Written:
         leader = a.leader[min(gone)]
         if gone != set(np.flatnonzero(a.leader == leader)) or a.pool_time[leader] < 0:
             return
-        cost = sum(self.node[v] * int(a.pool_time[v]) for v in gone)
+        cost = sum(self.node[v] * int(a.pool_time[v]) + self.entry({v}) for v in gone)
         kept = gone == self.classes[a.group[leader]]
         for (state, s), value in self.value[below].items():
             self.put(i, state if kept else (0, 0, 0), s, value + cost, (below, state, 0))
@@ -145,7 +146,12 @@ class Written:
         for u, heads, io in self.tensors:
             ticks += io * (u not in held and bool(held & set(heads)))
             ticks += io * (u in held and not set(heads) <= held)
-        return visits * ticks
+        return visits * ticks + self.entry(held)
+
+    def entry(self, held):
+        """What flow pays for what was left out where it comes to some nodes."""
+        ways = zip(self.edge, self.a.edge_time.tolist(), self.ends, strict=True)
+        return sum(x * ticks for x, ticks, (u, v) in ways if v in held and u not in held)
 
     def slot(self, i, below):
         """What lies between two ideals is one slot."""
@@ -219,13 +225,15 @@ def test_the_tables_are_those_of_the_recursion(part):
         node, edge = drawn_flow(rng, bound)
         written = Written(bound, node, edge)
         lattice, tables, steps = bound.lattice, bound._tables, bound._steps
-        low = ideal_sums(lattice, (np.maximum(bound._fast, 0) * node)[None])[0]
+        into = np.array([written.entry({v}) for v in range(len(node))])
+        low = ideal_sums(lattice, (np.maximum(bound._fast, 0) * node + into)[None])[0]
         for i, ideal in enumerate(written.ideals):
-            assert low[i] == sum(max(bound._fast[v], 0) * node[v] for v in ideal)
+            assert low[i] == sum(max(bound._fast[v], 0) * node[v] + into[v] for v in ideal)
 
-        def fill(limit, bound=bound, flow=(node, edge, low), lattice=lattice, tables=tables):
+        def fill(limit, bound=bound, flow=(node, edge, into, low), lattice=lattice, tables=tables):
             rows = bound.lattice.num_ideals
-            fill_rows(bound.arrays, lattice, Flow(*flow, limit), tables, 0, rows)
+            given = Flow(*flow, np.zeros(rows, np.bool_), limit)
+            fill_rows(bound.arrays, lattice, given, tables, 0, rows)
             return int(tables.value[-1, :, -1].min())
 
         def number(state, steps=steps):
@@ -280,6 +288,63 @@ def test_flow_goes_back_along_edges_that_stay_in_a_slot(slots):
             assert int(bound._tables.value[-1, :, -1].min()) == least
             back += edge[bound._ends[:, 0] > bound._ends[:, 1]].any()
     assert back > 3
+
+
+class Passing(Written):
+    """The recursion with every step that may be taken, not only the best."""
+
+    def __init__(self, bound, node, edge):
+        self.taken = []
+        super().__init__(bound, node, edge)
+
+    def put(self, i, state, s, value, came):
+        """Keep every step."""
+        below, before, choice = came
+        step = value - self.value[below][before, s - choice]
+        self.taken.append(((below, before, s - choice), (i, state, s), step))
+        super().put(i, state, s, value, came)
+
+    def through(self):
+        """Return per ideal what the placements that pass it cost at least."""
+        whole = len(self.ideals) - 1
+        rest = {(whole, state, s): 0 for state, s in self.value[whole]}
+        for before, after, step in reversed(self.taken):
+            least = rest.get(after, NO_VALUE) + step
+            rest[before] = min(rest.get(before, NO_VALUE), least)
+        return [
+            min((v + rest.get((i, *k), NO_VALUE) for k, v in reached.items()), default=NO_VALUE)
+            for i, reached in enumerate(self.value)
+        ]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_dead_ideals_are_passed_by_no_placement_below_the_limit(slots):
+    """With one slot each, by just those; the values of the others then need no dead one."""
+    rng, dead, alive = np.random.default_rng(slots), 0, 0
+    for _ in range(60):
+        bound = drawn_bound(rng, slots)
+        if not bound.usable:
+            continue
+        bound = with_rules(rng, bound)
+        passing = Passing(bound, *drawn_flow(rng, bound))
+        through = np.array(passing.through())
+        best = through.min()
+        limits = best + 1, best + int(rng.integers(2, 40)), int(np.median(through))
+        for limit in np.minimum(limits, NO_VALUE - 1).tolist():
+            node, edge = np.array(passing.node), np.array(passing.edge)
+            into = np.array([passing.entry({v}) for v in range(len(node))])
+            low = ideal_sums(bound.lattice, (np.maximum(bound._fast, 0) * node + into)[None])[0]
+            given = Flow(node, edge, into, low, np.zeros(len(through), np.bool_), limit)
+            bound._tables.rest.fill(NO_VALUE)
+            for kernel in (fill_rows, find_dead, fill_rows):
+                kernel(bound.arrays, bound.lattice, given, bound._tables, 0, len(through))
+                if best < limit < NO_VALUE:
+                    assert bound._tables.value[-1, :, -1].min() == best
+            assert not (given.dead & (through < limit)).any()
+            assert slots > 1 or given.dead[through >= limit].all()
+            dead += given.dead.sum()
+            alive += (~given.dead).sum()
+    assert min(dead, alive) > 200
 
 
 def known_of(slots):
@@ -361,7 +426,7 @@ def test_finer_graphs_know_the_placements_of_coarser_ones():
         placements = []
         coarse.run(lambda: None, lambda: False, lambda *x, to=placements: to.append(x))
         fine.begin_at(coarse)
-        devices, slots = np.array(placements).swapaxes(0, 1)
+        devices, slots = np.array(placements[::2]).swapaxes(0, 1)  # with the others early
         taken = latency_batch(coarse.problem, devices, slots).tolist()
         fits = [ticks for ticks in taken if ticks < INFEASIBLE]
         assert len(fine._guesses) == len(fits)

@@ -22,9 +22,14 @@ and placements). Flows are rounded to integers along paths, so that the program 
 its value is a proof. The placements are good as well: the program knows the memory, the transfers
 and the pool.
 
+What a flow costs before and behind an ideal tells whether a placement better than the best one
+known can pass it. No other flow has to price the ideals that none passes (`FlowBound.bury`), nor
+has a finer graph those that are the same there: near the end few in a thousand are left.
+
 Where the best flow proves less than the best placement takes, the placements are halved and each
 half has a flow of its own (`FlowBound.halves`): branch and bound, the half with the lowest bound
-first.
+first. Beside the halves run labels, placements of the ideals that are left (`FlowBound.labels`): a
+decision diagram that is relaxed by merging, and exact at the end.
 
 Classes of colocation are kept together as far as the program can see. With q slots the nodes of a
 class may lie in several slots of one accelerator, so with q = 1 no slot parts a class, and with q =
@@ -42,8 +47,14 @@ needs are left out; ops of a colocation class that only follow, or only feed, th
 one node; and if there are still too many ideals, ops are left out that hide little (`_loss`) for
 the ideals that they make (`_worth`), those on a longest path late: the best flow goes there above
 all. The order through them stays; slots are convex, so what lies between two nodes of a slot is in
-it (`Between`); and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem:
+it (`Between`), and what lies between two nodes alone takes its time on the way from one unit to
+another; and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem:
 a bound for the reduced graph holds for the whole one.
+
+References
+----------
+D. Bergman, A. A. Cire, W.-J. van Hoeve, J. Hooker: "Decision Diagrams for Optimization", Springer
+2016.
 """
 
 from __future__ import annotations
@@ -51,7 +62,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -69,8 +80,12 @@ from placeopt.latency.bounds.slot_program import (
     UNRELATED,
     Flow,
     FlowArrays,
+    Labels,
     SlotTables,
     fill_rows,
+    find_dead,
+    label_rows,
+    no_labels,
 )
 from placeopt.latency.evaluate import latency_batch
 from placeopt.model.arrays import (
@@ -123,6 +138,7 @@ class Effort:
     last round was not in vain.
     close : the bound ends where the master problem promises no relative improvement above this,
     and a placement with less of a share is not in the mix.
+    labels : times the nodes that an ideal has to remember of each, a quarter of a gigabyte.
     chunk_seconds : between two looks at the clock.
     """
 
@@ -137,6 +153,7 @@ class Effort:
     most_rounds: int = 400
     step: int = 4
     close: float = 1e-7
+    labels: int = 2**25
     chunk_seconds: float = 0.1
 
 
@@ -146,6 +163,8 @@ class FlowBound:
     Attributes
     ----------
     lower : the best bound so far in ticks. idle : rounds since the last that raised it.
+    parted : whether it has halves. exact : whether labels say all that there is to say. width :
+    labels of an ideal at most. finest : whether no finer graph follows.
     usable : whether the problem, reduced, has few enough ideals. most_nodes : of the graph that has
     nothing left out.
     """
@@ -182,7 +201,13 @@ class FlowBound:
         self._priced: list[Ints] = []  # slot of every node in the placement of each cut
         self._guesses: list[Floats] = []  # cuts by placements found on a coarser graph
         self.idle = 0
+        self.parted, self.exact, self.width = False, False, 1
         self._promise = np.inf
+        self._ways: list[Ints] = []  # the ideals that each passes
+        self.dead = np.zeros(self.lattice.num_ideals, np.bool_)  # see `bury`
+        self._open = np.inf  # what was left of the gap when they were looked for
+        self._worth_it = False  # whether many were found
+        self.finest = False
         self._known = 0  # rounds since the last that found a new placement
         self._mix = np.zeros(0)  # shares of the cuts in what is best against every flow
         self._best_flow: Floats | None = None
@@ -262,6 +287,7 @@ class FlowBound:
         pointer = running_sums(size)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         self._ends = as_pairs(nodes.edges)
+        through = {(*b.before, *b.behind): b.through for b in nodes.between}
         self.arrays = FlowArrays(
             slot_time=slot_time,
             io_time=np.array([ticks for _, _, ticks in nodes.tensors], np.int64),
@@ -272,12 +298,14 @@ class FlowBound:
             edge_ptr=pointers(self._ends[:, 0], n),
             edge_head=self._ends[:, 1].copy(),
             edge_rule=np.zeros(len(self._ends), np.int8),
+            edge_time=np.array([through.get(ends, 0) for ends in nodes.edges], np.int64),
             **self._classes(),
             **self._left_out(),
         )
         a = self.arrays
         self._fast = fastest(np.stack([a.slot_time, a.pool_time], axis=1))
         self._hidden = sum(max(b.time, 0) for b in nodes.between)
+        self._hidden += int(a.edge_time.sum())
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + self._hidden)
 
     def _set_tables(self) -> None:
@@ -288,10 +316,12 @@ class FlowBound:
         self._tables = SlotTables(
             np.empty(shape, np.int64),
             np.zeros(shape, np.int64),
+            np.empty((ideals, self._num_slots + 1), np.int64),
             np.zeros((ideals, 2), np.int64),
             np.zeros(ideals, np.int64),
             np.zeros((ideals, held), np.int16),
             np.zeros(ideals, np.int64),
+            no_labels(),
         )
 
     # --- the bound
@@ -324,7 +354,7 @@ class FlowBound:
             if not self._may_gain(promise, upper()):
                 return
             node_flow, edge_flow, total = self._round(flow)
-            yield from self._price(node_flow, edge_flow, total, upper)
+            self._last = (yield from self._price(node_flow, edge_flow, total, upper)), total
             most = upper()
             limit = NO_VALUE if most is None else most * total
             value = -(-min(int(self._tables.value[-1, :, -1].min()), limit) // total)
@@ -338,9 +368,41 @@ class FlowBound:
                 self._known = 0
                 self._cuts.append(self._cut(units))
                 self._priced.append(units)
+                self._ways.append(np.array([ideal for ideal, _, _ in self._steps_taken()]))
                 if offer is not None:
-                    offer(*self._placement(units))
+                    for late in (False, True):
+                        offer(*self._placement(units, late=late))
+            if self.idle == 0 and (self.finest or self._worth_it):
+                yield from self.bury(upper)
             yield True
+
+    def bury(self, upper: Upper) -> Iterator[bool]:
+        """Find the ideals that no placement better than the best known passes, by what the last
+        flow costs before and behind each; and forget the placements found that pass one.
+
+        The rounds to come need no values of these, and a flow may prove more without them. It takes
+        as long as a round. So it is done again where half of the gap is left, or on a finer graph
+        if it was worth it: once `Effort.finer` rounds save as much.
+        """
+        most = upper()
+        if most is None or 2 * (most - self.lower) > self._open:
+            return
+        self._open, alive = most - self.lower, int((~self.dead).sum())
+        self._tables.rest.fill(NO_VALUE)
+        yield from self._sweep(find_dead, *self._last, upper)
+        died, finer = alive - int((~self.dead).sum()), self.effort.finer
+        self._worth_it = died * finer >= alive
+        kept = [not self.dead[way].any() for way in self._ways]
+        if not all(kept):
+            self._mix = self._mix[kept[: len(self._mix)]]
+            self._promise = np.inf
+        self._keep(kept)
+
+    def _keep(self, kept: list[bool]) -> None:
+        """Forget the placements found but these."""
+        self._cuts = list(itertools.compress(self._cuts, kept))
+        self._priced = list(itertools.compress(self._priced, kept))
+        self._ways = list(itertools.compress(self._ways, kept))
 
     def _may_gain(self, promise: float, most: int | None) -> bool:
         """Whether a flow that promises so much may prove more than is proved, by enough to try:
@@ -370,6 +432,7 @@ class FlowBound:
         gains = self.idle == 0 or gained > most - self._promise
         if (gains and self._may_gain(self._promise, most)) or not self._mix.any():
             return []
+        self.parted = True
         a, close = self.arrays, self.effort.close
         used = np.flatnonzero(self._mix > close)
         units, share = np.array(self._priced)[used], self._mix[used]
@@ -430,6 +493,7 @@ class FlowBound:
             edge_ptr=a.edge_ptr + (np.arange(n + 1) > low),
             edge_head=np.insert(a.edge_head, at, high),
             edge_rule=np.insert(a.edge_rule, at, FREE),
+            edge_time=np.insert(a.edge_time, at, 0),
         )
         more._ends = np.insert(self._ends, at, (tail, head), axis=0)
         more._best_flow = np.insert(self._flow, 2 * n + at, 0)
@@ -445,19 +509,19 @@ class FlowBound:
         units = np.array(self._priced)
         if at < classes:
             there = units[:, a.group == at] >= 0
-            kept = (there == within).all(axis=1)
+            kept = (there == within).all(axis=1).tolist()
             (pool_time if within else slot_time)[a.group == at] = -1
         else:
             ends = self._ends[at - classes]
             first, last = units[:, ends].T
-            kept = ((first == last) & (first >= 0)) == within
+            kept = (((first == last) & (first >= 0)) == within).tolist()
             rule[at - classes] = TOGETHER if within else apart
             if within:
                 pool_time[np.isin(a.group, a.group[ends])] = -1
         half.arrays = a._replace(slot_time=slot_time, pool_time=pool_time, edge_rule=rule)
         half._fast = fastest(np.stack([slot_time, pool_time], axis=1))
-        half._cuts = list(itertools.compress(self._cuts, kept))
-        half._priced = list(itertools.compress(self._priced, kept))
+        half._keep(kept)
+        half.dead = self.dead.copy()
         half._guesses, half._begin = [], [] if half._cuts else [self._flow]
         half.idle, half._promise, half._mix, half._known = 0, np.inf, np.zeros(0), 0
         return half
@@ -479,6 +543,8 @@ class FlowBound:
         is worth little: the step is short, and the shorter the more rounds were in vain. What is
         nearest goes where these placements let more be proved, but on few edges at a time.
 
+        Where none of the placements found is left, the best flow finds another.
+
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
         self._opening = bool(self._begin)
@@ -492,6 +558,8 @@ class FlowBound:
         from scipy.sparse import hstack
 
         self._opening = False
+        if not self._cuts and not self._guesses:
+            return self._flow, np.inf
         balance, best = self._balance, self._flow
         cuts = np.array([*self._cuts, *self._guesses])
         cost = np.append(np.zeros(len(best)), -1.0)
@@ -623,6 +691,29 @@ class FlowBound:
                 keys = np.where(pool, -1, device * self.problem.slots + slot)[first]
                 there = value_ranks(np.append(keys, -1))[:-1] - 1
                 self._guesses.append(self._cut(there))
+        if coarse.dead.any():
+            self.dead |= self._dead_on(coarse)
+        self._open, self._worth_it = np.inf if coarse._worth_it else coarse._open, coarse._worth_it
+
+    def _dead_on(self, coarse: FlowBound) -> Flags:
+        """Return which ideals are dead on a coarser graph: those that part no node there, and none
+        from the one that it follows into the pool, are passed by placements that pass the same
+        ideal there.
+        """
+        here = {v: i for i, ops in enumerate(self.nodes.ops) for v in ops}
+        held = self._held()
+        nodes = [sorted({here[v] for v in ops}) for ops in coarse.nodes.ops]
+        whole = np.stack([held[:, at].all(axis=1) for at in nodes], axis=1)
+        some = np.stack([held[:, at].any(axis=1) for at in nodes], axis=1)
+        clear = (whole == some).all(axis=1) & (whole == whole[:, coarse.arrays.leader]).all(axis=1)
+        number = {bits.tobytes(): i for i, bits in enumerate(coarse.lattice.bits)}
+        rows = np.zeros((len(whole), 8 * coarse.lattice.bits.shape[1]), np.uint8)
+        packed = np.packbits(whole, axis=1, bitorder="little")
+        rows[:, : packed.shape[1]] = packed
+        found = np.array([number[row.tobytes()] for row in rows[clear]], np.int64)
+        dead = np.zeros(len(clear), np.bool_)
+        dead[clear] = coarse.dead[found]
+        return dead
 
     def _flow_on(self, amount: float, first: int, edges: list[int]) -> Floats:
         """Return the flow that goes one way: from a node along some edges."""
@@ -637,60 +728,174 @@ class FlowBound:
         of those through most of these nodes.
         """
         fast = np.maximum(self._fast, 0)
-        fast[list(stops)] += fast.sum() + 1
+        fast[list(stops)] += fast.sum() + self.arrays.edge_time.sum() + 1
         time, longest, ends = fast.tolist(), fast.tolist(), self._ends.tolist()
-        came = [-1] * len(time)
+        came, between = [-1] * len(time), self.arrays.edge_time.tolist()
         for e, (u, v) in enumerate(ends):  # by tail, and nodes are in topological order
-            if longest[u] + time[v] > longest[v]:
-                longest[v], came[v] = longest[u] + time[v], e
+            if longest[u] + between[e] + time[v] > longest[v]:
+                longest[v], came[v] = longest[u] + between[e] + time[v], e
         first, edges = int(np.argmax(longest)), []
         while came[first] >= 0:
             edges.append(came[first])
             first = ends[came[first]][0]
         return first, edges[::-1]
 
-    def _price(self, node_flow: Ints, edge_flow: Ints, total: int, upper: Upper) -> Iterator[bool]:
+    def _price(
+        self, node_flow: Ints, edge_flow: Ints, total: int, upper: Upper
+    ) -> Generator[bool, None, Flow]:
         """Fill the tables of the program under the flow of weight `total`, as far as they cost at
-        most the best value known by then.
+        most the best value known by then; return the flow as the program reads it.
         """
-        lattice, (tail, head) = self.lattice, self._ends.T
-        low = ideal_sums(lattice, (np.maximum(self._fast, 0) * node_flow)[None])[0]
+        tail, head = self._ends.T
+        into = sums_by(head, edge_flow * self.arrays.edge_time, len(node_flow))
+        least = np.maximum(self._fast, 0) * node_flow + into
+        low = ideal_sums(self.lattice, least[None])[0]
         # what goes back along an edge stays in the slot that its tail brings it to
         back = np.where(tail > head, edge_flow, 0)
         node_flow = node_flow - sums_by(tail, back, len(node_flow))
-        edge_flow = edge_flow - back
-        row, chunk = 0, 16
-        while row < self.lattice.num_ideals:
+        flow = Flow(node_flow, edge_flow - back, into, low, self.dead, 0)
+        yield from self._sweep(fill_rows, flow, total, upper)
+        return flow
+
+    def _sweep(
+        self,
+        kernel: Any,
+        flow: Flow,
+        total: int,
+        upper: Upper,
+        tables: SlotTables | None = None,
+    ) -> Iterator[bool]:
+        """Let a kernel go through all rows of the tables under the flow of weight `total`, in
+        chunks: from the first, or back, as far as they cost at most the best value known by then.
+        """
+        count, row, chunk = self.lattice.num_ideals, 0, 16
+        tables = self._tables if tables is None else tables
+        while row < count:
             begin, most = time.perf_counter(), upper()
             limit = NO_VALUE - 1 if most is None else min(most * total, NO_VALUE - 1)
-            flow = Flow(node_flow, edge_flow, low, limit)
-            last = min(row + chunk, self.lattice.num_ideals)
-            call_interruptibly(
-                partial(fill_rows, self.arrays, lattice, flow, self._tables, row, last)
-            )
+            flow = flow._replace(limit=limit, most=NO_VALUE if most is None else most)
+            last = min(row + chunk, count)
+            rows = (count - last, count - row) if kernel is find_dead else (row, last)
+            call_interruptibly(partial(kernel, self.arrays, self.lattice, flow, tables, *rows))
             row = last
             spent = time.perf_counter() - begin
             chunk = max(
                 1, min(chunk * 4, int(chunk * self.effort.chunk_seconds / max(spent, 1e-9)))
             )
-            if row < self.lattice.num_ideals:
+            if row < count:
                 yield False
 
-    def _units(self) -> Ints:
-        """Slot of every node in the program's placement, -1 for the pool; slots in order."""
-        n, members = len(self.nodes.ops), self.lattice.members
+    def labels(self, upper: Upper, offer: Offer | None = None) -> Iterator[bool]:
+        """Raise the bound by labels: of every ideal, all placements that the best flow lets end
+        below the best value known. Yields whether the ideals are through once more.
+
+        A label knows what the flow does not: that a slot waits for the last of all that enters it.
+        Where an ideal has too many some are merged, which relaxes them (Bergman et al.), the fewer
+        the more often the ideals are gone through; `exact` says that none was.
+        """
+        node_flow, edge_flow, total = self._round(self._flow)
+        flow = yield from self._price(node_flow, edge_flow, total, upper)
+        self._last, self._open = (flow, total), np.inf
+        yield from self.bury(upper)
+        tables = self._tables._replace(rest=self._tables.rest.copy())
+        empty = self._without_labels(flow)
+        yield True
+        while not self.exact:
+            rows, width = int((~self.dead).sum()) * self.width + 1, empty.time.shape[1]
+            if rows * width > self.effort.labels:
+                return
+            names = "last", "ended", "state", "used", "came"
+            labels = empty._replace(
+                time=np.zeros((rows, width), np.int64),
+                counts=np.zeros(2, np.int64),
+                width=self.width,
+                **{name: np.zeros(rows, np.int64) for name in names},
+            )
+            tables = tables._replace(labels=labels)
+            yield from self._sweep(label_rows, flow, total, upper, tables)
+            found, most = labels.last[slice(*labels.ptr[-2:])], upper()
+            least = int(found.min(initial=NO_VALUE if most is None else most))
+            self.lower, self.exact = max(self.lower, least), labels.counts[1] == 0
+            if len(found) and offer is not None:
+                steps = self._labelled(labels, int(labels.ptr[-2] + found.argmin()))
+                units = self._units(steps)
+                for late in (False, True):
+                    offer(*self._placement(units, late=late))
+            yield True
+            self.width *= self.effort.finer
+
+    def _without_labels(self, flow: Flow) -> Labels:
+        """Return what labels know of the graph and the flow."""
+        lattice, (first, second) = self.lattice, self._ends.T.tolist()
+        n, held, found = len(self.nodes.ops), self._held(), []
+        left = np.zeros(n, np.int64)
+        carried = zip(second, flow.edge.tolist(), self.arrays.edge_time.tolist(), strict=True)
+        heads = by_number(n, zip(first, carried, strict=True))
+        fast = np.maximum(self._fast, 0)
+        for u in reversed(range(n)):
+            leaves, tail = np.zeros((2, lattice.num_ideals), np.int64)
+            out = np.zeros(lattice.num_ideals, np.bool_)
+            for v, amount, between in heads[u]:
+                here = held[:, u] & ~held[:, v]
+                out |= here
+                leaves += amount * here
+                after = between + fast[v] + left[v]
+                tail = np.maximum(tail, after * here)
+                left[u] = max(left[u], after)
+            at = np.flatnonzero(out)
+            found.append(np.stack([at, np.full_like(at, u), leaves[at], tail[at]]))
+        ideal, border, leaves, tail = np.concatenate(found, axis=1)
+        order = np.argsort(ideal, kind="stable")
+        ends = flow.node - sums_by(self._ends[:, 0], flow.edge, n)
+        ptr = np.searchsorted(ideal[order], np.arange(lattice.num_ideals + 1))
+        return no_labels()._replace(
+            border_ptr=ptr,
+            border=border[order],
+            leaves=leaves[order],
+            gone=ideal_sums(lattice, ends[None])[0],
+            ends=ends,
+            tail=tail[order],
+            ptr=np.zeros(lattice.num_ideals + 1, np.int64),
+            time=np.zeros((0, int(np.diff(ptr).max())), np.int64),
+        )
+
+    @staticmethod
+    def _labelled(labels: Labels, label: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the steps of a label's placement, as `_steps_taken`."""
+        while label > 0:
+            before, choice = divmod(int(labels.came[label]), 2)
+            below, above = np.searchsorted(labels.ptr, [before, label], side="right").tolist()
+            yield below - 1, above - 1, choice
+            label = before
+
+    def _held(self) -> Flags:
+        """Return which nodes each ideal holds, shape (I, N)."""
+        bits = self.lattice.bits.view(np.uint8)
+        count = len(self.nodes.ops)
+        return np.unpackbits(bits, axis=1, count=count, bitorder="little").view(np.bool_)
+
+    def _steps_taken(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the steps of the program's placement from the last one: the ideal before it and
+        after it, and whether it is of the pool or a slot.
+        """
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
         state = int(self._tables.value[ideal, :, s].argmin())
-        slots: list[Flags] = []  # from the last one
         while ideal > 0:
             above, (came, choice) = ideal, divmod(int(self._tables.back[ideal, state, s]), 2)
             ideal, state = divmod(came, self._tables.value.shape[1])
-            if choice == SLOT:
-                slots.append(members(above, n) & ~members(ideal, n))
-                s -= 1
+            s -= choice == SLOT
+            yield ideal, above, choice
+
+    def _units(self, steps: Iterable[tuple[int, int, int]] | None = None) -> Ints:
+        """Slot of every node in the program's placement, or the one of these steps, -1 for the
+        pool; slots in order.
+        """
+        n, members = len(self.nodes.ops), self.lattice.members
+        steps = self._steps_taken() if steps is None else steps
+        taken = [(below, above) for below, above, choice in steps if choice == SLOT]
         unit = np.full(n, -1, np.int64)
-        for slot, held in enumerate(reversed(slots)):
-            unit[held] = slot
+        for slot, (below, above) in enumerate(reversed(taken)):
+            unit[members(above, n) & ~members(below, n)] = slot
         return unit
 
     def _durations(self, units: Ints) -> Ints:
@@ -713,7 +918,8 @@ class FlowBound:
         """Row of the master problem: value <= cost of this placement under any flow."""
         n, ends, duration = len(units), self._ends, self._durations(units) / self._scale
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
-        return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
+        paid = duration[ends[:, 1]] + self.arrays.edge_time / self._scale
+        return np.concatenate([-duration, np.zeros(n), -paid * enters, [1.0]])
 
     def _homes(self, units: Ints) -> list[int]:
         """Accelerator of every slot: those that share a class together, the fullest first, each
@@ -749,9 +955,14 @@ class FlowBound:
                 shared.add_edge(first.setdefault(group, unit), unit)
         return list(map(list, nx.connected_components(shared)))
 
-    def _placement(self, units: Ints) -> tuple[Ints, Ints]:
-        """(device, slot) of every op; one that was left out goes to a neighbour."""
-        p = self.problem
+    def _placement(self, units: Ints, *, late: bool = False) -> tuple[Ints, Ints]:
+        """(device, slot) of every op.
+
+        In an order of slots and ops of the pool none waits for a later one; one that was left out
+        goes where the last of those before it is, or, first of all if `late`, where the first of
+        those behind it is.
+        """
+        p, n = self.problem, len(units)
         device = np.full(p.num_ops, -1, np.int64)
         slot = np.zeros(p.num_ops, np.int64)
         pool = self._pools[0] if self._pools else self._accelerators[0]
@@ -760,10 +971,22 @@ class FlowBound:
             device[ops] = pool if unit < 0 else self._accelerators[home[unit]]
             if unit >= 0:  # in this order on every accelerator
                 slot[ops] = home[:unit].count(home[unit])
-        graph = self._graph
-        for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
-            near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
-            device[v], slot[v] = (device[near[0]], slot[near[0]]) if near else (pool, 0)
+        number = np.where(units < 0, n + np.arange(n), units).tolist()
+        parts = nx.DiGraph()
+        parts.add_nodes_from(number)
+        parts.add_edges_from(
+            (number[u], number[v]) for u, v in self._ends.tolist() if number[u] != number[v]
+        )
+        turn = {part: i for i, part in enumerate(nx.topological_sort(parts))}
+        place = {v: turn[number[i]] for i, ops in enumerate(self.nodes.ops) for v in ops}
+        order, graph = p.topological_order.tolist(), self._graph
+        turns = (order, graph.predecessors, max), (order[::-1], graph.successors, min)
+        for ops, near, nearest in turns[::-1] if late else turns:
+            for v in ops:
+                if v not in place and (beside := [u for u in near(v) if u in place]):
+                    u = nearest(beside, key=place.__getitem__)
+                    device[v], slot[v], place[v] = device[u], slot[u], place[u]
+        device[(device < 0) | (p.compute[np.arange(p.num_ops), device] < 0)] = pool
         return device, slot
 
 
@@ -794,6 +1017,23 @@ def _by_halves(
     yield ended, False
 
 
+def _by_turns(
+    level: FlowBound, halves: Iterator[tuple[int, bool]], labels: Iterator[bool]
+) -> Iterator[tuple[int, bool]]:
+    """Yield rounds of the halves of a level and of its labels, as many of the former as an ideal
+    has labels, until labels are exact or both have ended.
+    """
+    waiting = [(0, 0, halves), (0, 1, ((level.lower, over) for over in labels))]
+    while waiting and not level.exact:
+        (spent, number, found), over = heappop(waiting), False
+        for bound, over in found:
+            yield bound, over
+            if over:
+                break
+        if over:
+            heappush(waiting, (spent + (level.width if number else 1), number, found))
+
+
 class Levels:
     """Bounds of ever finer graphs, and of the halves of the placements of one beside finer ones.
 
@@ -810,8 +1050,11 @@ class Levels:
     def through(self, level: FlowBound, before: FlowBound | None, last: bool) -> Iterator[bool]:
         """Raise the bound by a level until it is to be left; yield whether a round is over."""
         effort, start, rounds = level.effort, self.best, 0
-        for over in self._raised(_by_halves(level, self._upper, self._offer, alone=not last)):
+        halves, level.finest = _by_halves(level, self._upper, self._offer, alone=not last), last
+        for over in self._raised(halves):
             yield over
+            if last and level.parted:
+                break
             if not over:
                 continue
             rounds += 1
@@ -819,7 +1062,12 @@ class Levels:
                 self._compare(before, (self.best - start) * effort.dearer)
             yield from self._keep_up(_work(level))
             if not last and rounds >= effort.finer and level.gains_little(self._upper()):
-                return
+                break
+        if not last:
+            yield from level.bury(self._upper)
+        if level.parted:
+            labels = level.labels(self._upper, self._offer)
+            yield from self._raised(_by_turns(level, halves, labels))
 
     def _compare(self, before: FlowBound, gain: int) -> None:
         """Begin with the halves of the level before where a level gained little, else end them."""
@@ -849,8 +1097,8 @@ class Levels:
 
 def _work(level: FlowBound) -> float:
     """Return about how long a round takes, see `Effort.dearer`."""
-    effort = level.effort
-    return float(level.lattice.num_ideals ** (np.log(effort.dearer) / np.log(effort.finer)))
+    alive = level.lattice.num_ideals - int(level.dead.sum())
+    return float(alive ** (np.log(level.effort.dearer) / np.log(level.effort.finer)))
 
 
 def flow_bounds(
@@ -915,13 +1163,15 @@ class Between:
     Attributes
     ----------
     before, behind : nodes. time : ticks on an accelerator, -1 where they cannot run there.
-    resident : bytes.
+    resident : bytes. through : ticks of the longest way through them at the fastest times, where
+    they are between two nodes alone: wherever these ops are, they lie on that way once.
     """
 
     before: tuple[int, ...]
     behind: tuple[int, ...]
     time: int
     resident: int
+    through: int
 
 
 class Charges:
@@ -1172,9 +1422,22 @@ class Reduction:
             if v not in kept and first[v] and last[v] and not first[v] & last[v]
         )
         return [
-            Between(*ends, _in_turn(self.slot_time, ops), int(p.resident[ops].sum()))
+            Between(
+                *ends,
+                _in_turn(self.slot_time, ops),
+                int(p.resident[ops].sum()),
+                self._through(ops) if max(map(len, ends)) == 1 else 0,
+            )
             for ends, ops in found.items()
         ]
+
+    def _through(self, ops: list[int]) -> int:
+        """Return the ticks of the longest way from op to op, which are in topological order."""
+        longest: dict[int, int] = {}
+        for v in ops:
+            before = (longest[u] for u in self.graph.predecessors(v) if u in longest)
+            longest[v] = max(before, default=0) + int(self.problem.min_compute[v])
+        return max(longest.values())
 
     def _merge_classes(self, graph: nx.DiGraph) -> tuple[dict[int, int], dict[int, list[int]]]:
         """Merge neighbours of one class where one only follows, or only feeds, the other; return

@@ -31,6 +31,9 @@ FREE, TOGETHER, APART, UNRELATED = range(4)
 POOL, SLOT = range(2)
 """Last step of a state: an op of the pool, a slot, or a slot that stays empty."""
 
+VALUES, REST, LABELS = range(3)
+"""What a walk through the steps finds: `SlotTables.value`, `rest` or `labels`."""
+
 
 class FlowArrays(NamedTuple):
     """What the kernel reads (N nodes, m tensors, E order edges)."""
@@ -47,6 +50,7 @@ class FlowArrays(NamedTuple):
     edge_ptr: Ints  # (N + 1,) pairs of nodes, edges above all, by the one that comes first
     edge_head: Ints  # (E,) the other one
     edge_rule: NDArray[np.int8]  # (E,) FREE, TOGETHER, APART, or UNRELATED
+    edge_time: Ints  # (E,) ticks that what was left out between two nodes takes at least
     group: Ints  # (N,) colocation class
     group_size: Ints  # (classes,) nodes
     # (N,) the node that this one follows into the pool, itself where it follows none
@@ -70,8 +74,41 @@ class Flow(NamedTuple):
 
     node: Ints  # (N,)
     edge: Ints  # (E,)
-    low: Ints  # (I,) every node of an ideal at its fastest
+    into: Ints  # (N,) what flow pays for what was left out right before a node that it comes to
+    low: Ints  # (I,) every node of an ideal at its fastest, and what was left out between them
+    dead: Flags  # (I,) ideals that no placement below a known value passes
     limit: int  # costs from here on do not matter
+    most: int = NO_VALUE  # the same in ticks
+
+
+class Labels(NamedTuple):
+    """Placements of the nodes of an ideal, each better in something than every other one: when the
+    nodes are ready that others wait for, or what it leaves to the rest (L labels, at most W nodes
+    with an edge that leaves an ideal, B in all ideals).
+    """
+
+    border_ptr: Ints  # (I + 1,)
+    border: Ints  # (B,) nodes with an edge that leaves the ideal
+    leaves: Ints  # (B,) flow on these edges
+    tail: Ints  # (B,) ticks that the rest takes after the node at least
+    gone: Ints  # (I,) flow that ends inside
+    ends: Ints  # (N,) flow that ends at a node
+    ptr: Ints  # (I + 1,) labels of an ideal
+    time: Ints  # (L, W) ticks when the border is ready
+    last: Ints  # (L,) ticks when all of the ideal is
+    ended: Ints  # (L,) flow that ended, each times its ticks
+    state: Ints  # (L,)
+    used: Ints  # (L,) slots
+    came: Ints  # (L,) 2 times the label before, + SLOT or POOL
+    counts: Ints  # (2,) labels so far; those that were merged
+    width: int  # labels of an ideal at most
+
+
+def no_labels() -> Labels:
+    """Return arrays without any."""
+    none, table = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
+    border = none, none, none, none
+    return Labels(*border, none, none, none, table, none, none, none, none, none, none, 0)
 
 
 class SlotTables(NamedTuple):
@@ -81,11 +118,14 @@ class SlotTables(NamedTuple):
     value: Ints
     # (I, K, S + 1) where the value comes from: (ideal K + state) 2 + SLOT or POOL
     back: Ints
+    # (I, S + 1) what else placements that pass an ideal cost at least, with so many slots left
+    rest: Ints
     # (I, 2) first and last class with nodes inside and outside, -1 without one
     crossing: Ints
     num_crossing: Ints  # (I,)
     live: NDArray[np.int16]  # (I, K) states that can be reached
     num_live: Ints  # (I,)
+    labels: Labels
 
 
 class _Way(NamedTuple):
@@ -106,6 +146,11 @@ class _Way(NamedTuple):
     moved: Ints  # ticks of the tensors that cross its border
     used: Ints  # bytes
     visits: Ints  # flow that visits S
+    entry: Ints  # what flow pays for what was left out where it enters S
+    place: Ints  # (N + 2,) where the node is in the border of the ideal below
+    enters: Ints  # ticks from a node of that border to S at least, by place; -1 without an edge
+    ready: Ints  # (N + 2,) ticks when a node may begin
+    when: Ints  # (N + 2,) ticks when it ends
 
 
 @inner_kernel
@@ -114,7 +159,8 @@ def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
     d = nodes + 2
     within, chosen = np.zeros((2, classes), np.int64)
     before, behind_it = np.zeros((2, between), np.int64)
-    ahead, behind, at, edge, compute, moved, used, visits = np.zeros((8, d), np.int64)
+    ahead, behind, at, edge, compute, moved, used, visits, entry = np.zeros((9, d), np.int64)
+    place, enters, ready, when = np.zeros((4, d), np.int64)
     return _Way(
         within,
         chosen,
@@ -131,6 +177,11 @@ def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
         moved,
         used,
         visits,
+        entry,
+        place,
+        enters,
+        ready,
+        when,
     )
 
 
@@ -153,8 +204,138 @@ def _without(lattice: Lattice, ideal: int, node: int) -> int:
 
 
 @inlined
+def _copy_label(labels: Labels, here: int, there: int, border: int) -> None:
+    """Write a label over another one."""
+    for i in range(border):
+        labels.time[there, i] = labels.time[here, i]
+    labels.last[there], labels.ended[there] = labels.last[here], labels.ended[here]
+    labels.state[there], labels.used[there] = labels.state[here], labels.used[here]
+    labels.came[there] = labels.came[here]
+
+
+@inlined
+def _merge_label(labels: Labels, ideal: int, number: int, border: int) -> None:
+    """Merge a label with the nearest one of the ideal: to what both are no better than."""
+    nearest, least = np.int64(0), np.int64(NO_VALUE)
+    for other in range(labels.ptr[ideal], labels.counts[0]):
+        far = abs(labels.last[other] - labels.last[number])
+        for i in range(border):
+            far = max(far, abs(labels.time[other, i] - labels.time[number, i]))
+        if far < least:
+            nearest, least = np.int64(other), far
+    for i in range(border):
+        labels.time[nearest, i] = min(labels.time[nearest, i], labels.time[number, i])
+    labels.last[nearest] = min(labels.last[nearest], labels.last[number])
+    labels.ended[nearest] = min(labels.ended[nearest], labels.ended[number])
+    labels.used[nearest] = min(labels.used[nearest], labels.used[number])
+    if labels.state[nearest] != labels.state[number]:
+        labels.state[nearest] = 0  # where nothing is known
+    labels.counts[1] += 1
+
+
+@inlined
+def _may_end(flow: Flow, tables: SlotTables, ideal: int, number: int) -> bool:
+    """Whether the rest may end below the limit, by the flow and by each node of the border."""
+    labels = tables.labels
+    first, last = labels.border_ptr[ideal], labels.border_ptr[ideal + 1]
+    rest = tables.rest[ideal, tables.rest.shape[1] - 1 - labels.used[number]]
+    if rest == NO_VALUE or labels.last[number] >= flow.most:
+        return False
+    total = labels.ended[number] + rest
+    for i in range(last - first):
+        ready = labels.time[number, i]
+        if ready + labels.tail[first + i] >= flow.most:
+            return False
+        total += labels.leaves[first + i] * ready
+    return bool(total < flow.limit)
+
+
+@inlined
+def _add_label(flow: Flow, tables: SlotTables, ideal: int, number: int) -> None:
+    """Keep a label that stands behind all others, if the rest may end below the limit and no other
+    of the ideal is as good; those that are no better go.
+    """
+    labels = tables.labels
+    if not _may_end(flow, tables, ideal, number):
+        return
+    border = labels.border_ptr[ideal + 1] - labels.border_ptr[ideal]
+    other = labels.ptr[ideal]
+    while other < labels.counts[0]:
+        better = worse = labels.state[other] == labels.state[number]
+        better = better and labels.used[other] <= labels.used[number]
+        worse = worse and labels.used[other] >= labels.used[number]
+        better = better and labels.last[other] <= labels.last[number]
+        worse = worse and labels.last[other] >= labels.last[number]
+        for i in range(border):
+            better = better and labels.time[other, i] <= labels.time[number, i]
+            worse = worse and labels.time[other, i] >= labels.time[number, i]
+        if better:
+            return
+        if worse:
+            labels.counts[0] -= 1
+            _copy_label(labels, labels.counts[0], other, border)
+        else:
+            other += 1
+    if labels.counts[0] - labels.ptr[ideal] == labels.width:
+        _merge_label(labels, ideal, number, border)
+    else:
+        _copy_label(labels, number, labels.counts[0], border)
+        labels.counts[0] += 1
+
+
+@inlined
+def _pass_on(a: FlowArrays, way: _Way, node: int, ticks: int) -> None:
+    """Note when a node ends, and let those behind it begin no earlier."""
+    way.when[node] = ticks
+    for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
+        ready = ticks + a.edge_time[e]
+        way.ready[a.edge_head[e]] = max(way.ready[a.edge_head[e]], ready)
+
+
+@inlined
+def _label_by_pool(
+    a: FlowArrays,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    ideal: int,
+    below: int,
+    leader: int,
+) -> None:
+    """Go from every label of the ideal below to this one by a step of the pool, where each node
+    begins when all before it are ready.
+    """
+    labels, first, last = tables.labels, a.follower_ptr[leader], a.follower_ptr[leader + 1]
+    kept = last - first + 1 == a.group_size[a.group[leader]]
+    for label in range(labels.ptr[below], labels.ptr[below + 1]):
+        number = labels.counts[0]
+        labels.last[number], labels.ended[number] = labels.last[label], labels.ended[label]
+        for i in range(first - 1, last):  # the node itself, then its followers
+            way.ready[a.follower[i] if i >= first else leader] = 0
+        for i in range(labels.border_ptr[below + 1] - labels.border_ptr[below]):
+            _pass_on(a, way, labels.border[labels.border_ptr[below] + i], labels.time[label, i])
+        for i in range(first - 1, last):
+            v = a.follower[i] if i >= first else leader
+            _pass_on(a, way, v, way.ready[v] + a.pool_time[v])
+            labels.last[number] = max(labels.last[number], way.when[v])
+            labels.ended[number] += labels.ends[v] * way.when[v]
+        for i in range(labels.border_ptr[ideal + 1] - labels.border_ptr[ideal]):
+            labels.time[number, i] = way.when[labels.border[labels.border_ptr[ideal] + i]]
+        labels.state[number] = labels.state[label] if kept else 0
+        labels.used[number], labels.came[number] = labels.used[label], 2 * label + POOL
+        _add_label(flow, tables, ideal, number)
+
+
+@inlined
 def _pool_steps(
-    a: FlowArrays, lattice: Lattice, flow: Flow, tables: SlotTables, ideal: int, room: int
+    a: FlowArrays,
+    lattice: Lattice,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    ideal: int,
+    room: int,
+    mode: int,
 ) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
@@ -165,13 +346,28 @@ def _pool_steps(
         cost, below = np.int64(0), np.int64(ideal)
         for i in range(last, first - 1, -1):  # the followers from behind, then the node itself
             node = a.follower[i - 1] if i > first else v
-            cost += flow.node[node] * a.pool_time[node]
+            cost += flow.node[node] * a.pool_time[node] + flow.into[node]
             below = _without(lattice, below, node)
             if below < 0:
                 break
-        if below >= 0:
+        if below < 0:
+            continue
+        if mode == REST:
+            _lower_rest(tables, ideal, below, cost, 0)
+        elif mode == LABELS:
+            _label_by_pool(a, flow, tables, way, ideal, below, v)
+        else:
             kept = last - first + 1 == a.group_size[a.group[v]]  # then the same classes cross
             _extend_by_pool(tables, ideal, below, kept, cost, room)
+
+
+@inlined
+def _lower_rest(tables: SlotTables, ideal: int, below: int, cost: int, slots: int) -> None:
+    """Go back from an ideal to one below by a step that takes so many slots."""
+    for left in range(tables.rest.shape[1] - slots):
+        total = tables.rest[ideal, left] + cost
+        if total < tables.rest[below, left + slots]:
+            tables.rest[below, left + slots] = total
 
 
 @inlined
@@ -193,6 +389,8 @@ def _cross(a: FlowArrays, lattice: Lattice, tables: SlotTables, way: _Way, ideal
     """Note which classes have nodes on both sides of the border of an ideal."""
     for g in range(len(way.within)):
         way.within[g] = 0
+    tables.crossing[ideal, 0] = tables.crossing[ideal, 1] = -1
+    tables.num_crossing[ideal] = 0
     for v in range(len(a.resident)):
         if contains(lattice.bits, ideal, v):
             way.within[a.group[v]] += 1
@@ -244,6 +442,7 @@ def _may_take(
         return False
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
+    way.entry[d] = way.entry[depth] + flow.into[node]
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
         other, rule = a.edge_head[e], a.edge_rule[e]
         # in the slot, whose nodes come in from behind
@@ -254,6 +453,7 @@ def _may_take(
             return False
         if inside:
             way.visits[d] -= flow.edge[e]
+            way.entry[d] -= flow.edge[e] * a.edge_time[e]
     way.compute[d] = way.compute[depth] + a.slot_time[node] + ticks
     way.used[d] = way.used[depth] + a.resident[node] + size
     if way.visits[d] * way.compute[d] + flow.low[below] >= room:  # grows with the slot
@@ -352,11 +552,9 @@ def _extend_by_slot(
     a: FlowArrays, tables: SlotTables, way: _Way, below: int, d: int, room: int
 ) -> None:
     """Go from every state of the ideal below to the one on top of the way by the slot between."""
-    if (1 if way.ahead[d] > 0 else 0) + (1 if way.behind[d] > 0 else 0) > a.most_open:
-        return
     value, ideal, slots = tables.value, way.at[0], tables.value.shape[2] - 1
     two_slots = value.shape[1] > a.steps * a.steps  # on every accelerator
-    cost = way.visits[d] * (way.compute[d] + way.moved[d])
+    cost = way.visits[d] * (way.compute[d] + way.moved[d]) + way.entry[d]
     for i in range(tables.num_live[below]):
         state = np.int64(tables.live[below, i])
         if value[below, state, slots - 1] + cost >= room:  # the last column is the least
@@ -374,6 +572,50 @@ def _extend_by_slot(
 
 
 @inlined
+def _label_by_slot(
+    a: FlowArrays,
+    lattice: Lattice,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    below: int,
+    d: int,
+) -> None:
+    """Go from every label of the ideal below to the one on top of the way by the slot between,
+    which begins when all that enters it is ready.
+    """
+    labels, ideal, slots = tables.labels, way.at[0], tables.value.shape[2] - 1
+    two_slots = tables.value.shape[1] > a.steps * a.steps
+    first, last = labels.border_ptr[below], labels.border_ptr[below + 1]
+    for i in range(last - first if labels.ptr[below] < labels.ptr[below + 1] else 0):
+        u = labels.border[first + i]
+        way.place[u], way.enters[i] = i, -1
+        for e in range(a.edge_ptr[u], a.edge_ptr[u + 1]):
+            v = a.edge_head[e]
+            if contains(lattice.bits, ideal, v) and not contains(lattice.bits, below, v):
+                way.enters[i] = max(way.enters[i], a.edge_time[e])
+    for label in range(labels.ptr[below], labels.ptr[below + 1]):
+        state = labels.state[label]
+        if labels.used[label] == slots or not _fits(a, tables, way, below, state, d, two_slots):
+            continue
+        end, number = np.int64(0), labels.counts[0]
+        for i in range(last - first):
+            if way.enters[i] >= 0:
+                end = max(end, labels.time[label, i] + way.enters[i])
+        end += way.compute[d] + way.moved[d]
+        for i in range(labels.border_ptr[ideal + 1] - labels.border_ptr[ideal]):
+            v = labels.border[labels.border_ptr[ideal] + i]
+            known = contains(lattice.bits, below, v)
+            labels.time[number, i] = labels.time[label, way.place[v]] if known else end
+        labels.last[number] = max(labels.last[label], end)
+        labels.ended[number] = labels.ended[label]
+        labels.ended[number] += (labels.gone[ideal] - labels.gone[below]) * end
+        labels.state[number] = _state_after(a, tables, way, below, state, d, two_slots)
+        labels.used[number], labels.came[number] = labels.used[label] + 1, 2 * label + SLOT
+        _add_label(flow, tables, ideal, number)
+
+
+@inlined
 def _slot_steps(
     a: FlowArrays,
     lattice: Lattice,
@@ -382,6 +624,7 @@ def _slot_steps(
     way: _Way,
     ideal: int,
     room: int,
+    mode: int,
 ) -> None:
     """Let every set of nodes on the way down from the ideal be a slot."""
     depth = 0
@@ -399,7 +642,16 @@ def _slot_steps(
             continue
         _take(a, way, depth, node)
         depth += 1
-        _extend_by_slot(a, tables, way, below, depth, room)
+        parts = (1 if way.ahead[depth] > 0 else 0) + (1 if way.behind[depth] > 0 else 0)
+        if parts > a.most_open:
+            pass
+        elif mode == REST:
+            ticks = way.compute[depth] + way.moved[depth]
+            _lower_rest(tables, ideal, below, way.visits[depth] * ticks + way.entry[depth], 1)
+        elif mode == LABELS:
+            _label_by_slot(a, lattice, flow, tables, way, below, depth)
+        else:
+            _extend_by_slot(a, tables, way, below, depth, room)
         way.taken[depth], way.at[depth] = node, below
         way.edge[depth] = lattice.child_ptr[below]
 
@@ -421,13 +673,11 @@ def _fill(
             for s in range(slots + 1):
                 # the empty one for any number of slots, so that a slot may stay empty at no cost
                 tables.value[ideal, i, s] = 0 if ideal == 0 and i == 0 else NO_VALUE
-        tables.crossing[ideal, 0] = tables.crossing[ideal, 1] = -1
-        tables.num_crossing[ideal] = 0
-        if ideal > 0:
-            _cross(a, lattice, tables, way, ideal)
+        _cross(a, lattice, tables, way, ideal)
+        if ideal > 0 and not flow.dead[ideal]:
             room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
-            _pool_steps(a, lattice, flow, tables, ideal, room)
-            _slot_steps(a, lattice, flow, tables, way, ideal, room)
+            _pool_steps(a, lattice, flow, tables, way, ideal, room, VALUES)
+            _slot_steps(a, lattice, flow, tables, way, ideal, room, VALUES)
         tables.num_live[ideal] = 0
         for i in range(states):
             if tables.value[ideal, i, slots] < NO_VALUE:
@@ -444,3 +694,81 @@ def fill_rows(
     """
     way = _way(len(a.resident), len(a.io_time), len(a.group_size), len(a.between_time))
     _fill(a, lattice, flow, tables, way, first, last)
+
+
+@uncounted_kernel
+def _go_back(
+    a: FlowArrays,
+    lattice: Lattice,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    first: int,
+    last: int,
+) -> None:
+    """Find what is dead among the rows, with what the way needs at hand."""
+    slots = tables.rest.shape[1] - 1
+    for ideal in range(last - 1, first - 1, -1):
+        for s in range(slots + 1 if ideal == len(tables.rest) - 1 else 0):
+            tables.rest[ideal, s] = 0
+        flow.dead[ideal] = True
+        for i in range(tables.num_live[ideal]):
+            for s in range(slots + 1):
+                left = flow.limit - tables.value[ideal, tables.live[ideal, i], s]
+                if tables.rest[ideal, slots - s] < left:
+                    flow.dead[ideal] = False
+        if ideal > 0 and not flow.dead[ideal]:
+            _cross(a, lattice, tables, way, ideal)
+            room = flow.limit - tables.rest[ideal, slots]
+            _pool_steps(a, lattice, flow, tables, way, ideal, room, REST)
+            _slot_steps(a, lattice, flow, tables, way, ideal, room, REST)
+
+
+@entry
+def find_dead(
+    a: FlowArrays, lattice: Lattice, flow: Flow, tables: SlotTables, first: int, last: int
+) -> None:
+    """Go back through the rows `last` - 1..`first` of tables that are filled, and note which ideals
+    no placement below the limit passes.
+
+    What comes after an ideal forgets memory and classes, which relaxes it.
+    """
+    way = _way(len(a.resident), len(a.io_time), len(a.group_size), len(a.between_time))
+    _go_back(a, lattice, flow, tables, way, first, last)
+
+
+@uncounted_kernel
+def _label(
+    a: FlowArrays,
+    lattice: Lattice,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    first: int,
+    last: int,
+) -> None:
+    """Label the rows, with what the way needs at hand."""
+    labels, slots = tables.labels, tables.rest.shape[1] - 1
+    for ideal in range(first, last):
+        labels.ptr[ideal] = labels.counts[0]
+        if ideal == 0:
+            labels.last[0] = labels.ended[0] = labels.state[0] = labels.used[0] = 0
+            labels.counts[0] = 1
+        elif not flow.dead[ideal]:
+            _cross(a, lattice, tables, way, ideal)
+            room = flow.limit - tables.rest[ideal, slots]
+            _pool_steps(a, lattice, flow, tables, way, ideal, room, LABELS)
+            _slot_steps(a, lattice, flow, tables, way, ideal, room, LABELS)
+        labels.ptr[ideal + 1] = labels.counts[0]
+
+
+@entry
+def label_rows(
+    a: FlowArrays, lattice: Lattice, flow: Flow, tables: SlotTables, first: int, last: int
+) -> None:
+    """Label the ideals `first`..`last`-1 with the placements that may end below the limit: all but
+    those that another one makes worthless, at most `Labels.width` of them. Where there are more,
+    some are merged to one that is no worse than either.
+    """
+    way = _way(len(a.resident), len(a.io_time), len(a.group_size), len(a.between_time))
+    _label(a, lattice, flow, tables, way, first, last)
