@@ -284,7 +284,7 @@ def entries(problem: PipelineProblem) -> list[int]:
     return [
         b
         for b in range(problem.num_blocks)
-        if all(u == b or b in before[u] for u, v, _ in problem.edges if b in before[v])
+        if all(u == b or before[u] >> b & 1 for u, v, _ in problem.edges if before[v] >> b & 1)
     ]
 
 

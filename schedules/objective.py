@@ -116,12 +116,12 @@ class PipelinePeriod(Objective):
     def timetable(
         self, problem: PipelineProblem, solution: PipelineSchedule, queue: str
     ) -> dict[str, Any]:
-        """Return the starts of all micro-batches, the makespan, and the bound on it that the
-        checker follows: work, heads and tails.
+        """Return the starts of all micro-batches from 0 on, the makespan, and the bound on it that
+        the checker follows: work, heads and tails.
         """
         whole = relaxations(problem)[0]
         return {
-            "start": solution.start.tolist(),
+            "start": (solution.start - solution.start.min()).tolist(),
             "makespan": makespan_of(problem, solution.start),
             "least": work_between_ends(whole, problem.micro_batches),
         }

@@ -106,7 +106,7 @@ class PipelineProblem(ArrayHolder):
     )
     capacity: Ints = ints("devices", default=UNLIMITED, low=0)
     micro_batches: int = 8
-    stage: Ints = ints("blocks", default=-1)
+    stage: Ints = ints("blocks", default=-1, low=-1)
     device_names: tuple[str, ...] = names("devices", "device")
     tick_seconds: float = 1e-9
 
@@ -126,8 +126,8 @@ class PipelineProblem(ArrayHolder):
         if d == 0:
             raise InputError(f"pipeline '{self.name}': expected at least one device, received none")
 
-        object.__setattr__(self, "block_names", tuple(self.block_names))
-        object.__setattr__(self, "kind", tuple(self.kind))
+        for key in ("block_names", "kind"):
+            object.__setattr__(self, key, tuple(map(str, getattr(self, key))))
         edges, uses = (len(np.asarray(array)) for array in (self.pred, self.device))
         settle(self, blocks=b, devices=d, bounds=b + 1, uses=uses, edges=edges)
         self._check()
@@ -144,6 +144,7 @@ class PipelineProblem(ArrayHolder):
             twice = twice_in(self.block_names)
             raise InputError(f"{where}: block names must be distinct, '{twice}' occurs twice")
         check_count("micro_batches", self.micro_batches)
+        object.__setattr__(self, "micro_batches", int(self.micro_batches))
         tick = check_positive("tick_seconds", self.tick_seconds)
         object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         wrong = self.pred[(self.pred < 0) | (self.pred >= b)]
@@ -279,12 +280,12 @@ class PipelineProblem(ArrayHolder):
         return frozen(topological_order(self.num_blocks, self.pred, target, self.block_names))
 
     @cached_property
-    def ancestors(self) -> tuple[set[int], ...]:
-        """Blocks that each block waits for, directly or not."""
-        found: list[set[int]] = [set() for _ in range(self.num_blocks)]
+    def ancestors(self) -> tuple[int, ...]:
+        """Blocks that each block waits for, directly or not: bit u says so of block u."""
+        found = [0] * self.num_blocks
         for v in self.topological_order.tolist():
             for u, _ in self.predecessors_of(v):
-                found[v] |= found[u] | {u}
+                found[v] |= found[u] | 1 << u
         return tuple(found)
 
     @cached_property
@@ -433,7 +434,7 @@ class PipelineProblem(ArrayHolder):
         ]
 
 
-def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, int] | None:
+def freed_too_early(memory: Ints, ancestors: Sequence[int]) -> tuple[int, int] | None:
     """Return a (block, device) that frees memory which no predecessor has surely allocated, or
     None.
 
@@ -444,7 +445,7 @@ def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, i
     Parameters
     ----------
     memory : change of each device's memory at each block's start, shape (num_blocks, num_devices).
-    ancestors : blocks that each block waits for, directly or not.
+    ancestors : blocks that each block waits for, directly or not, as bits.
     """
     import networkx as nx
 
@@ -458,8 +459,8 @@ def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, i
                 flow.add_edge("allocated", block, capacity=change)
             elif change < 0:
                 flow.add_edge(block, "freed", capacity=-change)
-                before = sorted(ancestors[block])
-                flow.add_edges_from((u, block) for u in before if column[u] > 0)
+                givers = (u for u, given in enumerate(column) if given > 0)
+                flow.add_edges_from((u, block) for u in givers if ancestors[block] >> u & 1)
         matched = nx.maximum_flow(flow, "allocated", "freed")[1]
         for block, change in enumerate(column):
             if change < 0 and matched[block]["freed"] < -change:
@@ -467,15 +468,15 @@ def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, i
     return None
 
 
-def _matched_in_turn(column: Sequence[int], ancestors: Sequence[set[int]]) -> bool:
+def _matched_in_turn(column: Sequence[int], ancestors: Sequence[int]) -> bool:
     """Whether all that blocks free is matched one block after the other, those with few ancestors
     first: nearly always, and much faster than a flow.
     """
     spare = {u: change for u, change in enumerate(column) if change > 0}
     freeing = [v for v, change in enumerate(column) if change < 0]
-    for block in sorted(freeing, key=lambda v: len(ancestors[v])):
+    for block in sorted(freeing, key=lambda v: ancestors[v].bit_count()):
         need = -column[block]
-        for u in (u for u in spare if u in ancestors[block]):
+        for u in (u for u in spare if ancestors[block] >> u & 1):
             taken = min(need, spare[u])
             spare[u] -= taken
             need -= taken

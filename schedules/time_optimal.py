@@ -1,9 +1,10 @@
 """The `time-optimal` solver: the shortest makespan of all n micro-batches, by CP-SAT.
 
 The direct formulation: an interval for every instance, no two at once on a device, precedences with
-lags, memory as a reservoir per device, and identical micro-batches in a fixed order. It is exact,
-and grows with n where a repetend does not: that is what Tessel [1]_ measured and what the study of
-this project repeats.
+lags, memory as a reservoir per device, and identical micro-batches in a fixed order. Where a unit
+divides all spans and lags it counts these: with orders as they are, starts as early as these allow
+are whole units. It is exact, and grows with n where a repetend does not: that is what Tessel [1]_
+measured and what the study of this project repeats.
 
 Such a schedule has no pattern but itself: it repeats as a whole, and its value is the period of
 that, per micro-batch. What is proved of its makespan is another number (`makespan_bound` of the
@@ -142,7 +143,9 @@ class _MakespanModel:
     def __init__(
         self, problem: PipelineProblem, horizon: int, bound: int, hint: Ints | None = None
     ) -> None:
-        self.problem, self.n = problem, problem.micro_batches
+        self.given, self.unit, self.n = problem, problem.unit, problem.micro_batches
+        self.problem = problem = problem.in_units(self.unit)
+        horizon, bound = horizon // self.unit, -(-bound // self.unit)
         self.model = cp_model.CpModel()
         self.end = self.model.new_int_var(bound, horizon, "makespan")
         self.start = np.empty((self.n, problem.num_blocks), object)
@@ -161,7 +164,7 @@ class _MakespanModel:
         self.model.minimize(self.end)
         if hint is not None:
             for variable, value in zip(self.start.flat, hint.ravel().tolist(), strict=True):
-                self.model.add_hint(variable, value)
+                self.model.add_hint(variable, value // self.unit)
 
     def _add_precedences(self) -> None:
         start = self.start.ravel()
@@ -207,7 +210,7 @@ class _MakespanModel:
     def decode(self, value: Callable[[Any], int]) -> PipelineSchedule:
         """Return the schedule of a solution, given as the value of every variable."""
         values = np.array([value(v) for v in self.start.flat]).reshape(self.start.shape)
-        return PipelineSchedule(self.problem, compact(self.problem, values))
+        return PipelineSchedule(self.given, compact(self.given, values * self.unit))
 
     def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:
         """Offer every schedule that is found; return the proven lower bound on the makespan."""
@@ -220,4 +223,4 @@ class _MakespanModel:
         done = 1 if timed else int(solver.response_proto.deterministic_time)
         tracker.count(max(1, min(done, tracker.evaluations_left)))
         bound = solver.best_objective_bound
-        return round(bound) if 0 < bound < EXACT_FLOAT else 0
+        return round(bound) * self.unit if 0 < bound < EXACT_FLOAT else 0

@@ -169,6 +169,8 @@ MISTAKES = [
     ("out-unwritable", "solve {g} -c 4xA100 -o /proc/x", "cannot write there", "another folder"),
     ("out-lost", "verify {g} ok.json -c uniform:2 --proof /proc/x/p", "cannot write", "another"),
     ("out-folder", "verify {g} ok.json -c uniform:2 -o folder", "received a folder", "name a file"),
+    ("out-twice", "verify {g} ok.json -c uniform:2 -o x --proof x", "goes there", "name another"),
+    ("out-of-a-check", "verify {g} ok.json --recheck c -o x", "writes nothing", "leave it out"),
     ("out-suffix", "plot {g} ok.json -c uniform:2 -o g.gif", "received 'g.gif'", ".png, .svg"),
     ("out-format", "convert {g} -o g.xyz", "suffix '.xyz'", "use one of .json"),
     ("out-suffix", "solve {g} -c 4xA100 --out s.json", "the name of a file", "--out s"),
@@ -274,6 +276,8 @@ def test_there_are_forty_mistakes():
 CALLS = {
     "verify-seconds": (lambda p: po.verify(p, [0] * p.num_ops, seconds=None), "received None"),
     "bound-seconds": (lambda p: po.bound(p, seconds="5"), "received '5'"),
+    "bound-upper": (lambda p: po.bound(p, upper="5"), "upper: expected a number, received '5'"),
+    "name": (lambda p: p.replace(name=5), "name: expected a text, received 5"),
     "solver": (lambda p: po.solve(p, 3), "received int"),
     "on-progress": (lambda p: po.solve(p, "heft", on_progress=True), "received True"),
     "ragged": (lambda _: po.PlacementProblem.from_edges([[1, 2], [3]], []), "compute: expected an"),

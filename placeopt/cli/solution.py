@@ -112,8 +112,7 @@ def verify_command(
             "verify: expected a placement file after the source (JSON or CSV with "
             "op,device[,priority])"
         )
-    common.out_file(out)
-    common.out_file(proof, "--proof")
+    _check_files(out, proof, recheck)
     problem = options.load()
     if recheck is not None:
         raise Exit(_check_again(problem, placement, recheck, seconds, json=json))
@@ -140,6 +139,18 @@ def verify_command(
     if interrupt.received():
         raise Exit(interrupt.exit_code())
     raise Exit(int(not certificate.feasible))
+
+
+def _check_files(out: Path | None, proof: Path | None, recheck: Path | None) -> None:
+    """Refuse files that cannot be written, one for two things, and any beside what only checks."""
+    for option, path in (("--out", out), ("--proof", proof)):
+        if path is not None and recheck is not None:
+            raise InputError(f"{option} '{path}': --recheck writes nothing; leave it out")
+        common.out_file(path, option)
+    if out is None or proof is None or out.resolve() != proof.resolve():
+        return
+    if out.is_file() or not out.exists():  # devices and pipes take both
+        raise InputError(f"--proof '{proof}': the certificate goes there; name another file")
 
 
 def _check_again(

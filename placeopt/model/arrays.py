@@ -231,6 +231,9 @@ class Column:
         names = names or numbered(self.default, count)
         if len(names) != count:
             raise InputError(f"{key}: expected {count} names, received {len(names)}")
+        for name in names:
+            if not isinstance(name, str):
+                raise InputError(f"{key}: expected texts, received {name!r:.40}")
         if self.default and len(set(names)) != count:
             raise InputError(f"{key}: names must be distinct, '{twice_in(names)}' occurs twice")
         return names

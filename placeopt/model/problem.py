@@ -106,7 +106,7 @@ class PlacementProblem(SharedTensors):
     backward: Flags = flags("ops")
     io_class: Ints = ints("devices", default=0, low=-1)  # link class or -1
     slots: int = 1
-    meta: Ints = ints("ops", default=-1)
+    meta: Ints = ints("ops", default=-1, low=-1)
     op_names: tuple[str, ...] = names("ops", "op")
     op_types: tuple[str, ...] = names("ops")
     device_names: tuple[str, ...] = names("devices", "device")
@@ -142,6 +142,8 @@ class PlacementProblem(SharedTensors):
         self.check_tensors()
 
     def _check_words(self) -> None:
+        if not isinstance(self.name, str):
+            raise InputError(f"name: expected a text, received {self.name!r:.40}")
         tick = check_positive("tick_seconds", self.tick_seconds)
         object.__setattr__(self, "tick_seconds", tick)  # its text is part of hashes and files
         for key, options in (
@@ -151,6 +153,7 @@ class PlacementProblem(SharedTensors):
             ("pipeline", PIPELINES),
         ):
             check_choice(key, getattr(self, key), options)
+            object.__setattr__(self, key, str(getattr(self, key)))
         check_count("slots", self.slots)
         object.__setattr__(self, "slots", min(int(self.slots), self.num_ops))  # each holds an op
 

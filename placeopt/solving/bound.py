@@ -43,6 +43,8 @@ def bound(
     ensure(kernels_of(objective, bounds=True))  # compiling does not count
     started = time.perf_counter()
     prover = _prover_of(objective)
+    if upper is not None:
+        check_number("upper", upper)
     if prover is None or methods is not None or seconds < LEAST_SECONDS:
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))

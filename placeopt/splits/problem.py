@@ -35,7 +35,7 @@ import numpy as np
 
 from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, check_count, int_array
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, as_array, check_count, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.model.problem import PlacementProblem
@@ -90,6 +90,10 @@ class SplitProblem(ArrayHolder):
         object.__setattr__(self, "placement", base)
         for key in ("max_replicas", "groups"):
             check_count(f"{where}: {key}", getattr(self, key))
+        if not isinstance(self.overlap, bool | np.bool_):
+            raise InputError(
+                f"{where}: overlap: expected True or False, received {self.overlap!r:.40}"
+            )
         object.__setattr__(self, "name", self.name or self._title())
         # replicas send their weights up to twice, which is reckoned before it is divided by them
         sent = 2 * min(self.max_replicas, base.num_devices)
@@ -163,6 +167,12 @@ class SplitStage:
 
     ops: tuple[int, ...]
     devices: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for key in ("ops", "devices"):
+            given = as_array(getattr(self, key), f"stage: {key}")
+            whole = int_array(given, (given.size,), f"stage: {key}")
+            object.__setattr__(self, key, tuple(whole.tolist()))
 
 
 @dataclass(frozen=True, repr=False)

@@ -229,6 +229,8 @@ class JobStreamProblem(ArrayHolder):
             raise InputError(
                 f"stream '{self.name}': model indices must be 0..{len(self.jobs.profiles) - 1}"
             )
+        horizon = int_array(self.horizon, (), f"stream '{self.name}': horizon")
+        object.__setattr__(self, "horizon", int(horizon))
         if self.horizon <= 0 or self.horizon >= MAX_SUM:
             raise InputError(
                 f"stream '{self.name}': the horizon must be positive, received {self.horizon} ticks"
@@ -279,15 +281,14 @@ class JobStreamProblem(ArrayHolder):
 
     @cached_property
     def hash(self) -> str:
-        """Digest of the arrivals and of everything the completion times depend on."""
-        digest = hashlib.sha256()
+        """Digest of the arrivals, the completion times, and what decides where jobs fit."""
+        digest, jobs, grid = hashlib.sha256(), self.jobs.arrays, self.jobs.topology
+        numbers = self.horizon, grid.groups, grid.racks, grid.servers, grid.memory, jobs.whole
         for array in (
-            self.arrival,
-            self.model,
-            self.deadline,
-            np.array([self.horizon]),
-            self.jobs.arrays.jct,
+            *(self.arrival, self.model, self.deadline, np.array(numbers, np.int64)),
+            *(jobs.jct, jobs.op_ptr, jobs.op_splits, jobs.op_memory, jobs.parent_ptr, jobs.parent),
         ):
+            digest.update(f"{array.shape}".encode())
             digest.update(array.tobytes())
         return digest.hexdigest()[:16]
 

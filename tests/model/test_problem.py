@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -41,14 +42,33 @@ def test_links_that_do_not_exist(changes, says):
 
 
 def test_the_hash_of_a_problem_is_that_of_the_problem_read_again():
-    """A length of ticks given as a whole number, or as one of numpy, is the same number."""
+    """A number given as a whole one, or as one of numpy, is the same number; so are texts."""
     fine = PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], tick_seconds=1.0)
     for tick in (1, np.float64(1.0)):
-        problem = PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], tick_seconds=tick)
+        problem = PlacementProblem.from_edges(
+            [[1], [2]], [(0, 1, 3)], tick_seconds=tick, memory=np.str_("static")
+        )
         assert problem.hash == from_dict(to_dict(problem)).hash == fine.hash
     steps = [Block("F0", "F", (0,), 1), Block("B0", "B", (0,), 2, after=(("F0", 0),))]
-    pipeline = PipelineProblem.from_blocks("p", steps, ["d"], tick_seconds=1)
-    assert pipeline.hash == from_dict(to_dict(pipeline)).hash
+    steps[0] = replace(steps[0], kind=np.str_("F"))
+    pipeline = PipelineProblem.from_blocks(
+        "p", steps, ["d"], tick_seconds=1, micro_batches=np.int64(3)
+    )
+    assert pipeline.hash == from_dict(json.loads(json.dumps(to_dict(pipeline)))).hash
+
+
+def test_labels_below_none_are_refused():
+    """No proof of such a problem could be read."""
+    with pytest.raises(InputError, match=r"meta\[1\]: expected >= -1, received -2"):
+        PlacementProblem.from_edges([[1], [2]], [], meta=[0, -2])
+    with pytest.raises(InputError, match=r"stage\[0\]: expected >= -1, received -2"):
+        PipelineProblem.from_blocks("p", [Block("F0", "F", (0,), 1, stage=-2)], ["d"])
+
+
+def test_names_are_texts():
+    """Others could not be read again, nor told from indices."""
+    with pytest.raises(InputError, match="op_names: expected texts, received 10"):
+        PlacementProblem.from_edges([[1], [2]], [(0, 1, 3)], op_names=(10, 20))
 
 
 @pytest.mark.parametrize("own", [7, -5])

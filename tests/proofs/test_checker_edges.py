@@ -56,6 +56,14 @@ def test_numbers_end_where_they_are_said_to_end():
     assert proof_checker.MAX_BYTES == 268435456
 
 
+def test_links_of_what_is_not_sent_need_not_exist():
+    """Where there are no tensors, as placeopt reads them."""
+    links = [[0, -1], [-1, 0]]
+    assert read(link_class=links).num_devices == 2
+    with pytest.raises(UNREADABLE):
+        read(edges=[(0, 1, 1)], change=lambda data: data.update(link_class=links))
+
+
 def test_texts_of_a_file_are_cut():
     """A long text is shown up to 60 characters, the last three of them dots."""
     shown = sys.modules["proof_checker.reading"].shown

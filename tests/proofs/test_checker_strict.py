@@ -89,6 +89,14 @@ def test_fronts_that_overlap_prove_nothing():
         checker.check(finished(data))
 
 
+def test_fronts_say_nothing_of_loads():
+    """Both statements are true of the schedules of a chain, whose two loads are 5 each."""
+    problem = po.PlacementProblem.from_edges([[5, 5], [5, 5]], [(0, 1, 0)], objective="period")
+    state = state_of(problem, 9, edges=False)
+    with pytest.raises(checker.UnreadableError, match="expected a makespan"):
+        checker.follow(state, ["front", [1], [5, 5], [4, 4]])
+
+
 def test_two_fronts_prove_what_the_devices_cannot_deliver():
     """What remains of the step: its own windows, W no larger than what all devices deliver."""
     data = proof_of([[5, 5]] * 3, [0, 0, 1], [0, 5, 0], 8, [["front", [1], [2, 4], [1, 2]]])

@@ -21,6 +21,7 @@ from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.solution import PipelineSchedule
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
 
@@ -169,6 +170,16 @@ def test_a_limit_on_memory_is_kept():
     assert (proof["value"], proof["lower_bound"]) == (8, 4)
     proof["lower_bound"] = 5
     assert verdict(checker, finished(proof)) == "refused"
+
+
+def test_a_schedule_that_begins_late_is_proved():
+    """Its makespan counts from its first start, in the proof too."""
+    problem = po.load_pipeline("shape:V?devices=2", micro_batches=2)
+    found = schedule(problem, "1f1b")
+    late = PipelineSchedule(problem, found.start + 7, found.repetend)
+    data = json.loads(json.dumps(prove(problem, late, po.verify(problem, late, seconds=0.0))))
+    assert verdict(checker, data) == "accepted"
+    assert data["schedule"]["makespan"] == found.makespan
 
 
 def test_lags_count():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import placeopt as po
 from placeopt.model.cp_sat import cp_solver
 from placeopt.schedules import bounds, schedule, schedule_result
 from placeopt.schedules.bounds import smallest_excess
+from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import only_forward
 from placeopt.schedules.sources import problem_from_dict, problem_to_dict
 
@@ -302,6 +304,18 @@ def test_inference_keeps_the_order_that_left_out_blocks_gave():
     given = table(F1={"after": ["move"]})
     blocks = only_forward(problem_from_dict({**given, "blocks": [*given["blocks"], move]}).blocks())
     assert [(block.name, block.after) for block in blocks] == [("F0", ()), ("F1", (("F0", 0),))]
+
+
+def test_what_waits_for_what_takes_bits():
+    """A chain of 2000 blocks, of which sets took over a hundred megabytes."""
+    blocks = [
+        Block(f"b{i}", "other", (0,), 1, (), ((f"b{i - 1}", 0),) if i else ()) for i in range(2000)
+    ]
+    tracemalloc.start()
+    PipelineProblem.from_blocks("chain", blocks, ["d"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25
 
 
 def test_what_is_freed_may_be_matched_another_way_round():

@@ -153,7 +153,7 @@ def test_what_arrives_again_for_a_later_pass_is_not_kept_for_it():
     device = np.array([far.get(name, 1) for name in problem.op_names])
     found = pipeline_of_placement(problem, device)
     at = [found.block_names.index(name) for name in ("F0", "B0")]
-    assert not found.ancestors[at[1]] & {at[0]}
+    assert not found.ancestors[at[1]] >> at[0] & 1
     assert found.memory[at, 0].tolist() == [0, 0]
 
 

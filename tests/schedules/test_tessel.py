@@ -16,7 +16,7 @@ from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.judge import pipeline_violations
 from placeopt.schedules.tessel import _assignments
-from placeopt.schedules.time_optimal import _greedy
+from placeopt.schedules.time_optimal import _greedy, _MakespanModel
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
@@ -119,6 +119,19 @@ def test_time_optimal_agrees_with_every_order(source: str, n: int):
     assert found.makespan == found.makespan_bound == best_of_all_orders(problem, n)
     assert "proved optimal" in result.message
     assert pipeline_violations(problem, found.start) == []
+
+
+def test_time_optimal_counts_what_divides_all_times():
+    """Spans and lags of whole milliseconds are no harder than those of as many ticks."""
+    problem = po.load_pipeline("shape:V?devices=3&memory=2&lag=1", micro_batches=2)
+    longer = problem.replace(span=problem.span * 10**6, lag=problem.lag * 10**6)
+    found, least = (
+        schedule_result(x, "time-optimal", num_workers=1).solution for x in (longer, problem)
+    )
+    assert found.makespan == found.makespan_bound == least.makespan * 10**6
+    assert pipeline_violations(longer, found.start) == []
+    model = _MakespanModel(longer, found.makespan, 1, found.start)
+    assert (model.unit, model.problem.span.tolist()) == (10**6, problem.span.tolist())
 
 
 @pytest.mark.parametrize(

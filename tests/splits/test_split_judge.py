@@ -4,6 +4,7 @@ something wrong.
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from itertools import pairwise
@@ -12,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from placeopt.io.serialize import to_dict
+from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.objective import NEVER, area_bound, op_bound, usable_ticks
@@ -180,6 +183,17 @@ def test_what_is_wrong_with_a_split_is_named(name):
     assert len(found) == len(expected), found
     for line, start in zip(found, expected, strict=True):
         assert line.startswith(start)
+
+
+def test_stages_hold_whole_numbers():
+    """Those of arrays, too, which are written as any others; what is no number is refused."""
+    stage = SplitStage(np.arange(2), [np.int64(1)])  # type: ignore[arg-type]
+    assert json.loads(json.dumps(to_dict(Split((stage,)))))["stages"] == [
+        {"ops": [0, 1], "devices": [1]}
+    ]
+    for ops in ((0.5,), ("0",), None):
+        with pytest.raises(InputError, match="stage: ops: expected"):
+            SplitStage(ops, (0,))  # type: ignore[arg-type]
 
 
 def test_no_more_words_than_fifty():

@@ -194,6 +194,7 @@ def test_too_many_ideals_and_bad_options():
         ({"max_replicas": 0}, "max_replicas"),
         ({"max_replicas": 2.5}, "a whole number of at least 1, received 2.5"),
         ({"groups": "2"}, "a whole number of at least 1, received .2."),
+        ({"overlap": "no"}, "overlap: expected True or False, received 'no'"),
         ({"sync": [1, 2]}, "sync"),
         ({"uplink": [-1] * base.num_tensors}, "at least 0"),
         ({"uplink": [2**59] * base.num_tensors}, "uplink: the sum passes 2.62"),

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stream_samples import few_jobs, stream
+from stream_samples import few_jobs, stream, table
 
 import placeopt as po
 from placeopt.io.serialize import from_dict, load, save, to_dict
 from placeopt.model.errors import InputError
-from placeopt.streams import DegreePolicy, simulate
+from placeopt.streams import DegreePolicy, JobStreamProblem, simulate
 from placeopt.streams.objective import BLOCKING
 
 
@@ -32,6 +32,17 @@ def test_streams_round_trip(make, tmp_path):
     assert again.hash == problem.hash
     assert again.resample(5).hash == problem.resample(5).hash
     assert to_dict(again) == to_dict(problem)
+
+
+def test_jobs_on_more_servers_are_another_problem():
+    """Also where no completion time tells the grids apart."""
+    one, two = (
+        JobStreamProblem("s", table(grid=(1, 1, n), max_degree=1), [0], [0], [10**12], 1e12)
+        for n in (1, 2)
+    )
+    assert (one.jobs.arrays.jct == two.jobs.arrays.jct).all()
+    assert one.hash != two.hash
+    assert from_dict(to_dict(one)).hash == one.hash  # the horizon is a whole number, too
 
 
 @pytest.mark.parametrize("solver", ["random-degree", "feasible-first", "rollout", "policy-degree"])

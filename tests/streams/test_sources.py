@@ -293,6 +293,7 @@ def test_wrong_files(profiles, tmp_path):
         ({"model": [0, 9]}, "model indices must be 0..2"),
         ({"arrival": [], "model": [], "deadline": []}, "at least one job"),
         ({"horizon": 0}, "horizon must be positive"),
+        ({"horizon": float("nan")}, "horizon: expected whole numbers, received NaN"),
         ({"objective": "makespan"}, "objective: expected blocking"),
     ],
 )

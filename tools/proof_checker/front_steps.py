@@ -12,8 +12,9 @@ def front(state, words, _refute):
     - s ticks in between, a number that is not negative, at most what all devices deliver: if the
     energies of all ops are more, S does not exist. These are exactly two windows that do not
     overlap. That a window holds at most W is known if all devices deliver no more in it; otherwise
-    it is believed.
+    it is believed. What is true of schedules says nothing of loads, whose ops keep no order.
     """
+    require(state.problem.objective == "makespan", "front: expected a makespan")
     weights, first, last = words_of(words, 3)
     weights = numbers(weights, len(state.count))
     fronts = numbers(first, 2), numbers(last, 2)

@@ -83,7 +83,7 @@ class Placement:
         classes = len(entries(rows[0])) if m else NUMBER
         self.transfer = table(rows, m, classes, 0, NUMBER)
         self.link = table(data["link_class"], k, k, -NUMBER, NUMBER)
-        for d, row in enumerate(self.link):
+        for d, row in enumerate(self.link if m else ()):
             numbers(row[:d] + row[d + 1 :], k - 1, 0, classes - 1)  # the diagonal means nothing
         self.io = numbers(data["io_class"], k, -1, classes - 1)
 
