@@ -361,20 +361,21 @@ class FlowBound:
             self._judge(flow, value)
             if most is not None and self.lower >= most:
                 return
-            units = self._units()
-            if any((units == other).all() for other in self._priced):
-                self._known += 1
-            else:
-                self._known = 0
-                self._cuts.append(self._cut(units))
-                self._priced.append(units)
-                self._ways.append(np.array([ideal for ideal, _, _ in self._steps_taken()]))
-                if offer is not None:
-                    for late in (False, True):
-                        offer(*self._placement(units, late=late))
+            self._note(self._units(), offer)
             if self.idle == 0 and (self.finest or self._worth_it):
                 yield from self.bury(upper)
             yield True
+
+    def _note(self, units: Ints, offer: Offer | None) -> None:
+        """Keep the program's placement, if it is a new one, and offer it."""
+        if any((units == other).all() for other in self._priced):
+            self._known += 1
+            return
+        self._known = 0
+        self._cuts.append(self._cut(units))
+        self._priced.append(units)
+        self._ways.append(np.array([ideal for ideal, _, _ in self._steps_taken()]))
+        self._show(units, offer)
 
     def bury(self, upper: Upper) -> Iterator[bool]:
         """Find the ideals that no placement better than the best known passes, by what the last
@@ -816,11 +817,9 @@ class FlowBound:
             found, most = labels.last[slice(*labels.ptr[-2:])], upper()
             least = int(found.min(initial=NO_VALUE if most is None else most))
             self.lower, self.exact = max(self.lower, least), labels.counts[1] == 0
-            if len(found) and offer is not None:
+            if len(found):
                 steps = self._labelled(labels, int(labels.ptr[-2] + found.argmin()))
-                units = self._units(steps)
-                for late in (False, True):
-                    offer(*self._placement(units, late=late))
+                self._show(self._units(steps), offer)
             yield True
             self.width *= self.effort.finer
 
@@ -962,7 +961,7 @@ class FlowBound:
         goes where the last of those before it is, or, first of all if `late`, where the first of
         those behind it is.
         """
-        p, n = self.problem, len(units)
+        p = self.problem
         device = np.full(p.num_ops, -1, np.int64)
         slot = np.zeros(p.num_ops, np.int64)
         pool = self._pools[0] if self._pools else self._accelerators[0]
@@ -971,14 +970,7 @@ class FlowBound:
             device[ops] = pool if unit < 0 else self._accelerators[home[unit]]
             if unit >= 0:  # in this order on every accelerator
                 slot[ops] = home[:unit].count(home[unit])
-        number = np.where(units < 0, n + np.arange(n), units).tolist()
-        parts = nx.DiGraph()
-        parts.add_nodes_from(number)
-        parts.add_edges_from(
-            (number[u], number[v]) for u, v in self._ends.tolist() if number[u] != number[v]
-        )
-        turn = {part: i for i, part in enumerate(nx.topological_sort(parts))}
-        place = {v: turn[number[i]] for i, ops in enumerate(self.nodes.ops) for v in ops}
+        place = self._turns(units)
         order, graph = p.topological_order.tolist(), self._graph
         turns = (order, graph.predecessors, max), (order[::-1], graph.successors, min)
         for ops, near, nearest in turns[::-1] if late else turns:
@@ -988,6 +980,27 @@ class FlowBound:
                     device[v], slot[v], place[v] = device[u], slot[u], place[u]
         device[(device < 0) | (p.compute[np.arange(p.num_ops), device] < 0)] = pool
         return device, slot
+
+    def _turns(self, units: Ints) -> dict[int, int]:
+        """Return the turn of every op that was not left out in an order of slots and ops of the
+        pool.
+        """
+        n = len(units)
+        number = np.where(units < 0, n + np.arange(n), units)
+        ends = number[self._ends[self.arrays.edge_rule != UNRELATED]]
+        order = nx.DiGraph()
+        order.add_nodes_from(number.tolist())
+        order.add_edges_from(ends[ends[:, 0] != ends[:, 1]].tolist())
+        turn = positions(nx.topological_sort(order))
+        return {
+            v: turn[i] for i, ops in zip(number.tolist(), self.nodes.ops, strict=True) for v in ops
+        }
+
+    def _show(self, units: Ints, offer: Offer | None) -> None:
+        """Offer the placement, with what was left out early and late."""
+        if offer is not None:
+            offer(*self._placement(units))
+            offer(*self._placement(units, late=True))
 
 
 def _by_halves(
