@@ -103,10 +103,6 @@ class Filling:
         times = [b.time if b.time >= 0 else FAR for b in self.between(held)]
         return ticks + sum(times)
 
-    def through(self, u, v):
-        """Ticks of what was left out between two nodes alone."""
-        return sum(b.through for b in self.nodes.between if (b.before, b.behind) == ((u,), (v,)))
-
     def between(self, held):
         """What was left out and is in a slot that holds these nodes."""
         return [b for b in self.nodes.between if held & set(b.before) and held & set(b.behind)]
@@ -129,8 +125,6 @@ class Filling:
                 int(edge[e]) for e, (u, v) in enumerate(self.nodes.edges) if {u, v} <= set(held)
             )
             total += visits * self.duration(unit, s)
-        for e, (u, v) in enumerate(self.nodes.edges):
-            total += int(edge[e]) * self.through(u, v) * (unit[u] != unit[v] or unit[v] < 0)
         parts = nx.DiGraph()
         name = [("op", v) if s < 0 else ("slot", s) for v, s in enumerate(unit)]
         parts.add_edges_from((name[u], name[v]) for u, v in self.nodes.edges if name[u] != name[v])
@@ -146,7 +140,7 @@ class Filling:
             )
         for u, v in self.nodes.edges:
             if name[u] != name[v]:
-                ticks = parts.edges[name[u], "end"]["ticks"] + self.through(u, v)
+                ticks = parts.edges[name[u], "end"]["ticks"]
                 old = parts.edges.get((name[u], name[v]), {"ticks": 0})["ticks"]
                 parts.add_edge(name[u], name[v], ticks=max(old, ticks))
         return nx.dag_longest_path_length(parts, "ticks")
@@ -697,14 +691,14 @@ def test_what_can_hide_least_is_left_out_first():
     assert (nodes.ops, lattice.num_ideals) == ([[0], [1], [3]], 4)
     assert nodes.edges == [(0, 1), (0, 2), (1, 2)]
     assert nodes.tensors == [(1, (2,), 7)]
-    assert nodes.between == [Between((0,), (2,), 2, 4, 1)]
+    assert nodes.between == [Between((0,), (2,), 2, 4)]
     nodes, lattice = found.reduce(3, lambda: False)
     assert (nodes.ops, nodes.edges, lattice.num_ideals) == ([[0], [1]], [(0, 1)], 3)
     assert (nodes.tensors, nodes.between) == ([], [])
     chain = reduced([(3, 9), (-1, 0), (2, 9)], [(0, 1, 4), (1, 2, 6)], resident=[1, 2, 4])
     nodes, _ = chain.reduce(3, lambda: False)
     assert (nodes.ops, nodes.tensors) == ([[0], [2]], [(0, (1,), 4)])
-    assert nodes.between == [Between((0,), (1,), -1, 2, 0)]
+    assert nodes.between == [Between((0,), (1,), -1, 2)]
     assert found.most_nodes == 4
     assert found.reduce(10**4, lambda: True) is None
     many = reduced(

@@ -134,7 +134,7 @@ class Written:
         leader = a.leader[min(gone)]
         if gone != set(np.flatnonzero(a.leader == leader)) or a.pool_time[leader] < 0:
             return
-        cost = sum(self.node[v] * int(a.pool_time[v]) + self.entry({v}) for v in gone)
+        cost = sum(self.node[v] * int(a.pool_time[v]) for v in gone)
         kept = gone == self.classes[a.group[leader]]
         for (state, s), value in self.value[below].items():
             self.put(i, state if kept else (0, 0, 0), s, value + cost, (below, state, 0))
@@ -146,12 +146,7 @@ class Written:
         for u, heads, io in self.tensors:
             ticks += io * (u not in held and bool(held & set(heads)))
             ticks += io * (u in held and not set(heads) <= held)
-        return visits * ticks + self.entry(held)
-
-    def entry(self, held):
-        """What flow pays for what was left out where it comes to some nodes."""
-        ways = zip(self.edge, self.a.edge_time.tolist(), self.ends, strict=True)
-        return sum(x * ticks for x, ticks, (u, v) in ways if v in held and u not in held)
+        return visits * ticks
 
     def slot(self, i, below):
         """What lies between two ideals is one slot."""
@@ -225,12 +220,11 @@ def test_the_tables_are_those_of_the_recursion(part):
         node, edge = drawn_flow(rng, bound)
         written = Written(bound, node, edge)
         lattice, tables, steps = bound.lattice, bound._tables, bound._steps
-        into = np.array([written.entry({v}) for v in range(len(node))])
-        low = ideal_sums(lattice, (np.maximum(bound._fast, 0) * node + into)[None])[0]
+        low = ideal_sums(lattice, (np.maximum(bound._fast, 0) * node)[None])[0]
         for i, ideal in enumerate(written.ideals):
-            assert low[i] == sum(max(bound._fast[v], 0) * node[v] + into[v] for v in ideal)
+            assert low[i] == sum(max(bound._fast[v], 0) * node[v] for v in ideal)
 
-        def fill(limit, bound=bound, flow=(node, edge, into, low), lattice=lattice, tables=tables):
+        def fill(limit, bound=bound, flow=(node, edge, low), lattice=lattice, tables=tables):
             rows = bound.lattice.num_ideals
             given = Flow(*flow, np.zeros(rows, np.bool_), limit)
             fill_rows(bound.arrays, lattice, given, tables, 0, rows)
@@ -332,9 +326,8 @@ def test_dead_ideals_are_passed_by_no_placement_below_the_limit(slots):
         limits = best + 1, best + int(rng.integers(2, 40)), int(np.median(through))
         for limit in np.minimum(limits, NO_VALUE - 1).tolist():
             node, edge = np.array(passing.node), np.array(passing.edge)
-            into = np.array([passing.entry({v}) for v in range(len(node))])
-            low = ideal_sums(bound.lattice, (np.maximum(bound._fast, 0) * node + into)[None])[0]
-            given = Flow(node, edge, into, low, np.zeros(len(through), np.bool_), limit)
+            low = ideal_sums(bound.lattice, (np.maximum(bound._fast, 0) * node)[None])[0]
+            given = Flow(node, edge, low, np.zeros(len(through), np.bool_), limit)
             bound._tables.rest.fill(NO_VALUE)
             for kernel in (fill_rows, find_dead, fill_rows):
                 kernel(bound.arrays, bound.lattice, given, bound._tables, 0, len(through))

@@ -47,8 +47,7 @@ needs are left out; ops of a colocation class that only follow, or only feed, th
 one node; and if there are still too many ideals, ops are left out that hide little (`_loss`) for
 the ideals that they make (`_worth`), those on a longest path late: the best flow goes there above
 all. The order through them stays; slots are convex, so what lies between two nodes of a slot is in
-it (`Between`), and what lies between two nodes alone takes its time on the way from one unit to
-another; and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem:
+it (`Between`); and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem:
 a bound for the reduced graph holds for the whole one.
 
 References
@@ -287,7 +286,6 @@ class FlowBound:
         pointer = running_sums(size)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         self._ends = as_pairs(nodes.edges)
-        through = {(*b.before, *b.behind): b.through for b in nodes.between}
         self.arrays = FlowArrays(
             slot_time=slot_time,
             io_time=np.array([ticks for _, _, ticks in nodes.tensors], np.int64),
@@ -298,14 +296,12 @@ class FlowBound:
             edge_ptr=pointers(self._ends[:, 0], n),
             edge_head=self._ends[:, 1].copy(),
             edge_rule=np.zeros(len(self._ends), np.int8),
-            edge_time=np.array([through.get(ends, 0) for ends in nodes.edges], np.int64),
             **self._classes(),
             **self._left_out(),
         )
         a = self.arrays
         self._fast = fastest(np.stack([a.slot_time, a.pool_time], axis=1))
         self._hidden = sum(max(b.time, 0) for b in nodes.between)
-        self._hidden += int(a.edge_time.sum())
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + self._hidden)
 
     def _set_tables(self) -> None:
@@ -494,7 +490,6 @@ class FlowBound:
             edge_ptr=a.edge_ptr + (np.arange(n + 1) > low),
             edge_head=np.insert(a.edge_head, at, high),
             edge_rule=np.insert(a.edge_rule, at, FREE),
-            edge_time=np.insert(a.edge_time, at, 0),
         )
         more._ends = np.insert(self._ends, at, (tail, head), axis=0)
         more._best_flow = np.insert(self._flow, 2 * n + at, 0)
@@ -729,12 +724,12 @@ class FlowBound:
         of those through most of these nodes.
         """
         fast = np.maximum(self._fast, 0)
-        fast[list(stops)] += fast.sum() + self.arrays.edge_time.sum() + 1
+        fast[list(stops)] += fast.sum() + 1
         time, longest, ends = fast.tolist(), fast.tolist(), self._ends.tolist()
-        came, between = [-1] * len(time), self.arrays.edge_time.tolist()
+        came = [-1] * len(time)
         for e, (u, v) in enumerate(ends):  # by tail, and nodes are in topological order
-            if longest[u] + between[e] + time[v] > longest[v]:
-                longest[v], came[v] = longest[u] + between[e] + time[v], e
+            if longest[u] + time[v] > longest[v]:
+                longest[v], came[v] = longest[u] + time[v], e
         first, edges = int(np.argmax(longest)), []
         while came[first] >= 0:
             edges.append(came[first])
@@ -748,13 +743,11 @@ class FlowBound:
         most the best value known by then; return the flow as the program reads it.
         """
         tail, head = self._ends.T
-        into = sums_by(head, edge_flow * self.arrays.edge_time, len(node_flow))
-        least = np.maximum(self._fast, 0) * node_flow + into
-        low = ideal_sums(self.lattice, least[None])[0]
+        low = ideal_sums(self.lattice, (np.maximum(self._fast, 0) * node_flow)[None])[0]
         # what goes back along an edge stays in the slot that its tail brings it to
         back = np.where(tail > head, edge_flow, 0)
         node_flow = node_flow - sums_by(tail, back, len(node_flow))
-        flow = Flow(node_flow, edge_flow - back, into, low, self.dead, 0)
+        flow = Flow(node_flow, edge_flow - back, low, self.dead, 0)
         yield from self._sweep(fill_rows, flow, total, upper)
         return flow
 
@@ -828,17 +821,17 @@ class FlowBound:
         lattice, (first, second) = self.lattice, self._ends.T.tolist()
         n, held, found = len(self.nodes.ops), self._held(), []
         left = np.zeros(n, np.int64)
-        carried = zip(second, flow.edge.tolist(), self.arrays.edge_time.tolist(), strict=True)
+        carried = zip(second, flow.edge.tolist(), strict=True)
         heads = by_number(n, zip(first, carried, strict=True))
         fast = np.maximum(self._fast, 0)
         for u in reversed(range(n)):
             leaves, tail = np.zeros((2, lattice.num_ideals), np.int64)
             out = np.zeros(lattice.num_ideals, np.bool_)
-            for v, amount, between in heads[u]:
+            for v, amount in heads[u]:
                 here = held[:, u] & ~held[:, v]
                 out |= here
                 leaves += amount * here
-                after = between + fast[v] + left[v]
+                after = fast[v] + left[v]
                 tail = np.maximum(tail, after * here)
                 left[u] = max(left[u], after)
             at = np.flatnonzero(out)
@@ -917,8 +910,7 @@ class FlowBound:
         """Row of the master problem: value <= cost of this placement under any flow."""
         n, ends, duration = len(units), self._ends, self._durations(units) / self._scale
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
-        paid = duration[ends[:, 1]] + self.arrays.edge_time / self._scale
-        return np.concatenate([-duration, np.zeros(n), -paid * enters, [1.0]])
+        return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
     def _homes(self, units: Ints) -> list[int]:
         """Accelerator of every slot: those that share a class together, the fullest first, each
@@ -1176,15 +1168,13 @@ class Between:
     Attributes
     ----------
     before, behind : nodes. time : ticks on an accelerator, -1 where they cannot run there.
-    resident : bytes. through : ticks of the longest way through them at the fastest times, where
-    they are between two nodes alone: wherever these ops are, they lie on that way once.
+    resident : bytes.
     """
 
     before: tuple[int, ...]
     behind: tuple[int, ...]
     time: int
     resident: int
-    through: int
 
 
 class Charges:
@@ -1435,22 +1425,9 @@ class Reduction:
             if v not in kept and first[v] and last[v] and not first[v] & last[v]
         )
         return [
-            Between(
-                *ends,
-                _in_turn(self.slot_time, ops),
-                int(p.resident[ops].sum()),
-                self._through(ops) if max(map(len, ends)) == 1 else 0,
-            )
+            Between(*ends, _in_turn(self.slot_time, ops), int(p.resident[ops].sum()))
             for ends, ops in found.items()
         ]
-
-    def _through(self, ops: list[int]) -> int:
-        """Return the ticks of the longest way from op to op, which are in topological order."""
-        longest: dict[int, int] = {}
-        for v in ops:
-            before = (longest[u] for u in self.graph.predecessors(v) if u in longest)
-            longest[v] = max(before, default=0) + int(self.problem.min_compute[v])
-        return max(longest.values())
 
     def _merge_classes(self, graph: nx.DiGraph) -> tuple[dict[int, int], dict[int, list[int]]]:
         """Merge neighbours of one class where one only follows, or only feeds, the other; return

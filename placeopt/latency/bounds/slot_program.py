@@ -50,7 +50,6 @@ class FlowArrays(NamedTuple):
     edge_ptr: Ints  # (N + 1,) pairs of nodes, edges above all, by the one that comes first
     edge_head: Ints  # (E,) the other one
     edge_rule: NDArray[np.int8]  # (E,) FREE, TOGETHER, APART, or UNRELATED
-    edge_time: Ints  # (E,) ticks that what was left out between two nodes takes at least
     group: Ints  # (N,) colocation class
     group_size: Ints  # (classes,) nodes
     # (N,) the node that this one follows into the pool, itself where it follows none
@@ -74,8 +73,7 @@ class Flow(NamedTuple):
 
     node: Ints  # (N,)
     edge: Ints  # (E,)
-    into: Ints  # (N,) what flow pays for what was left out right before a node that it comes to
-    low: Ints  # (I,) every node of an ideal at its fastest, and what was left out between them
+    low: Ints  # (I,) every node of an ideal at its fastest
     dead: Flags  # (I,) ideals that no placement below a known value passes
     limit: int  # costs from here on do not matter
     most: int = NO_VALUE  # the same in ticks
@@ -146,9 +144,8 @@ class _Way(NamedTuple):
     moved: Ints  # ticks of the tensors that cross its border
     used: Ints  # bytes
     visits: Ints  # flow that visits S
-    entry: Ints  # what flow pays for what was left out where it enters S
     place: Ints  # (N + 2,) where the node is in the border of the ideal below
-    enters: Ints  # ticks from a node of that border to S at least, by place; -1 without an edge
+    enters: Ints  # whether a node of that border has an edge into S, by place
     ready: Ints  # (N + 2,) ticks when a node may begin
     when: Ints  # (N + 2,) ticks when it ends
 
@@ -159,7 +156,7 @@ def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
     d = nodes + 2
     within, chosen = np.zeros((2, classes), np.int64)
     before, behind_it = np.zeros((2, between), np.int64)
-    ahead, behind, at, edge, compute, moved, used, visits, entry = np.zeros((9, d), np.int64)
+    ahead, behind, at, edge, compute, moved, used, visits = np.zeros((8, d), np.int64)
     place, enters, ready, when = np.zeros((4, d), np.int64)
     return _Way(
         within,
@@ -177,7 +174,6 @@ def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
         moved,
         used,
         visits,
-        entry,
         place,
         enters,
         ready,
@@ -288,8 +284,7 @@ def _pass_on(a: FlowArrays, way: _Way, node: int, ticks: int) -> None:
     """Note when a node ends, and let those behind it begin no earlier."""
     way.when[node] = ticks
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
-        ready = ticks + a.edge_time[e]
-        way.ready[a.edge_head[e]] = max(way.ready[a.edge_head[e]], ready)
+        way.ready[a.edge_head[e]] = max(way.ready[a.edge_head[e]], ticks)
 
 
 @inlined
@@ -346,7 +341,7 @@ def _pool_steps(
         cost, below = np.int64(0), np.int64(ideal)
         for i in range(last, first - 1, -1):  # the followers from behind, then the node itself
             node = a.follower[i - 1] if i > first else v
-            cost += flow.node[node] * a.pool_time[node] + flow.into[node]
+            cost += flow.node[node] * a.pool_time[node]
             below = _without(lattice, below, node)
             if below < 0:
                 break
@@ -442,7 +437,6 @@ def _may_take(
         return False
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
-    way.entry[d] = way.entry[depth] + flow.into[node]
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
         other, rule = a.edge_head[e], a.edge_rule[e]
         # in the slot, whose nodes come in from behind
@@ -453,7 +447,6 @@ def _may_take(
             return False
         if inside:
             way.visits[d] -= flow.edge[e]
-            way.entry[d] -= flow.edge[e] * a.edge_time[e]
     way.compute[d] = way.compute[depth] + a.slot_time[node] + ticks
     way.used[d] = way.used[depth] + a.resident[node] + size
     if way.visits[d] * way.compute[d] + flow.low[below] >= room:  # grows with the slot
@@ -554,7 +547,7 @@ def _extend_by_slot(
     """Go from every state of the ideal below to the one on top of the way by the slot between."""
     value, ideal, slots = tables.value, way.at[0], tables.value.shape[2] - 1
     two_slots = value.shape[1] > a.steps * a.steps  # on every accelerator
-    cost = way.visits[d] * (way.compute[d] + way.moved[d]) + way.entry[d]
+    cost = way.visits[d] * (way.compute[d] + way.moved[d])
     for i in range(tables.num_live[below]):
         state = np.int64(tables.live[below, i])
         if value[below, state, slots - 1] + cost >= room:  # the last column is the least
@@ -589,19 +582,19 @@ def _label_by_slot(
     first, last = labels.border_ptr[below], labels.border_ptr[below + 1]
     for i in range(last - first if labels.ptr[below] < labels.ptr[below + 1] else 0):
         u = labels.border[first + i]
-        way.place[u], way.enters[i] = i, -1
+        way.place[u], way.enters[i] = i, 0
         for e in range(a.edge_ptr[u], a.edge_ptr[u + 1]):
             v = a.edge_head[e]
             if contains(lattice.bits, ideal, v) and not contains(lattice.bits, below, v):
-                way.enters[i] = max(way.enters[i], a.edge_time[e])
+                way.enters[i] = 1
     for label in range(labels.ptr[below], labels.ptr[below + 1]):
         state = labels.state[label]
         if labels.used[label] == slots or not _fits(a, tables, way, below, state, d, two_slots):
             continue
         end, number = np.int64(0), labels.counts[0]
         for i in range(last - first):
-            if way.enters[i] >= 0:
-                end = max(end, labels.time[label, i] + way.enters[i])
+            if way.enters[i] == 1:
+                end = max(end, labels.time[label, i])
         end += way.compute[d] + way.moved[d]
         for i in range(labels.border_ptr[ideal + 1] - labels.border_ptr[ideal]):
             v = labels.border[labels.border_ptr[ideal] + i]
@@ -646,8 +639,8 @@ def _slot_steps(
         if parts > a.most_open:
             pass
         elif mode == REST:
-            ticks = way.compute[depth] + way.moved[depth]
-            _lower_rest(tables, ideal, below, way.visits[depth] * ticks + way.entry[depth], 1)
+            cost = way.visits[depth] * (way.compute[depth] + way.moved[depth])
+            _lower_rest(tables, ideal, below, cost, 1)
         elif mode == LABELS:
             _label_by_slot(a, lattice, flow, tables, way, below, depth)
         else:
