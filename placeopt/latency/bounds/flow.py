@@ -706,7 +706,8 @@ class FlowBound:
         rows = np.zeros((len(whole), 8 * coarse.lattice.bits.shape[1]), np.uint8)
         packed = np.packbits(whole, axis=1, bitorder="little")
         rows[:, : packed.shape[1]] = packed
-        found = np.array([number[row.tobytes()] for row in rows[clear]], np.int64)
+        # all placements pass the empty one
+        found = np.array([number.get(row.tobytes(), 0) for row in rows[clear]], np.int64)
         dead = np.zeros(len(clear), np.bool_)
         dead[clear] = coarse.dead[found]
         return dead
@@ -1101,9 +1102,9 @@ class Levels:
 
 
 def _work(level: FlowBound) -> float:
-    """Return about how long a round takes, see `Effort.dearer`."""
-    alive = level.lattice.num_ideals - int(level.dead.sum())
-    return float(alive ** (np.log(level.effort.dearer) / np.log(level.effort.finer)))
+    """Return about how long a round takes: see `Effort.dearer`, for the ideals that are left."""
+    ideals, left = level.lattice.num_ideals, 1 - float(level.dead.mean())
+    return float(left * ideals ** (np.log(level.effort.dearer) / np.log(level.effort.finer)))
 
 
 def flow_bounds(
