@@ -702,7 +702,7 @@ class FlowBound:
         whole = np.stack([held[:, at].all(axis=1) for at in nodes], axis=1)
         some = np.stack([held[:, at].any(axis=1) for at in nodes], axis=1)
         clear = (whole == some).all(axis=1) & (whole == whole[:, coarse.arrays.leader]).all(axis=1)
-        number = {bits.tobytes(): i for i, bits in enumerate(coarse.lattice.bits)}
+        number = positions(bits.tobytes() for bits in coarse.lattice.bits)
         rows = np.zeros((len(whole), 8 * coarse.lattice.bits.shape[1]), np.uint8)
         packed = np.packbits(whole, axis=1, bitorder="little")
         rows[:, : packed.shape[1]] = packed
@@ -840,7 +840,7 @@ class FlowBound:
         ideal, border, leaves, tail = np.concatenate(found, axis=1)
         order = np.argsort(ideal, kind="stable")
         ends = flow.node - sums_by(self._ends[:, 0], flow.edge, n)
-        ptr = np.searchsorted(ideal[order], np.arange(lattice.num_ideals + 1))
+        ptr = pointers(ideal[order], lattice.num_ideals)
         return no_labels()._replace(
             border_ptr=ptr,
             border=border[order],
