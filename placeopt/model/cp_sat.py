@@ -11,6 +11,7 @@ only some optima. Models with such numbers are solved without both.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.threads import call_interruptibly
@@ -65,12 +66,11 @@ def _passes_32_bits(model: Any) -> bool:
     """Whether the terms of a row or of the objective may add up to 2^31."""
     ends = (x.domain for x in model.variables)
     most = [max(abs(x[0]), abs(x[len(x) - 1])) for x in ends]  # -1 is no index of it
-    rows = [row.linear for row in model.constraints if row.has_linear()]
-    if model.has_objective():
-        rows.append(model.objective)
+    objective = [model.objective] if model.has_objective() else []
+    rows = chain(objective, (row.linear for row in model.constraints if row.has_linear()))
 
     def reach(row: Any) -> int:  # -x - 1 is the negation of variable x
         terms = zip(row.coeffs, row.vars, strict=True)
         return sum(abs(ticks) * most[max(x, -x - 1)] for ticks, x in terms)
 
-    return max(map(reach, rows), default=0) >= 2**31
+    return any(reach(row) >= 2**31 for row in rows)
