@@ -333,9 +333,9 @@ def _refusing(what: str) -> Iterator[None]:
     """Refuse what code of the user's own raises, and that it ends the process."""
     try:
         yield
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise InputError(f"{what} raised {raised(error)}") from error
 
 

@@ -172,7 +172,7 @@ def test_placements_that_do_not_fit_are_not_written(tmp_path):
     ("extra", "words"),
     [
         ('"problem": "another"', "it is for problem 'another'"),
-        ('"queue": "zz"', "expected fifo, priority, planned"),
+        ('"queue": "zz"', "expected fifo, priority, planned, received 'zz'"),
         ('"quue": "fifo"', "did you mean 'queue'"),
     ],
 )

@@ -166,6 +166,8 @@ def _explain(error: Exception, arguments: list[str]) -> None:
         # only the working folder can be missed without a name
         nameless = "working folder" if isinstance(error, FileNotFoundError) else "output"
         _fail(f"{error.filename or nameless}: {error.strerror or error}")
+    if sys.stdout.closed or sys.stderr.closed:
+        _fail("output: a solver or an objective of yours has closed it")
     if type(error).__name__ == "Abort":
         _fail("interrupted", interrupt.exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors
@@ -193,7 +195,7 @@ def _fail(message: str, code: int = 2) -> None:
     """Print one line to stderr and exit; an empty one where the help was printed instead."""
     if message and interrupt.may_print():
         print(f"placeopt: error: {_plain(message)}", file=sys.stderr)
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a full disk, or an output that is closed
         sys.stdout.flush()
     interrupt.leave(code)
 

@@ -183,7 +183,7 @@ def end_process(code: int) -> NoReturn:
         # exit functions release compiled code, also that which a thread is in
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a full disk, or one that is closed
             stream.flush()
     os._exit(code)
 

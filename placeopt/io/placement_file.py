@@ -28,12 +28,11 @@ from placeopt.model.files import (
     write_json,
     write_text,
 )
-from placeopt.model.placement import Placement
+from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
 
 JSON_KEYS = ("problem", "device", "priority", "queue", "stage")
-QUEUES = ("fifo", "priority", "planned", "")
 CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
 
@@ -234,7 +233,7 @@ def _check_names(data: Data, problem: PlacementProblem, where: str) -> None:
 
 def _check_queue(data: Data, where: str) -> str | None:
     queue = data.get("queue")
-    if queue is not None and queue not in QUEUES:
+    if queue is not None and queue not in (*QUEUES, ""):
         raise InputError(f'{where}: "queue": expected {", ".join(QUEUES)}, received {queue!r:.40}')
     return queue
 

@@ -179,8 +179,11 @@ def _check_whole(array: Array, what: str) -> None:
     """Refuse real numbers that are not whole, or too large."""
     if not np.isfinite(array).all():
         raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
-    if (array != np.floor(array)).any() or (np.abs(array) >= MAX_SUM).any():
-        raise InputError(f"{what}: expected whole numbers below 2^62 (round times to ticks first)")
+    wrong = array[(array != np.floor(array)) | (np.abs(array) >= MAX_SUM)]
+    if wrong.size:
+        raise InputError(
+            f"{what}: expected whole numbers below 2^62 (times in ticks), received {wrong[0]:g}"
+        )
 
 
 _KEY = "column"

@@ -349,9 +349,9 @@ class OutsideObjective:
         """Return what the objective answers, or raise what it raised under its name."""
         try:
             return getattr(self._given, key)(*given, **how)
-        except (InputError, SolverError):
+        except (InputError, SolverError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if key in OF_SOLUTIONS and not any(hasattr(x, "device") for x in given[1:2]):
                 raise  # what is no placement may be the fault of who made it
             words = f"objective '{self.name}': its {key} raised {raised(error)}"

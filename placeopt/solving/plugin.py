@@ -364,7 +364,9 @@ def declared(solver: Any) -> Declared:
             getattr(solver, "kind", None),
             getattr(solver, "objectives", None),
         )
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise SolverError(
             f"solver class '{type(solver).__qualname__}': its name, kind, objectives, endless, "
             f"watched_from or kernels cannot be read ({raised(error)})"

@@ -269,7 +269,9 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
             paper=str(getattr(cls, "paper", "")),
             use=str(getattr(cls, "use", "")),
         )
-    except (Exception, SystemExit) as error:  # one broken package must not disable the others
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # one broken package must not disable the others
         words = f"cannot be imported from {point.value}: {raised(error)}"
         return SolverSpec(
             point.name, point.value, "placement", (), f"broken: {words}", broken=words
@@ -343,7 +345,9 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
         if options:
             raise InputError(f"solver '{name}': {error}") from error
         raise SolverError(f"solver '{name}' cannot be made without options: {error}") from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise SolverError(f"solver '{name}' cannot be made: {raised(error)}") from error
     declared(solver)
     return solver  # type: ignore[no-any-return]

@@ -327,11 +327,13 @@ class Draws:
 
     def lemma(self, backwards):
         """Return a lemma of a sweep, often one that is false of the best schedule by a tick."""
-        v = self.op()
+        v, words = self.op(), [self.some()]
+        if self.rng.random() < 0.4:
+            words.append(self.weights())
         if self.runs is None or self.rng.random() < 0.4:
-            return [v, self.rng.randrange(self.classes), self.ticks(), self.some()]
+            return [v, self.rng.randrange(self.classes), self.ticks(), *words]
         start, end = self.runs[v]
-        return [v, self.at[v], 1 + (self.best - end if backwards else start), self.some()]
+        return [v, self.at[v], 1 + (self.best - end if backwards else start), *words]
 
     def weights(self, most=3):
         """Return a weight, or a price, per class."""

@@ -284,19 +284,35 @@ def test_a_lemma_counts_where_an_op_is_in_time():
     assert not late_reader([9, 9], [[0, -1]])
 
 
-def test_a_lemma_takes_the_earliest_of_other_devices():
+def test_a_lemma_takes_the_earliest_of_each_class():
     """Three ops of 4 ticks start at 2 on the second device or at 7 on the third one, and are sent
-    within 3: from 12 on they fit.
+    within 3: from 14 on they fit.
     """
     compute = [[-1, 2, -1], *[[-1, 4, 4]] * 3, [1, 1, 1]]
     edges = [(0, v, 5) for v in (1, 2, 3)] + [(v, 4, 3) for v in (1, 2, 3)]
-    for ticks, late in ((11, True), (12, False), (15, False)):
+    for ticks, late in ((14, True), (15, False)):
         step = ["sweep", 0, [[4, 0, ticks, [1, 2, 3]]]]
         if late:
             assert follows(step, 90, compute, edges).head[4][0] == ticks
         else:
             with pytest.raises(FALSE):
                 follows(step, 90, compute, edges)
+
+
+def test_a_lemma_weighs_classes():
+    """Six ops take 2 ticks on the first device, 4 on the second one: both need 8 ticks, of which
+    the first one counts twice; equal weights show 6.
+    """
+    given = [[2, 4]] * 6 + [[1, 1]], [(v, 6, 0) for v in range(6)]
+    for ticks, *weights in ((6,), (8, [2, 1]), (8, [6, 3])):
+        state = follows(["sweep", 0, [[6, 0, ticks, list(range(6)), *weights]]], 50, *given)
+        assert state.head[6] == [ticks, 2]
+    for ticks, *weights in ((8,), (9, [2, 1]), (8, [1, 1]), (8, [1, 2]), (8, [0, 0])):
+        with pytest.raises(FALSE):
+            follows(["sweep", 0, [[6, 0, ticks, list(range(6)), *weights]]], 50, *given)
+    for weights in ([2], [2, 1, 1], [2, -1], [2.0, 1.0], 2):
+        with pytest.raises(UNREADABLE):
+            follows(["sweep", 0, [[6, 0, 8, list(range(6)), weights]]], 50, *given)
 
 
 def test_lemmas_raise_heads_of_their_class():

@@ -4,16 +4,21 @@ can.
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
 import pytest
 from exact_instances import random_layered
+from tampering import load_checker
 
+from placeopt.certify.certificate import prove
+from placeopt.certify.verify import verify
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.proof import witness
-from placeopt.makespan.proof.derivation import OutOfReachError
+from placeopt.makespan.proof.derivation import Effort, OutOfReachError
 from placeopt.makespan.proof.supposition import Supposition
+from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
 
@@ -40,6 +45,49 @@ def test_next_best_bound(monkeypatch, refused):
     assert 0 < found.bound <= known[refused]
     assert found.bound in known
     assert found.method == "propagation"
+
+
+@pytest.mark.parametrize("count", [6, 40])
+def test_steps_follow_where_classes_are_weighed(count):
+    """On a device and one half as fast, the heads and tails of the communication-aware bound weigh
+    the classes; without cases, steps show as much of small problems and of large ones.
+    """
+    inside = range(1, count + 1)
+    edges = [pair for v in inside for pair in ((0, v, 1), (v, count + 1, 1))]
+    problem = PlacementProblem.from_edges([[1, 1], *[[2, 4]] * count, [1, 1]], edges)
+    analysis = Analysis(problem)
+    analysis.run_all(COMBINATORIAL, optional=True)
+    bound = analysis.bounds["communication"]
+    assert bound > analysis.bounds["load"]
+    state = Supposition(problem, bound - 1)
+    goals = None if count < 40 else witness.goals_of(state)
+    effort = Effort(1, float("inf"), witness.class_choices(state), goals)
+    assert witness.derive(state, effort)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "period"])
+def test_bytes_have_prices_where_memory_is_tight(objective):
+    """Two of six ops fit on the fast device, and the other one takes 8 ticks for each."""
+    problem = PlacementProblem.from_edges(
+        [[4, 8]] * 6, [], resident=[1] * 6, capacity=[2, 6], objective=objective
+    )
+    placement = Placement([0, 0, 1, 1, 1, 1])
+    proof = prove(problem, placement, verify(problem, placement, seconds=0.0), seconds=1.0)
+    said = load_checker().check(json.loads(json.dumps(proof)))
+    assert said == ("value 32, lower bound 32 by load", [])
+
+
+def test_paths_and_loads_of_any_length_have_steps():
+    """Lemmas are looked for in floating point, up to 2^50 ticks; paths and loads need none."""
+    huge = 2**52 + 1
+    path = PlacementProblem.from_edges([[huge, huge + 1]] * 3, [(0, 1, huge), (1, 2, huge)])
+    loads = PlacementProblem.from_edges([[huge, huge + 1]] * 3, [])
+    for problem, device in ((path, [0, 0, 0]), (loads, [0, 1, 1])):
+        placement = Placement(device)
+        certificate = verify(problem, placement, seconds=0.0)
+        proof = prove(problem, placement, certificate, seconds=1.0)
+        assert proof["lower_bound"] == certificate.lower_bound > 2 * huge - 2
+        assert not load_checker().check(json.loads(json.dumps(proof)))[1]
 
 
 @pytest.mark.jit

@@ -4,6 +4,7 @@ true.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import sys
@@ -728,20 +729,24 @@ def test_our_names_are_not_given_away():
 
 
 def test_packages_that_cannot_be_used_do_not_stop_the_others(tmp_path, monkeypatch):
-    """One that ends the process as it is imported, and one whose objectives are a text, are listed
-    as broken.
+    """One that ends the process as it is imported, one that fails as libraries of Rust do, and one
+    whose objectives are a text, are listed as broken.
     """
     site = tmp_path / "odd-1.0.dist-info"
     site.mkdir()
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
     (site / "entry_points.txt").write_text(
         "[placeopt.solvers]\nexits = odd_exits:Solver\nspelled = odd_spelled:Solver\n"
+        "panics = odd_panics:Solver\n"
     )
     (tmp_path / "odd_exits.py").write_text("raise SystemExit(3)\n")
+    panic = "class PanicException(BaseException):\n    pass\n\nraise PanicException('no bytes')\n"
+    (tmp_path / "odd_panics.py").write_text(panic)
     (tmp_path / "odd_spelled.py").write_text("class Solver:\n    objectives = 'makespan'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = specs()
     assert "SystemExit: 3" in found["exits"].broken
+    assert "PanicException: no bytes" in found["panics"].broken
     assert "expected objectives as a tuple of names" in found["spelled"].broken
 
 
@@ -1098,3 +1103,28 @@ def test_the_command_line_believes_no_more(tmp_path, monkeypatch, capsys, end):
     assert told["stop_reason"] != "proved"
     assert f"claims a bound of {told['value']} ticks by 'magic', not proved here" in told["message"]
     assert "says 'optimal, proved'" in told["message"]
+
+
+@dataclass(frozen=True)
+class Closer(SearchSolver):
+    """Closes the output."""
+
+    name: ClassVar[str] = "closer"
+
+    def search(self, problem, tracker):
+        """Offer a solution first."""
+        tracker.offer(Placement(np.zeros(problem.num_ops, np.int64)))
+        sys.stdout.close()
+
+
+def test_an_output_that_a_plug_in_closes_is_told_in_one_line(monkeypatch, capsys):
+    """Nothing can be printed there any more."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    for names in ("_registered", "_classes"):
+        monkeypatch.setattr(registry, names, dict(getattr(registry, names)))
+    register("closer")(Closer)
+    with pytest.raises(SystemExit) as stop:
+        main(["solve", "gen:fork-join", "--cluster", "uniform:2", "--solver", "closer"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said == "placeopt: error: output: a solver or an objective of yours has closed it\n"

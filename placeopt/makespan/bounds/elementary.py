@@ -49,12 +49,14 @@ def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
 
 class LoadBound(NamedTuple):
     """The bound, the class weights that prove its fractional part (for the energy bounds), and how
-    the linear program shares the items out, None where it was not solved.
+    the linear program shares the items out, None where it was not solved; weights and prices of the
+    classes' bytes that prove more, None where there are none.
     """
 
     value: int  # ticks
     weights: Ints  # (num_classes,) integers >= 0, not all 0
     shares: Floats | None = None  # (num_items, num_classes)
+    priced: tuple[Ints, Ints] | None = None  # (num_classes,) each, Python integers >= 0
 
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
@@ -80,7 +82,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     table, row, count = np.unique(
         np.column_stack([compute, resident]), axis=0, return_inverse=True, return_counts=True
     )
-    best, best_weights, shares = value, uniform, None
+    best, best_weights, shares, priced = value, uniform, None, None
     rows = _Rows(table[:, :-1], table[:, -1], count, size, capacity if binding else None)
     for y, z, x in _dual_weights(rows, end):
         shares = x if x is None or not possible.all() else x[row.ravel()]
@@ -89,10 +91,13 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
             continue
         found = _weighted(compute, weights, relaxation)
         if z is not None:
-            found = max(found, _weighted_exact(compute, resident, y, z, relaxation))
+            duals = _scaled(y, z)
+            dear = _weighted(compute, duals[0], relaxation, (resident, duals[1]))
+            if dear > max(best, found):
+                found, priced = dear, duals
         if found > best:
             best, best_weights = found, weights
-    return LoadBound(best, best_weights, shares)
+    return LoadBound(best, best_weights, shares, priced)
 
 
 def _pigeonhole(shortest: Ints, num_devices: int) -> int:
@@ -135,16 +140,13 @@ def _weighted(
     return max(0, -(-total // width)) if width > 0 else 0
 
 
-def _weighted_exact(
-    compute: Ints, resident: Ints, y: Floats, z: Floats, relaxation: Relaxation
-) -> int:
-    """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python
-    integers.
-    """
+def _scaled(y: Floats, z: Floats) -> tuple[Ints, Ints]:
+    """Return weights of ticks and of bytes, scaled by 2^40 and rounded, as Python integers."""
     scale = 2.0**40 / max(float(y.max()), 1e-300)
-    big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], object)
-    big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], object)
-    return _weighted(compute, big_y, relaxation, (resident, big_z))
+    big_y, big_z = (
+        np.array([round(float(v) * scale) for v in np.maximum(x, 0.0)], object) for x in (y, z)
+    )
+    return big_y, big_z
 
 
 class _Rows(NamedTuple):

@@ -18,8 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from placeopt.makespan.proof.steps import (
     Columns,
+    Lemma,
     clique,
     critical_ops,
     late_and_early,
@@ -46,7 +49,7 @@ class Effort:
     Attributes
     ----------
     cases : most cases in all. end : in seconds of `time.perf_counter`.
-    choices : weights of classes for windows of work.
+    choices : weights of classes for windows of work; those of the first two serve lemmas, too.
     goals : heads and tails of a state by op and class, found faster elsewhere: only what they
     promise is looked for.
     rounds : of propagation before cases are tried.
@@ -59,6 +62,11 @@ class Effort:
     goals: Callable[[Supposition], tuple[Ints, Ints]] | None = None
     rounds: int = 12
     spent: int = 0
+
+    def sweep(self, state: Supposition, *, backwards: bool, goal: Ints | None) -> list[Lemma]:
+        """Raise the heads (or tails) of all ops and return the lemmas that it took."""
+        weights = [weights for weights, _ in self.choices[:2] if np.ptp(weights)]
+        return sweep(state, backwards=backwards, goal=goal, weights=weights)
 
     def spend(self) -> None:
         """Count a case.
@@ -111,7 +119,7 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
         before = [list(map(list, table)) for table in (state.head, state.tail, state.time)]
         goals = effort.goals(state) if effort.goals else (None, None)
         for backwards, goal in enumerate(goals):
-            lemmas = sweep(state, backwards=bool(backwards), goal=goal)
+            lemmas = effort.sweep(state, backwards=bool(backwards), goal=goal)
             steps.append(["sweep", backwards, lemmas])
             if state.closed:
                 return True

@@ -7,7 +7,8 @@ to the start of v in any case, d1 that between two devices
 (`placeopt.makespan.bounds.communication`). If the work of B passes what fits into these two, v
 starts after x. Three kinds of sets are tried for every op: one op that cannot be on v's device; the
 ops whose results would come too late from any other, in the order of Jackson's schedule; and all
-ops that start late enough, by the work of all devices.
+ops that start late enough, by the work of all devices, of which a tick counts as much as its class
+weighs.
 
 A supposition is closed by windows with too much work, by ops with late heads and long tails, by
 pigeonholes and by cliques: each function returns the step that contradicts it, None if it finds
@@ -32,7 +33,7 @@ Latest = tuple[Delay, list[int]]
 
 
 Lemma = list[Any]
-"""[op, class, ticks, ops before it]."""
+"""[op, class, ticks, ops before it], and weights of the classes unless all are 1."""
 
 OFF = np.iinfo(np.int64).max // 4
 """Ticks of what cannot be, in arrays."""
@@ -46,13 +47,20 @@ class Ancestors(NamedTuple):
     apart: dict[int, Delay]
 
 
-def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> list[Lemma]:
+def sweep(
+    state: Supposition,
+    *,
+    backwards: bool,
+    goal: Ints | None = None,
+    weights: Sequence[Ints] = (),
+) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
 
     Parameters
     ----------
     goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do
     not reach them.
+    weights : of the classes of devices, to be tried beside equal ones.
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
     into, split = state.neighbours(backwards=backwards), state.splits()
@@ -63,7 +71,9 @@ def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> l
             c for c in state.classes(v) if into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
         if wanted:
-            found += _lemmas(state, far, v, wanted, ancestors(state, order[: at + 1], into, split))
+            before = ancestors(state, order[: at + 1], into, split)
+            for c in wanted:
+                found += _lemmas(state, far, (v, c), before, weights)
         state.narrow(v)
         if state.closed:
             break
@@ -71,16 +81,19 @@ def sweep(state: Supposition, *, backwards: bool, goal: Ints | None = None) -> l
 
 
 def _lemmas(
-    state: Supposition, far: list[list[Delay]], v: int, classes: list[int], before: Ancestors
+    state: Supposition,
+    far: list[list[Delay]],
+    at: tuple[int, int],
+    before: Ancestors,
+    weights: Sequence[Ints],
 ) -> list[Lemma]:
-    """Raise the head of an op on some classes and return the lemmas that it took."""
-    found: list[Lemma] = []
-    for c in classes:
-        ticks, ops = best_lemma(state, far, v, c, before)
-        if ticks > far[v][c]:
-            found.append([v, c, int(ticks), sorted(ops)])
-            far[v][c] = int(ticks)
-    return found
+    """Raise the head of an op on a class, `at`, and return the lemma that it took, if any."""
+    v, c = at
+    ticks, ops, *weighed = best_lemma(state, far, at, before, weights)
+    if ticks <= far[v][c]:
+        return []
+    far[v][c] = int(ticks)
+    return [[v, c, int(ticks), sorted(ops), *weighed]]
 
 
 def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neighbours) -> None:
@@ -132,39 +145,62 @@ class _Table(NamedTuple):
     near: Floats
     apart: Floats
     key: Floats  # when its result comes from another device at the earliest
-    work: Floats  # least ticks anywhere
     start: Floats  # least head anywhere
+    other: Floats  # least head on another device
 
 
 def best_lemma(
-    state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors
-) -> Latest:
-    """Return the latest start of v on class c that some set of ops before it proves, and that
-    set.
+    state: Supposition,
+    far: list[list[Delay]],
+    at: tuple[int, int],
+    before: Ancestors,
+    weights: Sequence[Ints],
+) -> tuple[Any, ...]:
+    """Return the latest start of an op on a class, `at`, that some set of ops before it proves, and
+    that set; the weights that it takes, where they are not equal.
     """
+    v, c = at
     table = _table(state, far, c, before)
     best: Latest = (far[v][c], [])
     elsewhere = np.flatnonzero(
         (table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE)
     )
     if elsewhere.size:
-        at = int(elsewhere[table.key[elsewhere].argmax()])
-        best = float(table.key[at]), [at]
-    for found in (_serial_or_paid(table, best[0]), _all_devices(table, state.problem.num_devices)):
+        last = int(elsewhere[table.key[elsewhere].argmax()])
+        best = float(table.key[last]), [last]
+    found = _serial_or_paid(table, best[0])
+    if found is not None and found[0] > best[0]:
+        best = found
+    weighed: list[list[int]] = []
+    for row in (np.ones(len(state.count), np.int64), *weights):
+        found = _all_devices(table, _weighed(state, c, before, row))
         if found is not None and found[0] > best[0]:
-            best = found
-    return best[0], [before.ops[i] for i in best[1]]
+            best, weighed = found, [row.tolist()] if np.ptp(row) else []
+    return best[0], [before.ops[i] for i in best[1]], *weighed
+
+
+class _Weighed(NamedTuple):
+    """What the work of the ops before v counts, and the devices, where classes have weights."""
+
+    work: list[int]  # least weighted ticks anywhere
+    own: int  # weight of v's device
+    others: int  # of all others
+
+
+def _weighed(state: Supposition, c: int, before: Ancestors, weights: Ints) -> _Weighed:
+    """Weigh the ops before v and the devices; v is on one of class c."""
+    y = weights.tolist()
+    work = [min(y[d] * (state.time[u][d] or 0) for d in state.classes(u)) for u in before.ops]
+    width = sum(count * weight for count, weight in zip(state.count, y, strict=True))
+    return _Weighed(work, y[c], width - y[c])
 
 
 def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors) -> _Table:
     several = state.count[c] > 1
     rows = []
     for u in before.ops:
-        ends = [
-            far[u][d] + ticks
-            for d, ticks in enumerate(state.time[u])
-            if ticks is not None and (d != c or several)
-        ]
+        others = [d for d in state.classes(u) if d != c or several]
+        ends = [far[u][d] + (state.time[u][d] or 0) for d in others]
         here = state.time[u][c]
         rows.append(
             (
@@ -173,8 +209,8 @@ def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors
                 before.near[u],
                 before.apart[u],
                 min(ends, default=INFINITE) + before.apart[u],
-                state.fastest(u),
                 state.least(far, u),
+                min((far[u][d] for d in others), default=INFINITE),
             )
         )
     return _Table(*np.array(rows, np.float64).reshape(-1, len(_Table._fields)).T)
@@ -221,30 +257,38 @@ def _one_machine(t: _Table, rows: Ints) -> Latest:
     return float(total[level, last]), by_tail[chosen].tolist()
 
 
-def _all_devices(t: _Table, devices: int, most_levels: int = 24) -> Latest | None:
+def _all_devices(t: _Table, of: _Weighed, most_levels: int = 24) -> Latest | None:
     """Work that starts late, on v's device until shortly before v and on the others until the
     results can come; `most_levels` thresholds on heads are tried.
+
+    Sets are compared in floating point; what the best one proves is counted in whole numbers.
     """
-    usable = np.flatnonzero(t.apart < INFINITE) if devices > 1 else np.arange(len(t.apart))
-    if len(usable) < 2:
+    usable = np.flatnonzero(t.apart < INFINITE) if of.others else np.arange(len(t.apart))
+    width = of.own + of.others
+    if len(usable) < 2 or not width:
         return None
     order = usable[np.argsort(-t.apart[usable], kind="stable")]
     levels = sample(np.unique(t.start[order]), most_levels)
     inside = t.start[order][None, :] >= levels[:, None]
-    work = np.cumsum(np.where(inside, t.work[order], 0.0), axis=1)
-    near = np.minimum.accumulate(np.where(inside, t.near[order], INFINITE), axis=1)
-    alone = work + near
-    apart = np.broadcast_to(t.apart[order], alone.shape)
-    with np.errstate(invalid="ignore"):
-        spread = np.ceil(
-            (alone + (devices - 1) * np.where(np.isfinite(apart), apart, 0.0)) / devices
-        )
-    value = np.where(
-        inside, levels[:, None] + np.where((alone <= apart) | (devices == 1), alone, spread), -1.0
+    work = np.cumsum(np.where(inside, np.array(of.work, np.float64)[order], 0.0), axis=1)
+    length = np.cumsum(np.where(inside, t.length[order], 0.0), axis=1)
+    release = np.where(t.length < INFINITE, t.release, OFF)
+    least = (
+        np.minimum.accumulate(np.where(inside, np.minimum(ticks[order], OFF), OFF), axis=1)
+        for ticks in (release, t.near, t.other, t.apart)
     )
+    begin, near, begin_other, apart = least
+    first, other = begin + near, begin_other + apart
+    alone, ready = first + length, np.minimum(first, other)
+    spread = np.maximum(other, (work + of.own * ready + of.others * other) / width)
+    value = np.where(inside, np.where(alone <= other, alone, spread), -1.0)
     level, last = np.unravel_index(int(value.argmax()), value.shape)
-    chosen = np.flatnonzero(inside[level, : last + 1])
-    return float(value[level, last]), order[chosen].tolist()
+    late, chosen = alone[level, last], order[np.flatnonzero(inside[level, : last + 1])].tolist()
+    if late > other[level, last]:
+        ends = of.own * int(ready[level, last]) + of.others * int(other[level, last])
+        spent = -(-(sum(of.work[i] for i in chosen) + ends) // width)
+        late = max(other[level, last], spent)
+    return float(late), chosen
 
 
 class Columns:
@@ -298,7 +342,8 @@ class Columns:
         )
         inside = np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1)
         work = sums_by(self.item, inside, len(self.first)).swapaxes(0, 1)
-        cost = work * weights + self.resident[:, None].astype(np.float64) * prices
+        dear = self.resident[:, None].astype(np.float64) * prices.astype(np.float64)
+        cost = work * weights.astype(np.float64) + dear
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 
 
@@ -316,7 +361,8 @@ def overfull_window(
     and prices.
 
     Windows between heads, ends, latest starts and latest ends, at most `most_ends` of their begins
-    and ends, are compared in floating point; the fullest is then counted in whole numbers.
+    and ends, are compared in floating point; the fullest is then counted in whole numbers, if it is
+    too full but for what rounding each number once may have changed.
     """
     state = columns.state
     head, time, tail = columns.least
@@ -344,8 +390,9 @@ def overfull_window(
         excess[begins[:, None] >= ends[None, :]] = -np.inf
         at = np.unravel_index(int(excess.argmax()), excess.shape)
         begin, end = int(begins[at[0]]), int(ends[at[1]])
+        rounding = columns.time.size * 2.0**-52 * (float(width) * state.most + stock)
         if (
-            excess[at] > stock - 1
+            excess[at] > stock - 1 - rounding
             and columns.need(begin, end, weights, prices) > width * (end - begin) + stock
         ):
             return ["window", begin, end, weights.tolist(), prices.tolist()]

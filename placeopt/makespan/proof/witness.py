@@ -113,12 +113,16 @@ def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
 
 
 def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
-    """Return steps by which the loads of devices refute a supposition without edges, None if they
-    do not.
+    """Return steps by which paths, and the loads of devices, refute a supposition, None if they do
+    not; they are found in whole numbers, however large.
     """
-    steps: list[Step] = [["sweep", 0, sweep(state, backwards=False)]]
-    if state.closed:
-        return steps
+    by_edges = np.zeros((state.problem.num_ops, len(state.count)), np.int64)
+    steps: list[Step] = []
+    for backwards in range(1 + bool(state.edges)):
+        sweep(state, backwards=bool(backwards), goal=by_edges)
+        steps.append(["sweep", backwards, []])
+        if state.closed:
+            return steps
     for members in {id(x): x for x in state.group}.values():
         if len(members) > 1 and state.too_much(members):
             return [*steps, ["apart", members[0], members[1], members]]
@@ -137,7 +141,9 @@ def _steps(
     cases : whether some, at most `most_cases`, may be told apart.
     """
     if most >= LARGEST:
-        return None
+        state = Supposition(problem, most)
+        steps = _load_steps(state, class_choices(state))
+        return None if steps is None else (steps, ())
     analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
     queues = bool(partitions(problem))
     for kind in (
@@ -206,8 +212,9 @@ def _by_fronts(
     """
     state = Supposition(problem, most)
     goals = (None, None) if _is_small(problem) else goals_of(state)(state)
+    effort = Effort(1, end, class_choices(state))
     steps: list[Step] = [
-        ["sweep", backwards, sweep(state, backwards=bool(backwards), goal=goal)]
+        ["sweep", backwards, effort.sweep(state, backwards=bool(backwards), goal=goal)]
         for backwards, goal in enumerate(goals)
     ]
     analysis = Analysis(problem, seconds=max(1.0, end - time.perf_counter()), upper=most + 1)
@@ -256,22 +263,24 @@ def _classes(state: Supposition, relaxation: Relaxation) -> list[int]:
 
 def class_choices(state: Supposition) -> list[Choice]:
     """Return weights of classes worth trying in windows: all equal, the load bound's, each class on
-    its own.
+    its own, and those for which bytes have prices, too.
     """
     none = np.zeros(len(state.count), np.int64)
-    weights = [np.ones_like(none)]
-    if len(state.count) > 1:
-        analysis = Analysis(state.problem, seconds=5.0)
-        weights.append(analysis.load.weights[_classes(state, analysis.relaxation)])
-        weights += list(np.eye(len(none), dtype=np.int64))
-    return [(choice, none) for choice in weights]
+    if len(none) == 1:
+        return [(np.ones_like(none), none)]
+    analysis = Analysis(state.problem, seconds=5.0)
+    of, load = _classes(state, analysis.relaxation), analysis.load
+    weights = [np.ones_like(none), load.weights[of], *np.eye(len(none), dtype=np.int64)]
+    priced = [(load.priced[0][of], load.priced[1][of])] if load.priced else []
+    return [(choice, none) for choice in weights] + priced
 
 
 def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
     """Return a function that finds heads and tails of a state by the kernels of
     `placeopt.makespan.bounds.communication`.
     """
-    relaxation = Analysis(state.problem, seconds=20.0).relaxation
+    analysis = Analysis(state.problem, seconds=20.0)
+    relaxation, weights = analysis.relaxation, analysis.load.weights
     column = _classes(state, relaxation)
     pairs = list(together(relaxation.source, relaxation.target))
 
@@ -280,7 +289,8 @@ def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
         free, pay = map(frozen, delays.T)
         costs = replace(relaxation, free=free, pay=pay)
         longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
-        found = heads_tails(with_delays(costs, longer) if longer else costs)
+        costs = with_delays(costs, longer) if longer else costs
+        found = heads_tails(costs, weights=weights)
         return found.head[:, column], found.tail[:, column]
 
     return goals
