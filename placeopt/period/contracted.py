@@ -138,6 +138,33 @@ class ContractedProblem:
         return np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
 
     @cached_property
+    def surroundings(self) -> Ints:
+        """Ticks, both passes, that a device takes at least if it holds a node, shape (N,).
+
+        Proof. It runs the node. Whatever else it holds, it runs a producer of what the node reads
+        or pays for all that comes from there, and runs all readers of a tensor that the node makes
+        or pays for the tensor; a neighbour that may be run for several of these counts for each
+        with an equal part.
+        """
+        outer = self.producer[self.edge_tensor] != self.consumer
+        tensor, reader = self.edge_tensor[outer], self.consumer[outer]
+        maker, n = self.producer[tensor], self.num_nodes
+        keys, first, pair, reads = np.unique(
+            maker * n + reader, return_index=True, return_inverse=True, return_counts=True
+        )
+        place = np.searchsorted(keys, reader * n + maker).clip(max=len(keys) - 1)
+        back = np.where(keys[place] == reader * n + maker, reads[place], 0)  # the other way
+        run = np.where(self.allowed, self.total, np.iinfo(np.int64).max)
+        comes = sums_by(pair, self.weight[tensor], len(keys))
+        inputs = np.minimum(comes, run[maker[first]] // (1 + back[first, None]))
+        part = run[reader] // (reads[pair] + (back > 0))[:, None]
+        sent = sums_by(tensor, np.minimum(part, self.weight[tensor]), len(self.weight))
+        outputs = np.minimum(sent, self.weight)
+        load = self.total + sums_by(reader[first], inputs, n)
+        load += sums_by(self.producer, outputs, n)
+        return np.where(self.allowed, load, np.iinfo(np.int64).max).min(axis=1)
+
+    @cached_property
     def largest_load(self) -> int:
         """Ticks that no load exceeds, nor the sum of the largest loads of both passes: everything
         counts once.

@@ -368,6 +368,14 @@ def test_the_load_of_devices_that_are_alike():
         assert load_bound(relax(problem)).value == max(most)
 
 
+def test_speeds_may_lie_orders_of_magnitude_apart():
+    """Ten ops on devices of speeds 1, 1/10, ..., 1/10 000: their share of all speeds."""
+    rows = [[ticks * 10**d for d in range(5)] for ticks in range(100_000, 110_000, 1000)]
+    share = sum(ticks for ticks, *_ in rows) / sum(10.0**-d for d in range(5))
+    relaxation = relax(PlacementProblem.from_edges(rows, []))
+    assert load_bound(relaxation).value == pytest.approx(share, rel=1e-4)
+
+
 def test_a_deadline_weakens_heads_only():
     """Heads and tails computed after their deadline are those of the longest path, below the full
     ones.

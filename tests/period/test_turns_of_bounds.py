@@ -85,6 +85,26 @@ def test_areas_are_nearly_there_after_a_few_looks():
     assert len(list(area_bounds(model, lambda: bounds[-1] * 6 // 5))) < 10 < len(bounds)
 
 
+def test_an_op_pays_for_neighbours_or_runs_them():
+    """Where results of many ops meet, each is sent there or made there, whatever is cheaper; what
+    one op sends to many is paid for once.
+    """
+    work, ticks = [9, 1, 2, 50, 7], [3, 4, 8, 5]
+    edges = [(v, 4, t) for v, t in enumerate(ticks)]
+    problem = po.PlacementProblem.from_edges([[w] * 9 for w in work], edges, objective="period")
+    model = contract(problem, contiguity="none")
+    assert model.surroundings[model.node[4]] == 7 + 3 + 1 + 2 + 5
+    turned = po.PlacementProblem.from_arrays(
+        compute=[[w] * 9 for w in work],
+        producer=[4],
+        consumer_ptr=[0, 4],
+        consumer=range(4),
+        transfer=[[6]],
+        objective="period",
+    )
+    assert contract(turned, contiguity="none").surroundings.tolist() == [15, 7, 8, 56, 13]
+
+
 def test_every_bound_has_its_turn():
     """All of them in order where there is time, those that are asked for, and the cheap ones where
     there is none; none above the best period.
@@ -94,7 +114,7 @@ def test_every_bound_has_its_turn():
     found = dict(period_bounds(problem, 60.0, upper=best))
     assert tuple(found) == METHODS
     assert max(found.values()) <= best
-    assert found["op"] == int(model.smallest_times.max())
+    assert found["op"] == int(model.surroundings.max())
     before = max(found["load"], found["op"])
     assert found["pigeonhole"] == pigeonhole(model, before)
     assert tuple(dict(period_bounds(problem, 0.0))) == ("load", "op", "pigeonhole")

@@ -116,3 +116,10 @@ def test_what_cannot_be_is_later_than_all_that_is_supposed():
     analysis = Analysis(problem, seconds=5.0)
     analysis.run_all(COMBINATORIAL, optional=True)
     assert witness._supposed(state, analysis).heads.head.tolist() == [[0, 0], [1, 9]]
+
+
+def test_loads_are_proved_by_prices_of_bytes():
+    """Memory keeps all but two of ten ops off the fast device: the slow one takes 800 ticks."""
+    problem = PlacementProblem.from_edges([[10, 100]] * 10, [])
+    problem = problem.replace(resident=np.full(10, 50), capacity=np.array([100, 10_000]))
+    assert witness.makespan_witness(problem, 800, "load", 1.0).bound == 800

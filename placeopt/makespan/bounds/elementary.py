@@ -26,10 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import Relaxation, fastest_ticks
+from placeopt.makespan.bounds.relaxation import Relaxation, fastest_ticks, most_weight
 from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, running_sums, sums_by
 from placeopt.model.compiled import entry
 from placeopt.model.linear_program import linear_program
+
+_COARSE = 1024
+"""Largest weight of a class of devices where that is exact enough."""
 
 
 def critical_path_bound(relaxation: Relaxation) -> int:
@@ -86,10 +89,9 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     rows = _Rows(table[:, :-1], table[:, -1], count, size, capacity if binding else None)
     for y, z, x in _dual_weights(rows, end):
         shares = x if x is None or not possible.all() else x[row.ravel()]
-        weights = _rounded(y)
+        weights, found = _class_weights(y, compute, relaxation)
         if weights is None:
             continue
-        found = _weighted(compute, weights, relaxation)
         if z is not None:
             duals = _scaled(y, z)
             dear = _weighted(compute, duals[0], relaxation, (resident, duals[1]))
@@ -109,10 +111,25 @@ def _pigeonhole(shortest: Ints, num_devices: int) -> int:
     return int((total[last] - total[last - h - 1]).max(initial=0))
 
 
-def _rounded(y: Floats, *, largest: int = 1024) -> Ints | None:
-    """Scale weights, which the energy bounds use as well, to integers of at most `largest`; None if
-    they vanish.
+def _class_weights(y: Floats, compute: Ints, relaxation: Relaxation) -> tuple[Ints | None, int]:
+    """Return integer weights, and what they prove; None if they vanish.
+
+    Small ones, which cost the energy bounds least, unless rounding takes more than one part in
+    `_COARSE`, as where speeds lie orders of magnitude apart.
     """
+    best: Ints | None = None
+    most, proved = 0, -1
+    for largest in (_COARSE, most_weight(relaxation) // (2 * relaxation.class_size.sum())):
+        weights = _rounded(y, largest)
+        if weights is not None:
+            proved = _weighted(compute, weights, relaxation)
+        if proved > most + most // _COARSE or best is None:
+            best, most = weights, proved
+    return best, most
+
+
+def _rounded(y: Floats, largest: float) -> Ints | None:
+    """Scale weights to integers of at most `largest`; None if they vanish."""
     y = np.maximum(y, 0.0)
     if not np.isfinite(y).all() or y.max() <= 0:
         return None
@@ -125,8 +142,7 @@ def _weighted(
     """Evaluate the bound of the module text for integer weights, exactly; `memory` are the bytes of
     the items and the weights of those of the classes.
     """
-    # below 2^50 ticks times weights up to 2^10 fits in int64
-    large = memory is not None or int(compute.max(initial=0)) >= 2**50
+    large = memory is not None or int(compute.max(initial=0)) * int(weights.max()) >= 2**60
     cost = (compute.astype(object) if large else compute) * weights[None, :]
     if memory is not None:
         cost = cost + np.multiply.outer(*(x.astype(object) for x in memory))

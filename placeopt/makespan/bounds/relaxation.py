@@ -316,8 +316,12 @@ def fits(relaxation: Relaxation, weights: Ints, horizon: int = 0) -> bool:
     """Whether weighted energies, and windows of a schedule up to `horizon` or of one in turn, times
     the weights of all devices, stay far from int64's limit.
     """
+    return float((relaxation.class_size * weights).sum()) < most_weight(relaxation, horizon)
+
+
+def most_weight(relaxation: Relaxation, horizon: int = 0) -> float:
+    """Return what the weights of all devices together have to stay below (`fits`)."""
     longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
     paid = np.where(relaxation.far >= 2**62, relaxation.pay, relaxation.far)
     longest += float(np.where(paid >= 2**62, 0, paid).astype(np.float64).sum())
-    width = float((relaxation.class_size * weights).sum())
-    return max(longest, horizon) * width < 2.0**61
+    return 2.0**61 / max(longest, horizon, 1)

@@ -69,7 +69,7 @@ def period_bounds(
     model = contract(problem, contiguity="none")
     bounds: dict[str, Callable[[float], int]] = {
         "load": lambda left: Analysis(problem, seconds=max(0.0, left)).run("load"),
-        "op": lambda _: int(model.smallest_times.max()),
+        "op": lambda _: int(model.surroundings.max()),
         "pigeonhole": lambda _: pigeonhole(model, best),
         "area": lambda left: _best(area_bounds(model), 0.2 * left),
         "congestion": lambda left: _best(congestion_bounds(model), 0.2 * left),
