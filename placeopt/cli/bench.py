@@ -85,7 +85,7 @@ def bench_command(
     folder = out / grid.name
     _print_summary(summary, grid.name, folder, json=json)
     if summary.contradiction:
-        raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
+        raise InputError(f"'{folder}': {summary.contradiction}")
     if summary.interrupted:
         raise Exit(interrupt.exit_code())
     raise Exit(1 if summary.unsaved or summary.failed else 0)
@@ -145,10 +145,11 @@ def report_command(
     from placeopt.experiments.report import write_report
     from placeopt.experiments.store import cell_rows
 
-    files, data = write_report(folder, out or folder, parquet=parquet)
+    path = folder if folder.is_file() else folder / "runs.jsonl"
+    files, data = write_report(folder, out or path.parent, parquet=parquet)
     changes = []
     if archive is not None:
-        changes = update_archive(archive, cell_rows(folder / "runs.jsonl"))
+        changes = update_archive(archive, cell_rows(path))
     if json:
         print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return

@@ -259,7 +259,7 @@ def _tables(policies: list[Data]) -> tuple[Table, Table]:
         rates.add_row(
             row["policy"],
             f"{row['blocking_rate']:.4f}",
-            f"{row['ci95'][0]:.4f}..{row['ci95'][1]:.4f}",
+            "{:.4f}..{:.4f}".format(*row["ci95"]) if row["episodes"] > 1 else "-",
             f"{row['mean_jct']:.5g}",
             f"{row['speedup']:.2f}",
             f"{row['mean_degree']:.2f}",

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from placeopt.experiments.store import Row, check_consistent
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, by_key
+from placeopt.model.files import one_line
 from placeopt.model.objective import objective_names
 
 
@@ -51,6 +52,29 @@ def instance_name(row: Row) -> str:
     """Return the name of a row's problem in tables."""
     words = [row["instance"]] + ([f"on {row['cluster']}"] if row.get("cluster") else [])
     return " ".join(words + ([f"({row['objective']})"] if row["objective"] not in USUAL else []))
+
+
+def told_apart(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with labels that stand for one configuration each: behind one that stood for
+    several it is said in what they differ (solver, options, budget, version of the package).
+    """
+    listed = [(row, _configuration(row)) for row in rows]
+    keys = dict.fromkeys(key for _, own in listed for key in own)
+    found = by_key(((row["label"], key), own.get(key)) for row, own in listed for key in keys)
+    several = {which for which, values in found.items() if len(set(values)) > 1}
+    apart = []
+    for row, own in listed:
+        words = [f"{key}={x}" for key, x in own.items() if (row["label"], key) in several]
+        more = f" ({', '.join(words)})" if words else ""
+        apart.append({**row, "label": one_line(row["label"] + more, 1000)})
+    return apart
+
+
+def _configuration(row: Row) -> dict[str, str]:
+    """Return what decides a row's result beside problem and seed, where the row says it."""
+    parts = {key: row.get(key) for key in ("solver", "version")}
+    said = {**parts, **row.get("options", {}), **row.get("budget", {})}
+    return {key: str(x) for key, x in said.items() if x is not None}
 
 
 def best_known(rows: Iterable[Row]) -> list[Row]:

@@ -88,11 +88,14 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> Row:
 
 
 def _note(cell: Cell, running: str | None) -> Path | None:
-    """Write down in the folder of running cells that this process has started one."""
+    """Write down in the folder of running cells that this process has started one; a cell runs
+    without where the disk is full.
+    """
     if running is None:
         return None
     note = Path(running) / str(os.getpid())
-    note.write_text(json.dumps({"key": cell.key, "started": time.time()}))
+    with contextlib.suppress(OSError):
+        note.write_text(json.dumps({"key": cell.key, "started": time.time()}))
     return note
 
 
@@ -208,8 +211,7 @@ def _solve(cell: Cell) -> Row:
         problem, solver, Budget(cell.seconds, cell.evaluations, cell.target), seed=cell.seed
     )
     cpu = time.process_time() - began  # of the process: of all cells where they share one
-    if cell.kind == "placement":
-        result = result.with_bound(_bound(text))
+    result = result.with_bound(_bound(text))
     found = result_fields(result)
     trace = [[round(point[0], 4), *point[1:]] for point in found["trace"]]
     row = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -42,7 +43,7 @@ def write_report(
         raise InputError(
             f"'{folder}': expected a folder with runs.jsonl; run 'placeopt bench STUDY.toml' first"
         )
-    rows = cell_rows(path)
+    rows = analysis.told_apart(cell_rows(path))
     if not rows:
         raise InputError(f"'{path}' has no runs yet; run 'placeopt bench STUDY.toml' first")
     out = Path(out)
@@ -57,6 +58,7 @@ def write_report(
         "To target (within 1 % of the best)": target_table(rows),
         "Pairwise tests": test_table(table),
         "Failures": failure_table(failed),
+        "Made by": origin_table(rows),
     }
     title = path.parent.name
     files = [write_text(out / "report.md", markdown(title, tables))]
@@ -91,14 +93,18 @@ def write_report(
 
 
 def solver_table(table: analysis.SolverTable) -> Table:
-    """One line per solver: runs, failures, wins, mean gap, median runtime."""
+    """One line per solver: runs, failures, instances solved, wins, mean gap over those that are
+    solved, median runtime; those that solve most come first.
+    """
     gaps, wins = analysis.mean_gaps(table), analysis.wins(table)
-    order = np.argsort(gaps, kind="stable")  # what is not a number comes last
+    solved = (~np.isnan(table.median)).sum(axis=0)
+    order = np.lexsort((gaps, -solved))
     rows = [
         [
             table.solvers[j],
             str(table.runs[j]),
             str(table.failures[j]),
+            f"{solved[j]} / {len(table.instances)}",
             f"{wins[j]} / {len(table.instances)}",
             _percent(gaps[j]),
             _number(_median(table.runtime[:, j]), " s"),
@@ -109,6 +115,7 @@ def solver_table(table: analysis.SolverTable) -> Table:
         "solver",
         "runs",
         "failed",
+        "solved",
         "wins (median)",
         "mean gap to bound",
         "median runtime",
@@ -127,7 +134,7 @@ def best_table(best: Sequence[Row]) -> Table:
             row["cluster"],
             row["objective"],
             str(row["value"]),
-            f"{row['value'] * row.get('tick_seconds', 1e-9):.6g}",
+            _seconds(row),
             str(row["lower_bound"]),
             row["bound_method"],
             _percent(_gap(row)),
@@ -149,6 +156,12 @@ def best_table(best: Sequence[Row]) -> Table:
         "seed",
     ]
     return head, rows
+
+
+def _seconds(row: Row) -> str:
+    """Write a value as seconds; of job streams and sharding it is no time."""
+    timed = row.get("kind") not in ("jobs", "sharding")
+    return f"{row['value'] * row.get('tick_seconds', 1e-9):.6g}" if timed else "-"
 
 
 def value_table(table: analysis.SolverTable) -> Table:
@@ -189,6 +202,13 @@ def failure_table(rows: Sequence[Row]) -> Table:
         [analysis.instance_name(row), row["label"], str(row["seed"]), row.get("error") or ""]
         for row in rows[:200]
     ]
+
+
+def origin_table(rows: Sequence[Row]) -> Table:
+    """Count the runs of every state of the package and every machine."""
+    keys = ("version", "commit", "host", "python")
+    counts = Counter(tuple(str(row.get(key, "")) for key in keys) for row in rows)
+    return [*keys, "runs"], [[*where, str(count)] for where, count in counts.items()]
 
 
 def markdown(title: str, tables: dict[str, Table]) -> str:
@@ -306,7 +326,8 @@ def profile_figure(table: analysis.SolverTable) -> Any:
     figure = new_figure(8, 4.4)
     axes = figure.add_subplot()
     with np.errstate(invalid="ignore", divide="ignore"):
-        worst = np.nanmax(table.median / np.nanmin(table.median, axis=1, keepdims=True))
+        best = np.fmin.reduce(table.median, axis=1, keepdims=True)
+        worst = np.fmax.reduce(table.median / best, axis=None)
     most = 100 * (float(np.clip(worst, 1.05, 10.0)) - 1) if np.isfinite(worst) else 5.0
     excess = np.concatenate([np.linspace(0, 1, 101), np.geomspace(1, most, 400)[1:]])
     for j, share in enumerate(analysis.profile(table, 1 + excess / 100)):

@@ -60,14 +60,12 @@ def check_consistent(rows: Iterable[Row], where: str | Path = "these runs") -> N
     """
     words = contradiction(rows)
     if words:
-        raise InputError(
-            f"{where}: {words}: one of them is false, remove it and its cell will run again"
-        )
+        raise InputError(f"{where}: {words}")
 
 
 def contradiction(rows: Iterable[Row]) -> str:
-    """Say in words which two rows contradict each other first; empty where none do. Rows that lack
-    a column say nothing.
+    """Say in words which two rows contradict each other first, and what to do; empty where none do.
+    Rows that lack a column say nothing.
 
     Rows of one instance, cluster and objective speak of one problem, too: tables put them under one
     name.
@@ -77,13 +75,15 @@ def contradiction(rows: Iterable[Row]) -> str:
     named = by_key(
         ((row["instance"], row.get("cluster") or "", row["objective"]), row) for row in said
     )
-    for groups, look in (
-        (problems.values(), _false_of_one_problem),
-        (named.values(), _other_problem),
+    false = "one of them is false, remove it and its cell will run again"
+    changed = "the instance or the study was changed between them, remove the rows of one"
+    for groups, look, remedy in (
+        (problems.values(), _false_of_one_problem, false),
+        (named.values(), _other_problem, changed),
     ):
         for same in groups:
             if words := look(same):
-                return _contradict(same, words)
+                return f"{_contradict(same, words)}: {remedy}"
     return ""
 
 
@@ -252,6 +252,8 @@ OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "version": _text,
     "queue": _text,
     "message": _text,
+    "options": lambda x: isinstance(x, dict),
+    "budget": lambda x: isinstance(x, dict),
     "error": lambda x: x is None or _text(x),
     "tick_seconds": lambda x: _number(x) and x > 0,
     "value_exact": _fraction,

@@ -186,7 +186,7 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
             continue
         summary = run_cells(some, folder, _how_to_run(given, timed=timed))
         if summary.contradiction:
-            raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
+            raise InputError(f"'{folder}': {summary.contradiction}")
         if summary.interrupted or summary.left:
             print(f"{summary.left} runs are left; run it again to continue")
             break

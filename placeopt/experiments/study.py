@@ -29,6 +29,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from placeopt.io.body import plain
 from placeopt.model.errors import InputError, SolverError, did_you_mean
-from placeopt.model.files import Data, one_line, read_toml
+from placeopt.model.files import Data, is_file, one_line, read_toml
 from placeopt.model.objective import registered_objective, take_objective
 from placeopt.solving.registry import (
     make_solver,
@@ -52,7 +53,7 @@ from placeopt.version import __version__
 
 MAX_CELLS = 1_000_000
 
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
 
 
 class _Strict(BaseModel):
@@ -72,10 +73,10 @@ class SolverEntry(_Strict):
     name: str
     label: str | None = None
     options: dict[str, JsonValue] = {}
-    grid: dict[str, list[JsonValue]] = {}
+    grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = {}
     seconds: float | None = Field(None, ge=0)
     evaluations: int | None = Field(None, ge=1)
-    seeds: list[Seed] | SeedRange | None = None
+    seeds: Seeds | SeedRange | None = None
 
     @property
     def num_configurations(self) -> int:
@@ -101,8 +102,8 @@ class Study(_Strict):
     kind: str = Field("placement", pattern="^(placement|pipeline|jobs|sharding)$")
     instances: list[str] = Field(min_length=1)
     clusters: list[str] = []
-    objectives: list[str] = ["makespan"]
-    seeds: list[Seed] | SeedRange = [0]
+    objectives: list[str] = Field(["makespan"], min_length=1)
+    seeds: Seeds | SeedRange = [0]
     seconds: float | None = Field(None, ge=0)
     evaluations: int | None = Field(None, ge=1)
     target: int | None = None
@@ -215,18 +216,30 @@ def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
             raise InputError(
                 f"study: '{one_line(pattern)}' stands for more than {MAX_CELLS} instances; split it"
             )
-        for text in _braces(pattern):
-            if ":" in text.split("/", 1)[0]:  # gen:..., onnx:..., shape:..., stream:...
-                found.append(text)
-                continue
-            base, mark, name = text.partition("#")
-            matches = sorted(glob.glob(str(Path(folder) / base), recursive=True))
-            if not matches:
-                raise InputError(f"study: no file matches '{text}' (looked in '{folder}')")
-            found += [match + mark + name for match in matches]
+        whole = [pattern] if is_file(Path(folder) / pattern) else _braces(pattern)
+        for text in whole:
+            found += _sources(text, folder)
     return list(dict.fromkeys(found))
 
 
+def _sources(text: str, folder: str) -> list[str]:
+    """Return the sources that a text without braces stands for: a file of that very name, a
+    generator, or files by a glob, with what stands behind their names (`#NAME`, `?key=value`).
+    """
+    behind = _BEHIND.search(text)
+    at = len(text) if behind is None or is_file(Path(folder) / text) else behind.start()
+    path = str(Path(folder) / text[:at])
+    if is_file(path):
+        return [path + text[at:]]
+    if ":" in text[:at].split("/", 1)[0]:  # gen:..., onnx:..., shape:..., stream:...
+        return [text]
+    matches = sorted(glob.glob(path, recursive=True))
+    if not matches:
+        raise InputError(f"study: no file matches '{text}' (looked in '{folder}')")
+    return [match + text[at:] for match in matches]
+
+
+_BEHIND = re.compile(r"#|\?(?=[\w-]+=)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
 
@@ -315,8 +328,16 @@ def expand(study: Study) -> list[Cell]:
         problem = load_cell_problem(
             instance, cluster, objective, study.kind, study.training, study.fields
         )
+        known = None
         for cell in _cells_of(study, instance, cluster, problem):
-            cells.setdefault(cell.key, cell)
+            first = cells.setdefault(cell.key, cell)
+            known = None if first is cell else first
+        if known is not None and (known.instance, known.cluster) != (instance, cluster):
+            names = " and ".join(
+                one_line(f"{x} on {y}" if y else x)
+                for x, y in ((known.instance, known.cluster), (instance, cluster))
+            )
+            warnings.warn(f"study: {names} are one problem: it is run and shown once", stacklevel=2)
     return list(cells.values())
 
 

@@ -295,20 +295,21 @@ class JobStreamProblem(ArrayHolder):
     def resample(self, seed: int) -> JobStreamProblem:
         """Draw another stream from the same distribution.
 
-        A trace is resampled from its own jobs and gaps with replacement.
+        A trace is resampled from its own jobs, with replacement, and its gaps, in another order.
+        Where its horizon cuts off no deadline, that of the other cuts off none.
         """
         if self.spec is not None:
             return self.spec.draw(self.jobs, seed)
         rng = np.random.default_rng(seed)
         pick = rng.integers(self.num_jobs, size=self.num_jobs)
         gaps = np.diff(self.arrival, prepend=0)
-        gaps = np.concatenate([gaps[:1], rng.permutation(gaps[1:])])
+        arrival = np.cumsum(np.concatenate([gaps[:1], rng.permutation(gaps[1:])]))
+        deadline, horizon = self.deadline[pick], self.horizon
+        if (self.arrival + self.deadline).max() <= horizon:
+            horizon = min(max(horizon, int((arrival + deadline).max())), MAX_SUM - 1)
+        model = self.model[pick]
         return replace(
-            self,
-            arrival=np.cumsum(gaps),
-            model=self.model[pick],
-            deadline=self.deadline[pick],
-            seed=seed,
+            self, arrival=arrival, model=model, deadline=deadline, horizon=horizon, seed=seed
         )
 
 

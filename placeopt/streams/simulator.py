@@ -375,14 +375,17 @@ class Summary:
         """Summarise episodes of one policy."""
         rates = np.array([episode.blocking_rate for episode in episodes])
         jobs = sum(episode.problem.num_jobs for episode in episodes)
-        keys = ("mean_jct", "mean_speedup", "throughput", "mean_degree", "utilisation")
+        # means over completed jobs are none where no job completes, not 0
+        served = [e for e in episodes if e.blocked < e.problem.num_jobs] or episodes
+        means = {"mean_jct": served, "mean_speedup": served, "mean_degree": served}
+        means |= {"throughput": episodes, "utilisation": episodes}
         return cls(
             policy=name,
             episodes=len(episodes),
             blocking_rate=float(rates.mean()),
             ci95=confidence_interval(rates),
             causes={key: sum(e.causes[key] for e in episodes) / jobs for key in episodes[0].causes},
-            **{key: float(np.mean([getattr(e, key) for e in episodes])) for key in keys},
+            **{key: float(np.mean([getattr(e, key) for e in of])) for key, of in means.items()},
         )
 
 

@@ -314,7 +314,8 @@ def _build(
         raise InputError(f"stream option seed: expected a whole number >= 0, received {draw}")
     if trace is None:
         return spec.draw(table, draw)
-    return _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+    problem = _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+    return replace(problem, seed=draw)
 
 
 def _parts(options: Data) -> dict[str, Data]:

@@ -74,7 +74,7 @@ LIES = {
     ),
     "two problems of one name, so that no bound meets a value": (
         [row("a", 0, 7), row("b", 3, None, 100, "unknown", problem_hash="g")],
-        ("solved two different problems",),
+        ("solved two different problems: the instance or the study was changed",),
     ),
     "the same without a cluster": (
         [

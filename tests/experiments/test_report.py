@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from placeopt.cli import main
 from placeopt.experiments import analysis
 from placeopt.experiments.report import write_report
 from placeopt.model.errors import InputError
@@ -74,6 +75,58 @@ def test_numbers_of_a_known_sample():
     shares = analysis.profile(table, np.array([1.0, 1.2, 10.0]))
     assert shares[0].tolist() == [0.75, 1.0, 1.0]
     assert shares[2].tolist() == [0.0, 0.0, 0.75]
+
+
+def test_a_label_of_several_configurations_is_told_apart(tmp_path):
+    """Runs of two budgets or two versions under one label are not averaged; the page says where
+    runs are from.
+    """
+    short, long = ({"seconds": x, "evaluations": None} for x in (1.0, 10.0))
+    rows = [
+        row("i", "a", 0, 30, key="1", budget=short, options={"x": 1}, host="left"),
+        row("i", "a", 0, 20, key="2", budget=long, options={"x": 1}, host="right"),
+        row("i", "b", 0, 20, key="3", budget=long),
+        row("i", "b", 0, 40, key="4", budget=long, version="1"),
+    ]
+    write_report(store(tmp_path / "s", rows), tmp_path)
+    assert (tmp_path / "values.csv").read_text().splitlines() == [
+        "instance,lower bound,a (seconds=1.0),a (seconds=10.0),b (version=0),b (version=1)",
+        "i on uniform:2,10,30,20,20,40",
+    ]
+    page = (tmp_path / "report.md").read_text()
+    assert "| 0 |  | left |  | 1 |" in page
+    assert "| 1 |  |  |  | 1 |" in page
+
+
+def test_the_file_of_a_folder_is_reported_like_the_folder(tmp_path, capsys):
+    """`placeopt report FOLDER/runs.jsonl` writes into the folder."""
+    folder = store(tmp_path / "s", [row("i", "a", 0, 12)])
+    archive = ["--archive", str(tmp_path / "best.json")]
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(folder / "runs.jsonl"), *archive])
+    assert stop.value.code == 0
+    assert f"wrote {folder / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_who_solves_less_is_not_first(tmp_path, recwarn):
+    """A mean over the easy instances alone is shown as such, below those that solve more; an
+    instance that nobody solves is no warning.
+    """
+    values = {"a": (None, 20, None), "b": (None, 30, 90)}
+    rows = [row(f"i{i}", label, 0, x) for label in values for i, x in enumerate(values[label])]
+    write_report(store(tmp_path / "s", rows), tmp_path)
+    shown = (tmp_path / "solvers.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[:5] for line in shown] == [
+        ["b", "3", "1", "2 / 3", "1 / 3"],
+        ["a", "3", "2", "1 / 3", "1 / 3"],
+    ]
+    assert not recwarn
+
+
+def test_blocked_jobs_are_no_seconds(tmp_path):
+    """Two blocked jobs are not two billionths of a second."""
+    write_report(store(tmp_path / "s", [row("i", "a", 0, 12, kind="jobs")]), tmp_path)
+    assert "makespan,12,-,10" in (tmp_path / "best-known.csv").read_text()
 
 
 def test_targets_and_convergence():

@@ -86,6 +86,13 @@ def test_expansion_counts_and_keys(tmp_path):
     assert [cell.key for cell in expand(study_of(tmp_path))] == [cell.key for cell in cells]
 
 
+def test_one_problem_under_two_names_is_told(tmp_path):
+    """Runs of a problem that the study names twice are not left out in silence."""
+    text = STUDY.replace('"uniform:2", "uniform:4"', '"uniform:2", "uniform:2?contention=none"')
+    with pytest.warns(UserWarning, match="uniform:2 and .* are one problem: it is run .* once"):
+        assert len(expand(study_of(tmp_path, text))) == 6 * (1 + 3 + 2 * 3)
+
+
 def test_keys_depend_on_everything_that_matters(tmp_path):
     """Another budget, option, seed or problem is another cell; another label is not."""
     base = {cell.key for cell in expand(study_of(tmp_path))}
@@ -113,6 +120,26 @@ def test_instances_expand_globs_braces_and_ranges(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("m[1].json", ["m[1].json"]),
+        ("m{1}.json", ["m{1}.json"]),
+        ("h#1.json", ["h#1.json"]),
+        ("v2:x.json", ["v2:x.json"]),
+        ("v2:x.json?unit=ms", ["v2:x.json?unit=ms"]),
+        ("m[1].json#g?unit=ms", ["m[1].json#g?unit=ms"]),
+        ("?2*.json?a=1&unit={s,ms}", ["v2:x.json?a=1&unit=s", "v2:x.json?a=1&unit=ms"]),
+        ("m?1?.json", ["m[1].json", "m{1}.json"]),
+    ],
+)
+def test_files_of_any_name_and_their_options(tmp_path, pattern, names):
+    """A file is found by its very name, whatever that has in it; options stand behind names."""
+    for name in ("m[1].json", "m{1}.json", "h#1.json", "v2:x.json"):
+        (tmp_path / name).write_text("{}")
+    assert expand_instances([pattern], str(tmp_path)) == [str(tmp_path / name) for name in names]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ("evaluations = 20", "", "no budget"),
@@ -120,6 +147,8 @@ def test_instances_expand_globs_braces_and_ranges(tmp_path):
         ("runs = [1, 5]", "speed = [1]", "no option 'speed'"),
         ('name = "grid"', 'name = "a/b"', "pattern"),
         ("seeds = {count = 3}", "seeds = {count = 0}", "greater than"),
+        ("runs = [1, 5]", "runs = []", "runs: List should have at least 1 item"),
+        ("seeds = [0]", "seeds = []", "seeds.*: List should have at least 1 item"),
         ("[[solvers]]", "[[solvers", "not valid TOML"),
         ("keep_placements", "keep_everything", "keep_everything"),
     ],
@@ -394,6 +423,20 @@ def test_options_that_a_row_cannot_hold_are_one_line(tmp_path, where, value):
     text = STUDY.replace("grid = {runs = [1, 5]}", where % value)
     with pytest.raises(InputError, match=r"study .*changes.*(JSON|finite)"):
         study_of(tmp_path, text)
+
+
+def test_a_cell_runs_where_nothing_can_be_noted(tmp_path):
+    """A full disk takes no note of what runs: the cell runs all the same, once."""
+    assert run_cell(expand(study_of(tmp_path))[0], str(tmp_path / "nowhere"))["value"] > 0
+
+
+def test_grids_of_job_streams_have_a_bound(tmp_path):
+    """Jobs that no degree completes in time are a bound of every row."""
+    source = "stream:ramp?models=gen:chain-mm&device=A100&jobs=9&beta=0.01"
+    text = f'kind = "jobs"\ninstances = ["{source}"]\nevaluations = 1\n[[solvers]]\n'
+    run_study(study_of(tmp_path, text + 'name = "max-degree"'), tmp_path, jobs=1)
+    (row,) = read_rows(tmp_path / "grid/runs.jsonl")
+    assert (row["value"], row["lower_bound"], row["status"]) == (9, 9, "optimal")
 
 
 def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):

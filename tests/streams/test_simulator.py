@@ -359,6 +359,10 @@ def test_summary():
     half = 2.776445 * rates.std(ddof=1) / np.sqrt(5)
     assert summary.ci95 == pytest.approx((rates.mean() - half, rates.mean() + half))
     assert sum(summary.causes.values()) == pytest.approx(summary.blocking_rate)
+    hopeless = simulate(replace(problem, deadline=np.zeros(60, int)), DegreePolicy("max-degree"))
+    more = Summary.of("max-degree", [*runs, hopeless])
+    assert (more.mean_jct, more.mean_speedup) == (summary.mean_jct, summary.mean_speedup)
+    assert more.throughput < summary.throughput
     assert confidence_interval(np.array([0.3])) == (0.3, 0.3)
     assert confidence_interval(np.array([0.0, 1.0])) == (0.0, 1.0)
 

@@ -134,6 +134,10 @@ def test_trace(profiles, tmp_path):
     assert problem.horizon == 5_500_000_000
     other = problem.resample(1)
     assert sorted(np.diff(other.arrival)) == [0, 1_500_000_000]
+    others = [problem.resample(seed) for seed in range(9)]
+    assert min(one.horizon for one in others) == problem.horizon
+    assert all((one.arrival + one.deadline).max() <= one.horizon for one in others)
+    assert load_stream(path, profiles=profiles, seed=7).seed == 7
     path.write_text("arrival, model, beta\n0,small,0.5\n")
     assert load_stream(path, profiles=profiles).deadline[0] == pytest.approx(
         0.5 * 50 * 0.023e9, abs=1
@@ -141,6 +145,10 @@ def test_trace(profiles, tmp_path):
     description = tmp_path / "stream.json"
     description.write_text(json.dumps({"trace": "trace.csv", "profiles": "profiles", "horizon": 9}))
     assert load_stream(description).horizon == 9 * 10**9
+    description.write_text(
+        json.dumps({"trace": "trace.csv", "profiles": "profiles", "horizon": 0.2})
+    )
+    assert load_stream(description).resample(1).horizon == 2 * 10**8
 
 
 def test_job_types_from_any_graph(profiles):
