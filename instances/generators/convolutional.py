@@ -158,8 +158,8 @@ def nasnet(b: Images, *, cells: int = 6, filters: int = 32) -> None:
 
 
 def _squeeze(b: GraphBuilder, x: Tensor, filters: int, side: int, name: str) -> Tensor:
-    """Bring a cell input to `filters` channels and the given image side."""
-    return b.batch_norm(b.conv(b.relu(x), filters, 1, x.shape[2] // side, name=name))
+    """Bring a cell input to `filters` channels and the given image side, its own or half of it."""
+    return b.batch_norm(b.conv(b.relu(x), filters, 1, -(-x.shape[2] // side), name=name))
 
 
 def _average(b: GraphBuilder, x: Tensor) -> Tensor:

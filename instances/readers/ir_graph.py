@@ -212,7 +212,7 @@ def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
     made = [name for name in node.outputs if name in read] or node.outputs[:1]
     used = [model.values[name] for name in (*node.inputs, *made) if name]
     sure = all(value.known for value in used) and not node.attrs.get("uncertain")
-    if sure and node.rule == "elementwise":  # or an unknown kind, which may be a product
+    if sure and node.rule == "elementwise" and node.extra is None:  # or unknown: maybe a product
         read_whole = (value for value in used if _is_parameter(value, value.constant))
         sure = all(_spreads(value.shape, used[-1].shape) for value in read_whole)
     if all(value.shape is not None for value in used):

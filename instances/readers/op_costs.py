@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     s = Shapes(node, values)
     rule = node.rule
     flops = RULES[rule](s) if rule in RULES else PER_ELEMENT.get(rule, 1) * s.out
-    if rule in ("conv", "conv_transpose", "matmul", "einsum") and s.outputs[:1]:
+    if rule in PRODUCTS and s.outputs[:1]:
         flops *= 4 if s.outputs[0].dtype.startswith("complex") else 1  # of real multiply-adds
     read = sum(
         {name: values[values[name].root or name].bytes for name in node.inputs if name}.values()
@@ -174,19 +175,49 @@ def _matmul(s: Shapes) -> int:
 
 
 def _einsum(s: Shapes) -> int:
-    """Sum over all index combinations; 2 flops each for a product, 1 for a plain sum."""
-    terms = str(s.node.attrs.get("equation", "")).replace(" ", "").split("->")[0].split(",")
-    if len(terms) != len(s.inputs):
+    """Sum over index combinations, from the left one pair of terms after the other; 2 flops each
+    for a product, 1 for a plain sum. Further inputs are biases.
+    """
+    terms, arrow, made = str(s.node.attrs.get("equation", "")).replace(" ", "").partition("->")
+    parts = terms.split(",")
+    if len(parts) > len(s.inputs) or not terms:
         return 2 * s.out * max((max(s.dims(i), default=1) for i in range(len(s.inputs))), default=1)
     size: dict[str, int] = {}
-    for i, term in enumerate(terms):
+    indices = []
+    for i, term in enumerate(parts):
         dims = s.dims(i)
         before, dots, after = term.partition("...")
         # the axes that dots stand for are counted from the last of them
         hidden = range(len(dims) - len(before) - len(after), 0, -1) if dots else ()
-        for letter, d in zip([*before, *map(str, hidden), *after], dims, strict=False):
+        indices.append([*before, *map(str, hidden), *after])
+        for letter, d in zip(indices[-1], dims, strict=False):
             size[letter] = max(size.get(letter, 1), d)
-    return (2 if len(terms) > 1 else 1) * math.prod(size.values())
+    flops = 0 if len(parts) > 1 else math.prod(size.values())
+    count = Counter(terms)
+    summed, kept = set(indices[0]), set(made) if arrow else {x for x in count if count[x] == 1}
+    for i, own in enumerate(indices[1:], 2):
+        summed |= set(own)
+        flops += 2 * math.prod(size.get(letter, 1) for letter in summed)
+        later = kept.union(*indices[i:])
+        summed = {x for x in summed if x in later or x.isdecimal()}
+    return flops + s.biased(len(parts))
+
+
+def _contract(s: Shapes) -> int:
+    """Product of two tensors over axes that both have, all others are in the result."""
+    left = s.node.attrs.get("left", 0)
+    sides = [value.elements for value in map(s.input, (left, left + 1)) if value]
+    return 2 * s.out * math.isqrt(math.prod(sides) // max(1, s.out)) + s.biased(99)
+
+
+def _fft(s: Shapes) -> int:
+    """5 n log2(n) for a complex transform of length n, half of it where one side is real."""
+    axes = s.node.attrs.get("axes", ())
+    sides = s.dims(0), tuple(d or 1 for d in s.outputs[0].shape or ()) if s.outputs else ()
+    known = axes and all(-len(dims) <= a < len(dims) for dims in sides for a in axes)
+    length = math.prod(max(dims[a] for dims in sides) for a in axes) if known else s.out
+    length = s.node.attrs.get("length", length)
+    return int(5 * (min(s.all_in, s.out) if known else s.out) * math.log2(max(2, length)))
 
 
 def _attention(s: Shapes) -> int:
@@ -246,14 +277,17 @@ RULES: dict[str, Callable[[Shapes], int]] = {
     "sort": lambda s: int(
         s.all_in * max(1.0, math.log2(max(2, s.dims(0)[-1] if s.dims(0) else 2)))
     ),
-    "fft": lambda s: int(5 * s.out * math.log2(max(2, s.out))),
+    "fft": _fft,
+    "contract": _contract,
+    "factor": lambda s: 2 * s.all_in * max(s.dims(0)[-1:], default=1),
 }
 """Flops by rule; the others take a fixed number of flops per element of their output."""
 
 PER_ELEMENT = _tables()["per_element"]
 """That number by rule; one flop for a rule that is not there."""
 
-WEIGHT_RULES = frozenset(
-    {"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather", "bag"}
-)
+PRODUCTS = frozenset({"conv", "conv_transpose", "matmul", "einsum", "contract"})
+"""Rules of sums of products."""
+
+WEIGHT_RULES = PRODUCTS | {"packed_attention", "rnn", "gather", "bag"}
 """Rules whose constant matrices are weights: kept once where several ops share them."""

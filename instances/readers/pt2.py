@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from placeopt.instances.readers.ir_graph import Reading
-from placeopt.instances.readers.model_ir import Model, Node, Value
+from placeopt.instances.readers.model_ir import Model, Node, Value, Values
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
 from placeopt.instances.readers.torch_ops import (
     OPS,
+    VMAP,
     Ref,
     base_name,
     flat,
+    inner_name,
     lost_write,
     make_node,
     module_path,
@@ -95,12 +97,50 @@ def _translate(graph: Data, specs: list[Any], name: str, turns: int | None) -> M
         if value is not None:
             value.make_constant(learned=kind == "parameter")
     _refuse_lost_writes(graph)
-    nodes = []
+    nodes: list[Node] = []
+    seen: dict[str, str] = {}
     for call in graph["nodes"]:
         outputs = _tensors(call["outputs"])
-        if outputs:
-            nodes.append(_node(call, outputs, values, turns))
-    return Model(name, nodes, values, _tensors(graph["outputs"]))
+        if _is_region(call):
+            body = _inlined(call, values, seen, turns)
+            seen |= zip(outputs, body.outputs, strict=False)
+            nodes += body.nodes
+        elif outputs:
+            nodes.append(_renamed(_node(call, outputs, values, turns), seen))
+    return Model(name, nodes, values, [seen.get(x, x) for x in _tensors(graph["outputs"])])
+
+
+def _is_region(call: Data) -> bool:
+    """Whether a call only sets a mode for the graph that is its second argument."""
+    return str(call["target"]).endswith("wrap_with_set_grad_enabled")
+
+
+def _inlined(call: Data, values: Values, seen: dict[str, str], turns: int | None) -> Model:
+    """Return what a region computes, in the names that it has outside; its values are added.
+
+    Parameters
+    ----------
+    seen : names of outside by names of results of regions before.
+    """
+    arguments = [x["arg"] for x in call["inputs"]]
+    graph, region = arguments[1]["as_graph"]["graph"], call.get("name") or "region"
+    body = _translate(graph, [], "", turns)
+    outer = {name: inner_name(region, name) for name in body.values}
+    given = (seen.get(x, x) for x in _tensors(arguments[2:]))
+    outer |= zip(_tensors(graph["inputs"]), given, strict=False)
+    for name, value in body.values.items():
+        values.setdefault(outer[name], value)
+    for node in body.nodes:
+        node.name = inner_name(region, node.name)
+        node.outputs = [outer[x] for x in node.outputs]
+        _renamed(node, outer)
+    body.outputs = [outer[x] for x in body.outputs]
+    return body
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    node.inputs = [names.get(x, x) for x in node.inputs]
+    return node
 
 
 def _refuse_lost_writes(graph: Data) -> None:
@@ -108,11 +148,12 @@ def _refuse_lost_writes(graph: Data) -> None:
         (str(call["target"]), _tensors(x["arg"] for x in call["inputs"]), _tensors(call["outputs"]))
         for call in graph["nodes"]
     ]
-    if by := lost_write([*calls, ("", _tensors(graph["outputs"]), [])]):
-        raise InputError(
-            f"'{base_name(by)}' writes into a tensor that others read afterwards; save "
-            "program.run_decompositions({})"
-        )
+    by = lost_write([*calls, ("", _tensors(graph["outputs"]), [])])
+    reason = f"'{base_name(by)}' writes into a tensor that others read afterwards"
+    if any(target.endswith(VMAP) for target, _, _ in calls):
+        by, reason = VMAP, "behind a vmap shapes lack an axis"
+    if by:
+        raise InputError(f"{reason}; save program.run_decompositions({{}})")
 
 
 def _node(call: Data, outputs: list[str], values: dict[str, Value], turns: int | None) -> Node:
@@ -130,7 +171,7 @@ def _node(call: Data, outputs: list[str], values: dict[str, Value], turns: int |
     last = stack.split(";")[-1].split(",")
     layer = module_path(last[1] if len(last) > 2 else "")
     target = str(call["target"])
-    title = outputs[0] if len(outputs) == 1 else base_name(target)
+    title = call.get("name") or (outputs[0] if len(outputs) == 1 else base_name(target))
     node = make_node(title, target, args, {}, outputs, layer)
     add_bodies(node, args, values, turns)
     return node

@@ -23,6 +23,7 @@ from placeopt.instances.readers.torch_ops import (
     flat,
     inner_name,
     innermost,
+    is_veiled,
     lost_write,
     make_node,
     module_path,
@@ -97,16 +98,16 @@ def from_exported(program: Any, *, name: str = "module", **reading: Any) -> OpGr
 
 
 def functional(program: Any) -> Any:
-    """Return a program in which no write into a tensor is lost to who reads it afterwards: itself,
-    or with copies in the place of writes.
+    """Return a program in which no write into a tensor is lost to who reads it afterwards, and
+    shapes and precisions are those of the run: itself, or a decomposed one.
     """
     calls = (
         (str(node.target), [x.name for x in node.all_input_nodes], [node.name])
         for node in program.graph.nodes
     )
-    if not lost_write(calls):
+    if not (any(map(is_veiled, program.graph.nodes)) or lost_write(calls)):
         return program
-    with quiet_export():
+    with refusing("torch cannot decompose the program"):
         return program.run_decompositions({})
 
 

@@ -55,7 +55,12 @@ def make_node(
     if rule == "pool":
         attrs["kernel"] = _kernel(args[1] if len(args) > 1 else kwargs.get("kernel_size", ()), kind)
     elif rule == "einsum":
-        attrs["equation"] = next((x for x in args if type(x) is str), "")
+        attrs.setdefault("equation", next((x for x in args if type(x) is str), ""))
+    elif kind in ("chain_matmul", "linalg_multi_dot"):
+        rule, chain = "einsum", range(ord("a"), ord("a") + len(inputs))
+        attrs["equation"] = ",".join(chr(i) + chr(i + 1) for i in chain)
+    elif rule == "fft":
+        attrs |= _transformed(args, kind)
     elif rule == "rnn":
         attrs["weights"] = tuple(range(3 if kind.startswith("lstm") else 2, len(inputs)))
     elif kind in ("convolution", "_convolution") and len(args) > 6 and args[6] is True:
@@ -68,6 +73,16 @@ def _kernel(kernel: Any, kind: str) -> tuple[int, ...]:
     sizes = [kernel] if isinstance(kernel, int) else list(kernel or ())
     axes = kind.partition("d")[0][-1:]
     return tuple(sizes * int(axes) if len(sizes) == 1 and axes.isdecimal() else sizes)
+
+
+def _transformed(args: Sequence[Any], kind: str) -> dict[str, Any]:
+    """Return the axes of a Fourier transform, or the length of its frames."""
+    if kind == "stft":
+        return {"length": args[1]}
+    usual = [-2, -1] if kind.endswith("2") else [] if kind.endswith("n") else [-1]
+    at = 1 if kind.startswith("_fft") else 2
+    axes = args[at] if len(args) > at else usual
+    return {"axes": [axes] if isinstance(axes, int) else list(axes or ())}
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[str]:
@@ -122,6 +137,18 @@ def region_of(node: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
     if name == "wrap_with_autocast" and not node.args[2]:
         return node.args[4], tuple(node.args[5:]), True
     return None
+
+
+VMAP = "_add_batch_dim"
+"""The call that begins a vmap: the shapes behind it lack an axis."""
+
+
+def is_veiled(node: Any) -> bool:
+    """Whether the ops of a program stand behind a node in other shapes (vmap), or inside it in
+    another precision (autocast), than they are run in.
+    """
+    name = getattr(node.target, "__name__", "") or str(node.target)
+    return name == VMAP or (name == "wrap_with_autocast" and bool(node.args[2]))
 
 
 def lost_write(calls: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> str:

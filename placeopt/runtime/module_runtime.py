@@ -112,11 +112,15 @@ def _compare(tasks: ModuleTasks, engine: Engine, expected: list[Any]) -> None:
 
 
 def _array(value: Any) -> Any:
-    """Return a tensor as an array, with its own precision where numpy has that."""
+    """Return a tensor as an array, with its own precision where numpy has that; complex numbers as
+    pairs.
+    """
     import torch
 
-    wider = value.dtype == torch.bfloat16 or value.is_complex()
-    return (value.double() if wider else value).cpu().numpy()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
+    own = value.dtype in (torch.float16, torch.float32, torch.float64)
+    return (value.double() if value.is_floating_point() and not own else value).cpu().numpy()
 
 
 class ModuleTasks:

@@ -108,6 +108,18 @@ def test_shapes_agree_with_bytes():
         assert graph.tensor_bytes.tolist() == expected
 
 
+@pytest.mark.parametrize("image", [3, 33])
+def test_cells_of_odd_images_add_what_is_of_one_size(image):
+    """Inputs from before a reduction kept their size, and a stride became 0."""
+    graph = generate(f"gen:nasnet-cell?image={image}")
+    shapes = dict(zip(graph.producer.tolist(), graph.shapes, strict=True))
+    reads = graph.reads()
+    for op, kind in enumerate(graph.op_types):
+        if kind in ("add", "concat"):
+            read = {graph.shapes[tensor][2:] for tensor in reads[op]}
+            assert read == {shapes[op][2:]}
+
+
 def test_batch_scales_the_work_and_not_the_weights():
     """Four times the batch is four times the flops with the same parameters."""
     for name in ("resnet50", "bert-base", "inception-v3", "flava", "gpt2", "nmt"):

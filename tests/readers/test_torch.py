@@ -17,6 +17,7 @@ from placeopt.instances.sources import load_graph
 from placeopt.io.serialize import to_dict
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
+from placeopt.programs.torch_program import torch_program
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +123,105 @@ def test_cells_are_products_and_unknown_products_are_flagged():
     cell = from_torch(torch.nn.LSTMCell(3, 5), (torch.zeros(4, 3),))
     at = kind(cell, "lstm_cell")
     assert (cell.flops[at], cell.unshaped[at]) == (4 * 2 * 4 * 5 * (3 + 5) + 10 * 4 * 5, False)
-    graph = from_torch(torch.nn.Bilinear(3, 3, 5), (torch.zeros(4, 3), torch.zeros(4, 3)))
-    assert graph.unshaped.tolist() == [True]
+
+    class Unknown(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(3, 5))
+
+        def forward(self, x):
+            return torch.kron(self.w, x)
+
+    assert from_torch(Unknown(), (torch.zeros(4, 3),)).unshaped.tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("product", "shapes", "flops"),
+    [
+        (lambda x, y, z: torch_of("einsum")("ab,bc,cd->ad", x, y, z), "2,30 30,4 4,5", 560),
+        (lambda x, y, z: torch_of("einsum")("ab,bc,cd", x, y, z), "2,30 30,4 4,5", 560),
+        (lambda x, y, z: torch_of("chain_matmul")(x, y, z), "2,30 30,4 4,5", 560),
+        (lambda x, y: torch_of("tensordot")(x, y, 2), "2,3,4 3,4,5", 240),
+        (lambda x, y: torch_of("inner")(x, y), "2,3,4 5,4", 240),
+        (lambda x, y: torch_of("cdist")(x, y), "3,4 5,4", 120),
+        (lambda x, y, z: torch_of("addbmm")(x, y, z), "3,5 2,3,4 2,4,5", 240 + 15),
+        (lambda x: torch_of("linalg").cholesky(x), "8,8", 2 * 8**3),
+        (lambda x: torch_of("fft").fft(x), "100,16", 5 * 1600 * 4),
+        (lambda x: torch_of("fft").irfft2(x), "100,8,5", 5 * 4000 * 6),
+    ],
+)
+def test_products_cost_their_multiplications(product, shapes, flops):
+    """Chains of products cost that of all their indices, other products a flop per element of their
+    output, transforms log n of a batch's n; torch's own counter agrees on products.
+    """
+    torch = pytest.importorskip("torch")
+
+    class Product(torch.nn.Module):
+        def forward(self, *inputs):
+            return product(*inputs)
+
+    inputs = tuple(torch.zeros([int(d) for d in x.split(",")]) for x in shapes.split())
+    graph = from_torch(Product(), inputs)
+    assert graph.flops.tolist() == [flops]
+    assert not graph.unshaped.any()
+
+
+def torch_of(name):
+    """Return what torch has under a name."""
+    return getattr(pytest.importorskip("torch"), name)
+
+
+@pytest.mark.parametrize("mode", ["vmap", "autocast"])
+def test_shapes_and_precisions_are_those_of_the_run(mode, tmp_path):
+    """Behind a vmap products lacked its axis and weights were too small; a model in autocast was
+    one op.
+    """
+    torch = pytest.importorskip("torch")
+
+    class Modes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(5, 6, 4))
+
+        def forward(self, x):
+            if mode == "vmap":
+                return torch.vmap(lambda w: torch.relu(torch.nn.functional.linear(x, w)))(self.w)
+            with torch.autocast("cpu", torch.bfloat16):
+                return torch.relu(x @ self.w[0].T)
+
+    inputs = (torch.zeros(3, 4),)
+    graph = from_torch(Modes(), inputs)
+    times = 5 if mode == "vmap" else 1
+    assert graph.flops[kind(graph, "matmul")] == times * 2 * 3 * 4 * 6
+    assert graph.flops[kind(graph, "relu")] == times * 3 * 6
+    assert int(graph.parameters.sum()) == 5 * 6 * 4
+    calls = torch_program(Modes(), inputs=inputs).program.calls
+    assert {call.name for call in calls} >= set(graph.op_names)
+    if mode == "vmap":
+        torch.export.save(torch.export.export(Modes(), inputs), tmp_path / "modes.pt2")
+        with pytest.raises(InputError, match="behind a vmap"):
+            read_graph(tmp_path / "modes.pt2")
+
+
+def test_regions_of_archives_are_inlined(tmp_path):
+    """`with torch.no_grad()` was one op in an archive, under another name than in its program."""
+    torch = pytest.importorskip("torch")
+
+    class Regions(torch.nn.Module):
+        def forward(self, x):
+            with torch.no_grad():
+                y, z = torch.relu(x @ x), x + 1
+            with torch.no_grad():
+                y = torch.exp(y)
+            return y.sum() + z
+
+    inputs, path = (torch.zeros(3, 3),), tmp_path / "regions.pt2"
+    torch.export.save(torch.export.export(Regions(), inputs), path)
+    live, archived = from_torch(Regions(), inputs), read_graph(path)
+    assert archived.op_names == live.op_names
+    assert archived.op_types == ("matmul", "relu", "add", "exp", "sum", "add")
+    assert archived.bytes_moved.tolist() == live.bytes_moved.tolist()
+    assert archived.consumer.tolist() == live.consumer.tolist()
 
 
 def test_products_with_packed_weights_are_products():

@@ -90,6 +90,28 @@ def test_a_wrong_result_is_noticed(module, monkeypatch):
         runtime.run(graph, dealt(graph), check=True)
 
 
+def test_wrong_imaginary_parts_are_noticed(monkeypatch):
+    """Complex results were compared by their real parts alone."""
+    torch = pytest.importorskip("torch")
+    from placeopt.programs.torch_program import torch_program
+    from placeopt.runtime.module_runtime import ModuleRuntime, ModuleWork
+
+    class Turn(torch.nn.Module):
+        def forward(self, x):
+            return x * 1j
+
+    net, inputs = Turn(), (torch.ones(4),)
+    runtime = ModuleRuntime(torch_program(net, inputs=inputs))
+    graph = load_graph(net, inputs=inputs)[0]
+    assert runtime.run(graph, dealt(graph), check=True).checked
+    right = ModuleWork.compute
+    monkeypatch.setattr(
+        ModuleWork, "compute", lambda *given: [value + 1j for value in right(*given)]
+    )
+    with pytest.raises(ExecutionError, match="differs from that of the unsplit module"):
+        runtime.run(graph, dealt(graph), check=True)
+
+
 def test_a_module_may_change_its_buffers():
     """The first execution is compared, in which buffers and inputs are those of the unsplit
     module.
