@@ -1,6 +1,6 @@
 """Coarsening: merge ops into groups, and map a solution of the coarse graph back.
 
-    coarsening = coarsen(problem, "heavy-edge", groups=64)
+    coarsening = coarsen(problem, 64)
     result = po.solve(coarsening.coarse, ...)
     placement = coarsening.expand(result.solution)
 
@@ -17,10 +17,8 @@ contention, it ends no later than the coarse schedule, and where groups are chai
 For searches that only tie devices together and keep all ops, `group_labels` gives groups that
 need not be convex.
 
-Grouping: the state of a coarsening while groups grow, and the kernels that make them grow:
-matching along heavy edges, admission to labelled groups, cutting an order.
-
-Two invariants are kept by every merge.
+Groups grow by matching along heavy edges, level by level (Karypis and Kumar 1998, made acyclic),
+and where that comes to an end by cutting an order. Two invariants are kept by every merge.
 
 Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
 ops that share a device are a union-find (`Classes`) with, for each class, the devices that all
@@ -50,14 +48,13 @@ partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from placeopt.instances.quotient import ModelT, components, layer_paths, quotient
+from placeopt.instances.quotient import ModelT, quotient
 from placeopt.model.arrays import (
     UNLIMITED,
     Flags,
@@ -66,17 +63,14 @@ from placeopt.model.arrays import (
     distinct,
     int_array,
     pointers,
-    value_ranks,
 )
 from placeopt.model.compiled import entry, inner_kernel
-from placeopt.model.errors import InputError, check_choice
+from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 from placeopt.model.projection import unit_of_ops
 from placeopt.model.union_find import root as find_root
-
-METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,117 +137,31 @@ def _check_length(placement: Placement, count: int, what: str) -> None:
         )
 
 
-def coarsen(
-    model: ModelT,
-    method: str = "heavy-edge",
-    *,
-    groups: int | None = None,
-    depth: int | None = None,
-    types: Sequence[str] | None = None,
-) -> Coarsening[ModelT]:
-    """Merge the ops of a graph or a problem into convex groups.
+def coarsen(model: ModelT, groups: int) -> Coarsening[ModelT]:
+    """Merge the ops of a graph or a problem into at most so many convex groups, more where the
+    constraints forbid merges.
 
     Colocation is kept: groups that hold ops of one colocation id share a new id. Forward and
     backward ops are never merged. Merges that leave no compatible device, or more resident bytes on
     one device than the largest capacity, are refused.
 
-    Parameters
-    ----------
-    method :
-        "chain": ops whose only consumer has no other input, with that consumer;
-        "type": cheap types of op with their heaviest neighbour, never two expensive ops;
-        "layer": ops of one layer (`OpGraph.layer`, or the op's name up to the last "/");
-        "meta": the pieces of one sharded op;
-        "heavy-edge": matching along heavy edges, level by level (Karypis and Kumar 1998, made
-        acyclic); "topological": runs of a depth-first topological order with equal work.
-    groups : merge on along heavy edges until there are at most this many groups (fewer merges where
-        the constraints forbid them); needed by "heavy-edge" and "topological".
-    depth : "layer" only: leading parts of the layer path that count, all by default.
-    types : "type" only: the cheap types; by default those below half the mean work per op.
-
     Raises
     ------
     InputError
-        If an option is wrong, or the method needs what the model does not have.
+        If there is to be no group.
     """
-    grouping = _group(model, method, groups, depth, types, acyclic=True)
+    grouping = Grouping(model, groups, acyclic=True)
     label = grouping.ordered_labels()
     return Coarsening(model, quotient(model, label, grouping.roots()), label)
 
 
-def group_labels(
-    model: OpGraph | PlacementProblem,
-    num_groups: int,
-    method: str = "heavy-edge",
-    *,
-    depth: int | None = None,
-    types: Sequence[str] | None = None,
-) -> Ints:
-    """Return a group 0..G-1 for every op, with G at most `num_groups` unless constraints forbid it.
+def group_labels(model: OpGraph | PlacementProblem, groups: int) -> Ints:
+    """Return a group 0..G-1 for every op, with G at most `groups` unless constraints forbid it.
 
     The groups only say which ops share a device: they need not be convex, ops of one colocation id
     are always in one group, and every group has a device that can run all of it.
-
-    Parameters
-    ----------
-    method, depth, types : as in `coarsen`; then groups are merged along heavy edges.
     """
-    return _group(model, method, num_groups, depth, types, acyclic=False).ordered_labels()
-
-
-def _group(
-    model: OpGraph | PlacementProblem,
-    method: str,
-    groups: int | None,
-    depth: int | None,
-    types: Sequence[str] | None,
-    acyclic: bool,
-) -> Grouping:
-    check_choice("coarsening method", method, METHODS)
-    if groups is None and method in ("heavy-edge", "topological"):
-        raise InputError(f"coarsening method '{method}' needs groups=N, the number of groups")
-    if groups is not None and groups < 1:
-        raise InputError(f"groups: expected at least 1, received {groups}")
-    grouping = Grouping(model, acyclic)
-    if method == "chain":
-        grouping.fuse_chains()
-    elif method == "type":
-        grouping.absorb_types(types, groups or 1)
-    elif method == "layer":
-        grouping.by_label(_layer_labels(model, depth, groups))
-    elif method == "meta":
-        grouping.by_label(_meta_labels(model))
-    elif method == "topological" and groups is not None:
-        grouping.cut(groups)
-    if groups is not None:
-        grouping.reduce(groups)
-    return grouping
-
-
-def _layer_labels(model: OpGraph | PlacementProblem, depth: int | None, groups: int | None) -> Ints:
-    """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else all
-    levels).
-    """
-    layers = layer_paths(model)
-    if not any(layers):
-        raise InputError(
-            f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts"
-        )
-    if depth is not None and depth < 1:
-        raise InputError(f"depth: expected at least 1, received {depth}")
-    paths = [layer.split("/") for layer in layers]
-    for level in [depth] if depth is not None else range(max(map(len, paths)), 0, -1):
-        keys = ["/".join(path[:level]) for path in paths]
-        if groups is None or len(set(keys)) <= groups:
-            break
-    return value_ranks(keys)
-
-
-def _meta_labels(model: OpGraph | PlacementProblem) -> Ints:
-    """Label ops by meta label; an op without one is alone."""
-    if not (model.meta >= 0).any():
-        raise InputError(f"coarsening by meta label: no op of '{model.name}' has one")
-    return unit_of_ops(model.meta)
+    return Grouping(model, groups, acyclic=False).ordered_labels()
 
 
 def _costs(model: OpGraph | PlacementProblem) -> tuple[Floats, Floats, Flags, float]:
@@ -282,7 +190,7 @@ def _costs(model: OpGraph | PlacementProblem) -> tuple[Floats, Floats, Flags, fl
 
 
 class Grouping:
-    """Groups of ops that grow by merging; starts with every op alone.
+    """Groups of ops that grow from single ones by merging, until there are at most so many.
 
     Parameters
     ----------
@@ -290,7 +198,9 @@ class Grouping:
         Otherwise groups only share a device, and ops of one colocation id start as one group.
     """
 
-    def __init__(self, model: OpGraph | PlacementProblem, acyclic: bool) -> None:
+    def __init__(self, model: OpGraph | PlacementProblem, groups: int, acyclic: bool) -> None:
+        if groups < 1:
+            raise InputError(f"groups: expected at least 1, received {groups}")
         self.model, self.acyclic = model, acyclic
         self.work, self.traffic, compatible, self.capacity = _costs(model)
         n = model.num_ops
@@ -312,6 +222,7 @@ class Grouping:
         if not acyclic:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, np.bool_)
+        self._reduce(groups)
 
     def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
@@ -333,51 +244,7 @@ class Grouping:
     def _relabel(self, label: Ints) -> None:
         self.label = (np.cumsum(np.bincount(label) > 0) - 1)[label]
 
-    # --- initial groups
-    # ----------------------------------------------------------------------------------
-
-    def fuse_chains(self) -> None:
-        """Fuse ops along edges that are the only output of one and the only input of the other."""
-        source, target = self.source, self.target
-        alone = (np.bincount(source)[source] == 1) & (np.bincount(target)[target] == 1)
-        head = np.arange(len(self.label))
-        head[target[alone]] = source[alone]
-        self._admit(_followed(head))
-
-    def by_label(self, label: Ints) -> None:
-        """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
-        label = label * 2 + self.backward
-        if self.acyclic:
-            label = self._convex(value_ranks(label))
-        self._admit(label)
-
-    def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
-        """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left
-        to merge.
-        """
-        name, kinds = self.model.name, self.model.op_types
-        if not any(kinds):
-            raise InputError(f"coarsening by type: '{name}' does not tell the types of its ops")
-        if types is None:
-            index = value_ranks(kinds)
-            mean = np.bincount(index, weights=self.work) / np.bincount(index)
-            cheap = (mean < 0.5 * self.work.mean())[index]
-        else:
-            unknown = [kind for kind in types if kind not in kinds]
-            if unknown:
-                raise InputError(f"types: '{unknown[0]}' is no op type of '{name}'")
-            cheap = np.isin(kinds, list(types))
-        idle = 0
-        for direction in range(10_000):
-            before = self.count
-            if before <= groups or idle == 2:
-                return
-            heavy = np.zeros(before, np.bool_)
-            heavy[self.label[~cheap]] = True
-            self._match(groups, self._limits(), direction % 2 == 1, heavy)
-            idle = idle + 1 if self.count == before else 0
-
-    def cut(self, groups: int) -> None:
+    def _cut(self, groups: int) -> None:
         """Cut a depth-first topological order into runs of equal work."""
         nodes = self._nodes()
         if self.acyclic:
@@ -392,24 +259,10 @@ class Grouping:
             cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
         )
 
-    def _admit(self, label: Ints) -> None:
-        label = value_ranks(label)
-        order, count = self.model.topological_order, int(label.max()) + 1
-        group = admit(order, label, count, self.backward, self.classes, self._limits())
-        self._relabel(group if self.acyclic else self.roots())
-
-    def _convex(self, label: Ints) -> Ints:
-        """Split labels so that the contracted graph has no cycle."""
-        source, target = label[self.source], label[self.target]
-        component = components(source, target, int(label.max()) + 1, strong=True)[label]
-        stage = stages(self.model.topological_order, *self.successor, label, component)
-        result: Ints = label * (int(stage.max()) + 1) + stage
-        return result
-
     # --- merging
     # -----------------------------------------------------------------------------------------
 
-    def reduce(self, groups: int) -> None:
+    def _reduce(self, groups: int) -> None:
         """Merge along heavy edges until at most `groups` are left, as far as the constraints
         allow.
         """
@@ -421,9 +274,9 @@ class Grouping:
             reverse = not reverse
             idle = idle + 1 if self.count > 0.95 * before else 0
         if self.count > groups:
-            self.cut(groups)
+            self._cut(groups)
 
-    def _limits(self, groups: int | None = None) -> Limits:
+    def _limits(self, groups: int | None) -> Limits:
         """Return what a group may grow to if there are to be `groups` of them; None for any number.
 
         A class of convex groups may hold forward and backward groups of the same weights: it may be
@@ -434,21 +287,14 @@ class Grouping:
         cap = np.inf if groups is None else balance * float(self.work.sum()) / groups
         return Limits(cap, 4 * cap if self.acyclic else cap, self.capacity)
 
-    def _match(
-        self, groups: int, limits: Limits, reverse: bool, heavy: Flags | None = None
-    ) -> None:
-        """Merge groups in pairs, once.
-
-        Parameters
-        ----------
-        heavy : groups of which no two are merged; only neighbours are merged then, no siblings.
-        """
+    def _match(self, groups: int, limits: Limits, reverse: bool) -> None:
+        """Merge groups in pairs, once."""
         count = self.count
         source, target, traffic = self._quotient(reverse)
         if not len(source):
             return
         pointer = pointers(source, count)
-        nodes = self._nodes(heavy)
+        nodes = self._nodes()
         level = np.zeros(count, np.int64)
         if self.acyclic:  # edges of the longest path to every group
             order = depth_first_order(count, pointer, target)
@@ -475,7 +321,7 @@ class Grouping:
             self.acyclic,
         )
         merges = int((mate >= 0).sum()) // 2
-        if heavy is None and merges < min(0.2 * count, count - groups):
+        if merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
             match_siblings(
                 np.argsort(key, kind="stable"),
@@ -504,13 +350,12 @@ class Grouping:
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
 
-    def _nodes(self, heavy: Flags | None = None) -> Nodes:
+    def _nodes(self) -> Nodes:
         count = self.count
         member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
         weight = np.bincount(self.label, weights=self.work).astype(np.float64)
-        flags = np.zeros(count, np.bool_) if heavy is None else heavy
-        return Nodes(member, weight, self.backward[member], flags)
+        return Nodes(member, weight, self.backward[member])
 
     def _quotient(self, reverse: bool = False) -> tuple[Ints, Ints, Floats]:
         """Return edges between groups sorted by source, and their traffic; a tensor counts once per
@@ -577,7 +422,6 @@ class Nodes(NamedTuple):
     member: Ints  # (num_nodes,) any op of the node
     weight: Floats  # (num_nodes,) work
     backward: Flags  # (num_nodes,)
-    heavy: Flags  # (num_nodes,) two heavy nodes are never matched
 
 
 @inner_kernel
@@ -688,7 +532,7 @@ def match_edges(
         if merges >= max_merges:
             break
         u, v = source[edge], target[edge]
-        if mate[u] >= 0 or mate[v] >= 0 or (nodes.heavy[u] and nodes.heavy[v]):
+        if mate[u] >= 0 or mate[v] >= 0:
             continue
         if nodes.weight[u] + nodes.weight[v] > limits.group_weight:
             continue
@@ -740,8 +584,6 @@ def match_siblings(
         fits = nodes.weight[waiting] + nodes.weight[node] <= limits.group_weight
         if keep_direction and nodes.backward[waiting] != nodes.backward[node]:
             fits = False
-        if nodes.heavy[waiting] and nodes.heavy[node]:
-            fits = False
         if fits and can_share(classes, nodes.member[waiting], nodes.member[node], limits):
             share(classes, nodes.member[waiting], nodes.member[node])
             mate[waiting], mate[node] = node, waiting
@@ -750,27 +592,6 @@ def match_siblings(
         else:
             waiting = node
     return merges
-
-
-@entry
-def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, limits: Any) -> Any:
-    """Give the ops of each label a group, opening another one where an op does not fit.
-
-    Cutting a group along a topological order keeps an acyclic contraction acyclic.
-    """
-    group = np.full(len(label), -1, np.int64)
-    latest = np.full(num_labels, -1, np.int64)  # last op that opened a group, by label
-    count = 0
-    for op in order:
-        first = latest[label[op]]
-        if first >= 0 and backward[first] == backward[op] and can_share(classes, first, op, limits):
-            share(classes, first, op)
-            group[op] = group[first]
-        else:
-            latest[label[op]] = op
-            group[op] = count
-            count += 1
-    return group
 
 
 @entry
@@ -797,22 +618,3 @@ def cut_order(
         size += weight
         left -= weight
     return group
-
-
-@entry
-def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) -> Any:
-    """Count, on the worst path to every op, how often it changes the label within a strong
-    component.
-
-    `component` is the strongly connected component of each op's label in the contracted graph.
-    Splitting labels by this number makes the contraction acyclic: it never falls along an edge
-    inside a component, and rises where the label changes.
-    """
-    stage = np.zeros(len(order), np.int64)
-    for op in order:
-        for edge in range(pointer[op], pointer[op + 1]):
-            other = target[edge]
-            if component[op] == component[other]:
-                step = 0 if label[op] == label[other] else 1
-                stage[other] = max(stage[other], stage[op] + step)
-    return stage

@@ -145,7 +145,7 @@ def colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
         (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
     ]
     source, target = as_pairs([*pairs, *tied]).T
-    return _labelled(graph, components(source, target, graph.num_ops, strong=False))
+    return _labelled(graph, components(source, target, graph.num_ops))
 
 
 def _labelled(graph: OpGraph, label: Ints) -> OpGraph:

@@ -137,15 +137,11 @@ def _common_path(paths: list[str]) -> str:
     return "/".join(names[0] for names in common)
 
 
-def components(source: Ints, target: Ints, count: int, *, strong: bool) -> Ints:
-    """Return the component of each of `count` nodes: the strong one, or that of the graph without
-    directions.
-    """
+def components(source: Ints, target: Ints, count: int) -> Ints:
+    """Return the component of each of `count` nodes in the graph without directions."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     ones = np.ones(len(source), np.bool_)
     graph = coo_array((ones, (source, target)), shape=(count, count))
-    return np.asarray(
-        connected_components(graph, directed=strong, connection="strong")[1], np.int64
-    )
+    return np.asarray(connected_components(graph, directed=False)[1], np.int64)

@@ -11,62 +11,43 @@ Everything is imported on first use, so that `import placeopt` is quick.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from placeopt.model.lazy import on_first_use
 from placeopt.version import __version__
 
-_EXPORTS = {
-    "InputError": "model.errors",
-    "InfeasiblePlacementError": "model.errors",
-    "Refused": "model.errors",
-    "SolverError": "model.errors",
-    "OpGraph": "model.graph",
-    "Cluster": "model.cluster",
-    "Device": "model.cluster",
-    "Link": "model.cluster",
-    "PlacementProblem": "model.problem",
-    "Placement": "model.placement",
-    "Schedule": "model.placement",
-    "Budget": "model.result",
-    "Result": "model.result",
-    "TracePoint": "model.result",
-    "Solver": "solving.registry",
-    "SearchSolver": "solving.base",
-    "option": "solving.options",
-    "run": "solving.run",
-    "Objective": "model.objective",
-    "register_objective": "model.objective",
-    "register": "solving.registry",
-    "make_solver": "solving.registry",
-    "Evaluation": "makespan.evaluate",
-    "evaluate": "makespan.evaluate",
-    "evaluate_batch": "makespan.evaluate",
-    "INFEASIBLE": "makespan.evaluate",
-    "placement_violations": "makespan.judge",
-    "schedule_violations": "makespan.judge",
-    "bound": "solving.bound",
-    "Certificate": "certify.certificate",
-    "verify": "certify.verify",
-    "recheck": "certify.verify",
-    "export": "exports.export",
-    "load": "api",
-    "solve": "api",
-    "make_cluster": "instances.clusters",
-    "read_graph": "instances.readers",
-    "generate": "instances.generators",
-    "PipelineProblem": "schedules.problem",
-    "PipelineSchedule": "schedules.solution",
-    "JobStreamProblem": "streams.problem",
-    "Episode": "streams.simulator",
-    "ShardingProblem": "sharding.problem",
-    "ShardingSolution": "sharding.problem",
-    "TrainingPlan": "plans.plan",
-    "InfeasibleProblemError": "model.errors",
-    "MissingExtraError": "model.errors",
-    "load_pipeline": "schedules.sources",
-    "load_stream": "streams",
-    "plan": "planning",
+_HOMES = {
+    "model.errors": "InputError InfeasiblePlacementError InfeasibleProblemError MissingExtraError "
+    "Refused SolverError",
+    "model.graph": "OpGraph",
+    "model.cluster": "Cluster Device Link",
+    "model.problem": "PlacementProblem",
+    "model.placement": "Placement Schedule",
+    "model.result": "Budget Result TracePoint",
+    "solving.registry": "Solver register make_solver",
+    "solving.base": "SearchSolver",
+    "solving.options": "option",
+    "solving.run": "run",
+    "model.objective": "Objective register_objective",
+    "makespan.evaluate": "Evaluation evaluate evaluate_batch INFEASIBLE",
+    "makespan.judge": "placement_violations schedule_violations",
+    "solving.bound": "bound",
+    "certify.certificate": "Certificate",
+    "certify.verify": "verify recheck",
+    "exports.export": "export",
+    "api": "load solve",
+    "instances.clusters": "make_cluster",
+    "instances.readers": "read_graph",
+    "instances.generators": "generate",
+    "schedules.problem": "PipelineProblem",
+    "schedules.solution": "PipelineSchedule",
+    "streams.problem": "JobStreamProblem",
+    "streams.simulator": "Episode",
+    "sharding.problem": "ShardingProblem ShardingSolution",
+    "plans.plan": "TrainingPlan",
+    "schedules.sources": "load_pipeline",
+    "streams": "load_stream",
+    "planning": "plan",
 }
 _MODULES = {
     **{x: x for x in ("instances", "schedules", "solvers", "streams", "experiments", "plotting")},
@@ -74,7 +55,9 @@ _MODULES = {
     "serialize": "io.serialize",
 }
 
-__all__ = ["__version__", *_EXPORTS, *_MODULES]
+__getattr__, _names = on_first_use(__name__, _HOMES, _MODULES)
+
+__all__ = ["__version__", *_names]
 
 if TYPE_CHECKING:
     from placeopt import (
@@ -142,18 +125,6 @@ if TYPE_CHECKING:
     from placeopt.streams import load_stream as load_stream
     from placeopt.streams.problem import JobStreamProblem as JobStreamProblem
     from placeopt.streams.simulator import Episode as Episode
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _EXPORTS:
-        value = getattr(importlib.import_module(f"placeopt.{_EXPORTS[name]}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"placeopt.{_MODULES[name]}")
-    else:
-        raise AttributeError(f"module 'placeopt' has no attribute {name!r}")
-    globals()[name] = value
-    return value
 
 
 def __dir__() -> list[str]:

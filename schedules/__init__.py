@@ -145,19 +145,15 @@ SPECS = (
 )
 
 
-_EXPORTS = {
-    "Block": "problem",
-    "JointResult": "joint",
-    "PipelineProblem": "problem",
-    "choose_pipeline": "joint",
-    "load_pipeline": "sources",
-    "PipelineSchedule": "solution",
-    "Repetend": "solution",
-    "schedule": "solve",
-    "schedule_result": "solve",
-    "pipeline_violations": "judge",
+_HOMES = {
+    "problem": "Block PipelineProblem",
+    "joint": "JointResult choose_pipeline",
+    "sources": "load_pipeline",
+    "solution": "PipelineSchedule Repetend",
+    "solve": "schedule schedule_result",
+    "judge": "pipeline_violations",
 }
 
-__all__ = ["SPECS", *_EXPORTS]
+__getattr__, _names = on_first_use(__name__, _HOMES)
 
-__getattr__ = on_first_use(__name__, _EXPORTS)
+__all__ = ["SPECS", *_names]

@@ -54,23 +54,21 @@ class RepetendSolver(SearchSolver):
 
     size: int = option(
         1,
-        low=0,
-        meaning="micro-batches per repetend (K), more help under tight memory; 0 proves K = 1, "
+        "micro-batches per repetend (K), more help under tight memory; 0 proves K = 1, "
         "then tries 2, 3, ... while the best is above the bound for all K, and published schedules",
+        low=0,
     )
-    max_size: int = option(4, low=1, meaning="most micro-batches per repetend that size=0 tries")
-    num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
-    latency_seconds: float = option(
-        2.0, low=0, meaning="most seconds spent on the latency of the pattern"
-    )
+    max_size: int = option(4, "most micro-batches per repetend that size=0 tries", low=1)
+    num_workers: int = option(2, "threads of CP-SAT", low=1)
+    latency_seconds: float = option(2.0, "most seconds spent on the latency of the pattern", low=0)
     patterns: int = option(
-        1, low=0, meaning="other patterns that are completed too, to keep the one that ends first"
+        1, "other patterns that are completed too, to keep the one that ends first", low=0
     )
     period: int = option(
         0,
-        low=0,
-        meaning="ticks of the whole pattern: ask for the least latency at this rate, with all the "
+        "ticks of the whole pattern: ask for the least latency at this rate, with all the "
         "time, instead of the least period",
+        low=0,
     )
 
     def __post_init__(self) -> None:

@@ -45,23 +45,17 @@ MODES = ("train", "infer")
 class ShapeOptions:
     """What a shape is made of; times are ticks."""
 
-    devices: int = option(4, low=1, high=256, meaning="number of devices")
-    forward: int = option(1, low=1, meaning="span of a forward block")
-    backward: int = option(3, low=1, meaning="span of a backward block")
-    tensor: int = option(1, low=1, meaning="span of a tensor-parallel block")
-    mode: str = option(
-        "train", choices=MODES, meaning="train, or infer for the forward blocks only"
-    )
-    split: bool = option(False, meaning="cut B into I and W")
-    input: int = option(0, low=0, meaning="span of I; 0 for backward - weight")
-    weight: int = option(
-        0, low=0, meaning="span of W; 0 for half of backward, rounded down (at least 1)"
-    )
-    lag: int = option(
-        0, low=0, meaning="communication between blocks that have no device in common"
-    )
-    chunks: int = option(2, low=1, high=1000, meaning="stages per device of interleaved")
-    waves: int = option(1, low=1, high=1000, meaning="waves of wave")
+    devices: int = option(4, "number of devices", low=1, high=256)
+    forward: int = option(1, "span of a forward block", low=1)
+    backward: int = option(3, "span of a backward block", low=1)
+    tensor: int = option(1, "span of a tensor-parallel block", low=1)
+    mode: str = option("train", "train, or infer for the forward blocks only", choices=MODES)
+    split: bool = option(False, "cut B into I and W")
+    input: int = option(0, "span of I; 0 for backward - weight", low=0)
+    weight: int = option(0, "span of W; 0 for half of backward, rounded down (at least 1)", low=0)
+    lag: int = option(0, "communication between blocks that have no device in common", low=0)
+    chunks: int = option(2, "stages per device of interleaved", low=1, high=1000)
+    waves: int = option(1, "waves of wave", low=1, high=1000)
 
     def __post_init__(self) -> None:
         check_options(self, "shape")

@@ -48,9 +48,9 @@ class TesselSolver(SearchSolver):
     """
 
     max_micro_batches: int = option(
-        0, low=0, meaning="most micro-batches that a repetend may touch; 0 for as many as blocks"
+        0, "most micro-batches that a repetend may touch; 0 for as many as blocks", low=0
     )
-    num_workers: int = option(1, low=1, meaning="threads of CP-SAT")
+    num_workers: int = option(1, "threads of CP-SAT", low=1)
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
         """Go through the assignments; every repetend has to beat the best so far."""

@@ -53,7 +53,7 @@ EXACT_FLOAT = 2.0**53
 class TimeOptimalSolver(SearchSolver):
     """Least makespan of n micro-batches; its period is that of repeating the whole schedule."""
 
-    num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
+    num_workers: int = option(2, "threads of CP-SAT", low=1)
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
         """Minimise the makespan from a greedy schedule; a shorter one takes the place of the

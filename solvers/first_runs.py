@@ -166,8 +166,7 @@ def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):
         _run(name, evaluations=400)  # the seeds take the first hundreds
-    _run("dual-policy", evaluations=100, teacher="", credit="critical")
-    _run("dual-policy", evaluations=400, groups=0.0, episodes=0.0, windows=1.0)
+    _run("dual-policy", evaluations=100, teacher="")
 
 
 def learned_lists() -> None:

@@ -45,14 +45,14 @@ class Portfolio(MeasuringSearch):
     kernels = (*MeasuringSearch.kernels, "learned-lists", "bounds")
     sampling: ClassVar[float] = 0.1
 
-    lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
-    walks: int = option(2, low=1, meaning="annealing walks at the same time")
+    lns: bool = option(True, "use large neighbourhood search (only with a limit of time)")
+    walks: int = option(2, "annealing walks at the same time", low=1)
     prove: bool = option(
-        True, meaning="prove beside the search, on a core of its own (only with a limit of time)"
+        True, "prove beside the search, on a core of its own (only with a limit of time)"
     )
 
     tactics: str = option(
-        "all", meaning="tactics to use within a limit of time: all, or some names joined by commas"
+        "all", "tactics to use within a limit of time: all, or some names joined by commas"
     )
 
     def __post_init__(self) -> None:

@@ -211,16 +211,6 @@ def _detected(path: Path) -> str:
         raise InputError(f"{path}: {error}{known}") from error
 
 
-def symbolic_dims(source: str | Path) -> dict[str, int]:
-    """Return the dimensions of a model's inputs that need a value (`dims`), with the number of
-    their uses.
-    """
-    path, entry = locate(source)
-    if entry.name != "onnx":
-        return {}
-    return _function("onnx_reader:symbolic_dims")(path)
-
-
 def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> Path:
     """Write a graph; the format is chosen by the suffix unless given. The file is replaced at once.
 
@@ -246,14 +236,9 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
     return write_text(path, _function(entry.writer)(graph))
 
 
-__getattr__ = on_first_use(
+__getattr__, _ = on_first_use(
     __name__,
-    {
-        "from_networkx": "networkx_graph",
-        "to_networkx": "networkx_graph",
-        "from_torch": "torch_export",
-        "from_exported": "torch_export",
-    },
+    {"networkx_graph": "from_networkx to_networkx", "torch_export": "from_torch from_exported"},
 )
 
 

@@ -92,13 +92,6 @@ def read(
     return finish(model, how, _is_identity)
 
 
-def symbolic_dims(path: Path) -> dict[str, int]:
-    """Return the dimensions of the model's inputs that have no value, by name, with the number of
-    their uses.
-    """
-    return _symbols(load_model(path, max_bytes=2**40))
-
-
 def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
     """Return dimensions by name; accepts the text "batch=1,seq=128".
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Study", "load_study", "run_study"]
 
-_HOME = {"Study": "study", "load_study": "study", "run_study": "runner"}
+_HOMES = {
+    "study": "Study load_study",
+    "runner": "run_study",
+}
 
-__getattr__ = on_first_use(__name__, _HOME)
+__getattr__, _ = on_first_use(__name__, _HOMES)

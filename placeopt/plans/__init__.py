@@ -6,14 +6,12 @@ Everything is imported on first use.
 
 from placeopt.model.lazy import on_first_use
 
-_EXPORTS = {
-    "TrainingPlan": "plan",
-    "PlanStage": "plan",
-    "ReplicaGroup": "plan",
-    "SamplePlanProblem": "sample_problem",
-    "read_piper": "piper_json",
+_HOMES = {
+    "plan": "TrainingPlan PlanStage ReplicaGroup",
+    "sample_problem": "SamplePlanProblem",
+    "piper_json": "read_piper",
 }
 
-__all__ = list(_EXPORTS)
+__getattr__, _names = on_first_use(__name__, _HOMES)
 
-__getattr__ = on_first_use(__name__, _EXPORTS)
+__all__ = list(_names)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from placeopt.io.body import Body
-from placeopt.model.arrays import Array, running_sums
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
 from placeopt.plans.plan import FORMS, SEQUENCE, ReplicaGroup
@@ -359,11 +358,3 @@ class TabledStepCosts(StepCosts):
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times."""
         return self.table.degrees(kind)
-
-
-def span_sums(values: Array) -> Array:
-    """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
-    + 1).
-    """
-    total = running_sums(values)
-    return np.triu(total[None] - total[:, None], 1)

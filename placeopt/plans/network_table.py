@@ -7,7 +7,6 @@ between hosts, from a cluster description.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from placeopt.io.body import Body
-from placeopt.model.arrays import Floats
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
@@ -48,9 +46,9 @@ class FittedNetwork:
     def __post_init__(self) -> None:
         _check_rates({f"{ends}": fit[3] for ends, fit in self.fits.items()})
 
-    def bandwidth(self, sender: Replica, receiver: Replica, size: float) -> float:
+    def bandwidth(self, sender: Replica, receiver: Replica, size: Any) -> Any:
         """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
-        bytes; see the module.
+        bytes, or of each of an array of sizes; see the module.
 
         Raises
         ------
@@ -58,14 +56,7 @@ class FittedNetwork:
             If the pair was not measured.
         """
         c0, c1, c2, largest = self._fit(sender, receiver)
-        level = math.log2(max(size, 1.0) / 1e6)
-        rate = 1e9 * (c0 * level * level + c1 * level + c2)
-        return rate if self.raw else min(max(rate, _slowest(largest)), largest)
-
-    def bandwidths(self, sender: Replica, receiver: Replica, sizes: Floats) -> Floats:
-        """The same for messages of many sizes, up to rounding."""
-        c0, c1, c2, largest = self._fit(sender, receiver)
-        level = np.log2(np.maximum(sizes, 1.0) / 1e6)
+        level = np.log2(np.maximum(size, 1.0) / 1e6)
         rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else np.clip(rate, _slowest(largest), largest)
 
@@ -116,8 +107,6 @@ class FlatNetwork:
         size.
         """
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
-
-    bandwidths = bandwidth
 
     def inside(self, kind: str) -> float:
         """Bytes per second inside a host."""

@@ -23,10 +23,10 @@ import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
+from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts
 from placeopt.plans.plan import EXPERT, SEQUENCE, ReplicaGroup
 from placeopt.plans.published_costs import ticks
-from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+from placeopt.plans.step_costs import TICK_SECONDS, EverySpan, LinkShares, Load, span_sums
 
 FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
 """Measured plans that the constants of time were fitted on."""
@@ -145,16 +145,16 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """The measured step of a small model, by parameters."""
-        return ticks(self._update(load, group, load.total(self._parameters(group))))
+        return ticks(self._update(load, group))
 
     def _parameters(self, group: ReplicaGroup) -> Floats:
         return self.table.form(group.form).parameters[group.tensor]
 
-    def _update(self, load: Load, group: ReplicaGroup, size: Any) -> Any:
-        """Seconds of an optimizer step on so many parameters, or on each of an array of them."""
+    def _update(self, load: Load, group: ReplicaGroup) -> Any:
+        """Seconds of an optimizer step."""
         profiled = max(profiled_parameters(self._parameters(group)), 1.0)
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
-        return seconds * size / profiled / load.shards
+        return seconds * load.total(self._parameters(group)) / profiled / load.shards
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """Ring over the slowest pair of neighbours, all devices of a replica sending their share.
@@ -162,16 +162,19 @@ class PredictedStepCosts(TabledStepCosts):
         Its two halves are the reduce-scatter of gradients and the all-gather of parameters that
         sharded states need.
         """
+        return ticks(self._ring_seconds(load, groups) + self._shared_seconds(load, groups[0]))
+
+    def _ring_seconds(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Any:
         count = sum(group.count for group in groups)
+        size = np.maximum.reduce([load.total(self._own(g)) * g.tensor for g in groups])
+        size = size * self.table.float_bytes
         if count == 1:
-            return ticks(self._shared_seconds(load, groups[0]))
-        size = max(load.total(self._own(g)) * g.tensor for g in groups)
-        size *= self.table.float_bytes
-        rate = min(
+            return 0.0 * size
+        rates: list[Any] = [
             self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
             for a, b in _neighbours(groups)
-        )
-        return ticks(2 * (count - 1) / count * size / rate + self._shared_seconds(load, groups[0]))
+        ]
+        return 2 * (count - 1) / count * size / np.minimum.reduce(rates)
 
     def _own(self, group: ReplicaGroup) -> Floats:
         """Floats of parameters that each device of a replica has for itself."""
@@ -199,22 +202,11 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `StepCosts.spans`."""
-        return np.asarray(self._update(load, group, span_sums(self._parameters(group))))
+        return np.asarray(self._update(EverySpan(*load), group))
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `StepCosts.spans`."""
-        count = sum(group.count for group in groups)
-        sums = [span_sums(self._own(g)) * g.tensor for g in groups]
-        size = np.maximum.reduce(sums) * self.table.float_bytes
-        total = np.zeros(size.shape)
-        if count > 1:
-            rates: list[Any] = [
-                self.network.bandwidths(
-                    (a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count
-                )
-                for a, b in _neighbours(groups)
-            ]
-            total = 2 * (count - 1) / count * size / np.minimum.reduce(rates)
+        total = np.asarray(self._ring_seconds(EverySpan(*load), groups))
         if groups[0].tensor in self.table.form(groups[0].form).shared:
             # each span has a size, and the rate of a ring may depend on it
             for first, last in combinations(range(self.num_layers + 1), 2):

@@ -20,14 +20,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts, span_sums
+from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER, TabledStepCosts
 from placeopt.plans.plan import ReplicaGroup
-from placeopt.plans.step_costs import MOST_SECONDS, TICK_SECONDS, LinkShares, Load
+from placeopt.plans.step_costs import MOST_SECONDS, TICK_SECONDS, EverySpan, LinkShares, Load
 
 BUCKET_BYTES = 5e8
 """Bytes of gradients that are summed at a time."""
@@ -109,12 +110,7 @@ class PublishedStepCosts(TabledStepCosts):
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """Ring all-reduce in buckets, at the slowest pair of neighbours."""
-        count = sum(group.count for group in groups)
-        if count == 1:
-            return 0
-        share = min(LARGEST_SHARE, *(group.tensor for group in groups))
-        size = load.total(self.table.parameters[1]) * self.table.float_bytes / share
-        return max(ticks(self._ring(size, count, a, b)) for a, b in _neighbours(groups))
+        return ticks(float(self._sync_seconds(load, groups)))
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `StepCosts.spans`."""
@@ -123,49 +119,38 @@ class PublishedStepCosts(TabledStepCosts):
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `StepCosts.spans`."""
+        return np.asarray(self._sync_seconds(EverySpan(*load), groups))
+
+    def _sync_seconds(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Any:
         count = sum(group.count for group in groups)
         share = min(LARGEST_SHARE, *(group.tensor for group in groups))
-        left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
+        left = load.total(self.table.parameters[1]) * self.table.float_bytes / share
         pairs = sorted(_neighbours(groups))
-        total = np.zeros((len(pairs), *left.shape))
-        while (left > 0).any():
+        total = np.zeros((len(pairs), *np.shape(left)))
+        while pairs and np.any(left > 0):
             part = np.clip(left, 0.0, BUCKET_BYTES) / count
-            for row, (a, b) in zip(total, pairs, strict=True):
-                row += 2 * (count - 1) * part / self.network.bandwidths((a, 1), (b, 1), part)
+            rates = [self.network.bandwidth((a, 1), (b, 1), part) for a, b in pairs]
+            total += [2 * (count - 1) * part / rate for rate in rates]
             left = left - BUCKET_BYTES
         return total.max(axis=0, initial=0.0)
 
-    def _ring(self, size: float, count: int, sender: str, receiver: str) -> float:
-        seconds = 0.0
-        while size > 0:
-            part = min(size, BUCKET_BYTES) / count
-            seconds += (
-                2 * (count - 1) * part / self.network.bandwidth((sender, 1), (receiver, 1), part)
-            )
-            size -= BUCKET_BYTES
-        return seconds
-
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """See the module."""
-        state = load.total(self.table.parameters[group.tensor]) * STATE_BYTES
-        kept = (
-            load.total(self.table.activations[group.tensor])
-            * load.micro_batch
-            * self.table.float_bytes
-        )
-        beside = BESIDE_BYTES[group.tensor > 1]
-        return load.chunks * int(state + kept * load.flight) + beside
+        state, kept = self._held(load, group)
+        return load.chunks * int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]
 
     def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
         """See `StepCosts.spans`."""
-        state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
-        kept = (
-            span_sums(self.table.activations[group.tensor])
-            * load.micro_batch
-            * self.table.float_bytes
-        )
-        beside = BESIDE_BYTES[group.tensor > 1]
-        return load.chunks * state + beside, load.chunks * kept
+        state, kept = self._held(EverySpan(*load), group)
+        return load.chunks * state + BESIDE_BYTES[group.tensor > 1], load.chunks * kept
+
+    def _held(self, load: Load, group: ReplicaGroup) -> tuple[Any, Any]:
+        """Return the bytes of the parameters of a stage, and of the activations of a
+        micro-batch.
+        """
+        floats = load.total(self.table.activations[group.tensor]) * load.micro_batch
+        state = load.total(self.table.parameters[group.tensor]) * STATE_BYTES
+        return state, floats * self.table.float_bytes
 
 
 def _neighbours(groups: tuple[ReplicaGroup, ...]) -> set[tuple[str, str]]:

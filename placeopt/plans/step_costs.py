@@ -17,7 +17,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
-from placeopt.model.arrays import Floats, Ints
+import numpy as np
+
+from placeopt.model.arrays import Array, Floats, Ints, running_sums
 from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
@@ -52,9 +54,27 @@ class Load(NamedTuple):
     chunks: int = 1
     shards: int = 1
 
-    def total(self, values: Floats) -> float:
+    def total(self, values: Floats) -> Any:
         """Return the sum over the layers."""
         return float(values[self.first : self.last].sum())
+
+
+class EverySpan(Load):
+    """A load of all spans of layers at once, in entry (first, last) of shape (L + 1, L + 1)."""
+
+    __slots__ = ()
+
+    def total(self, values: Floats) -> Any:
+        """Return the sums over the layers, up to rounding; 0 where a span is empty."""
+        return span_sums(values)
+
+
+def span_sums(values: Array) -> Array:
+    """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
+    + 1).
+    """
+    total = running_sums(values)
+    return np.triu(total[None] - total[:, None], 1)
 
 
 class StepCosts(ABC):

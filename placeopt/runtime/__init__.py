@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from placeopt.runtime.torch_runtime import TorchRuntime
 
 _HOMES = {
-    "Calibration": "calibration",
-    "calibrate": "calibration",
-    "DaskRuntime": "dask_runtime",
-    "Measured": "refinement",
-    "refine": "refinement",
-    "Measurement": "measurement",
-    "Runtime": "measurement",
-    "SerialRuntime": "serial_runtime",
-    "TorchRuntime": "torch_runtime",
+    "calibration": "Calibration calibrate",
+    "dask_runtime": "DaskRuntime",
+    "refinement": "Measured refine",
+    "measurement": "Measurement Runtime",
+    "serial_runtime": "SerialRuntime",
+    "torch_runtime": "TorchRuntime",
 }
 
 __all__ = [
@@ -41,4 +38,4 @@ __all__ = [
     "refine",
 ]
 
-__getattr__ = on_first_use(__name__, _HOMES)
+__getattr__, _ = on_first_use(__name__, _HOMES)

@@ -77,7 +77,6 @@ GROUPS = {
             (
                 "solvers.policy.group_and_place",
                 "solvers.policy.select_and_place",
-                "solvers.policy.guides",
                 "solvers.policy.message_passing",
             ),
             30.0,

@@ -2,7 +2,7 @@
 
 A solver is a frozen dataclass whose fields are its options::
 
-    walks: int = option(2, low=1, meaning="annealing walks at the same time")
+    walks: int = option(2, "annealing walks at the same time", low=1)
 
 The check, the error, `placeopt solvers NAME` and the documentation come from that line.
 """
@@ -71,8 +71,8 @@ class Option:
 
 def option(
     default: Any,
-    *,
     meaning: str,
+    *,
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,

@@ -11,28 +11,19 @@ from typing import TYPE_CHECKING
 
 from placeopt.model.lazy import on_first_use
 
-_EXPORTS = {
-    "RampTopology": "topology",
-    "JobProfile": "profiles",
-    "PAC_ML_MODELS": "profiles",
-    "load_profiles": "profiles",
-    "LookaheadConfig": "lookahead",
-    "step_time": "lookahead",
-    "JobTable": "problem",
-    "JobStreamProblem": "problem",
-    "StreamSpec": "sources",
-    "load_stream": "sources",
-    "DegreePolicy": "simulator",
-    "Episode": "simulator",
-    "Summary": "simulator",
-    "simulate": "simulator",
-    "simulate_each": "simulator",
-    "simulate_many": "simulator",
-    "OfflineBound": "bound",
-    "offline_bound": "bound",
+_HOMES = {
+    "topology": "RampTopology",
+    "profiles": "JobProfile PAC_ML_MODELS load_profiles",
+    "lookahead": "LookaheadConfig step_time",
+    "problem": "JobTable JobStreamProblem",
+    "sources": "StreamSpec load_stream",
+    "simulator": "DegreePolicy Episode Summary simulate simulate_each simulate_many",
+    "bound": "OfflineBound offline_bound",
 }
 
-__all__ = list(_EXPORTS)
+__getattr__, _names = on_first_use(__name__, _HOMES)
+
+__all__ = list(_names)
 
 if TYPE_CHECKING:
     from placeopt.streams.bound import OfflineBound as OfflineBound, offline_bound as offline_bound
@@ -56,5 +47,3 @@ if TYPE_CHECKING:
     )
     from placeopt.streams.sources import StreamSpec as StreamSpec, load_stream as load_stream
     from placeopt.streams.topology import RampTopology as RampTopology
-
-__getattr__ = on_first_use(__name__, _EXPORTS)

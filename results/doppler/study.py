@@ -43,7 +43,7 @@ GRAPHS = (
 
 Method = tuple[str, dict[str, Any], dict[str, Any], int]
 CRITICAL: dict[str, Any] = {"teacher": "critical-path"}
-EPISODES: dict[str, Any] = {"groups": 0.0, "episodes": 1.0, "windows": 0.0}
+EPISODES: dict[str, Any] = {"groups": 0.0, "episodes": 1.0}
 WHOLE: dict[str, Any] = {**CRITICAL, **EPISODES}
 SCRATCH: dict[str, Any] = {"teacher": "", "warm_start": False}
 LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {

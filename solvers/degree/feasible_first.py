@@ -35,13 +35,11 @@ class FeasibleFirst(DegreeSolver):
     """First degree of a tuned order that meets the deadline and fits."""
 
     order: tuple[int, ...] | None = option(
-        None, meaning="degrees, best first, for every model; None searches for an order per model"
+        None, "degrees, best first, for every model; None searches for an order per model"
     )
-    fragmentation: float | None = option(
-        None, low=0, meaning="weight of spoilt blocks; None searches"
-    )
-    training: int = option(8, low=1, meaning="streams on which orders are compared")
-    steps: int = option(150, low=0, meaning="orders that the search tries")
+    fragmentation: float | None = option(None, "weight of spoilt blocks; None searches", low=0)
+    training: int = option(8, "streams on which orders are compared", low=1)
+    steps: int = option(150, "orders that the search tries", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,9 +51,9 @@ class ConstantDegree(DegreeSolver):
     """The same degree for every job."""
 
     degree: int | None = option(
-        None, low=1, meaning="the degree; None sweeps all on other streams and takes the best"
+        None, "the degree; None sweeps all on other streams and takes the best", low=1
     )
-    training: int = option(8, low=1, meaning="streams of the sweep")
+    training: int = option(8, "streams of the sweep", low=1)
 
     def policies(
         self, problem: JobStreamProblem, tracker: Tracker[Episode]

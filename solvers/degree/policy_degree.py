@@ -148,26 +148,20 @@ class PolicyDegree(DegreeSolver):
 
     lessons: ClassVar[Lessons] = Lessons()
     iterations: int = option(
-        12,
-        low=0,
-        meaning="rounds of serving streams and learning their values, in turn for two starts",
+        12, "rounds of serving streams and learning their values, in turn for two starts", low=0
     )
-    streams: int = option(64, low=1, meaning="fresh streams per round")
+    streams: int = option(64, "fresh streams per round", low=1)
     steps: int = option(
-        300, low=1, meaning="steps of the network per round; four times as many in the first"
+        300, "steps of the network per round; four times as many in the first", low=1
     )
-    hidden: int = option(32, low=0, meaning="units of the hidden layer")
-    discount: float = option(
-        0.99, low=0, high=1, meaning="worth of a job that completes one arrival later"
-    )
+    hidden: int = option(32, "units of the hidden layer", low=0)
+    discount: float = option(0.99, "worth of a job that completes one arrival later", low=0, high=1)
     trace: float = option(
-        0.9, low=0, high=1, meaning="lambda of the returns: 0 trusts the values, 1 what was seen"
+        0.9, "lambda of the returns: 0 trusts the values, 1 what was seen", low=0, high=1
     )
-    explore: float = option(0.05, low=0, high=1, meaning="random choices on every other stream")
-    learning_rate: float = option(
-        0.003, above=0, meaning="Adam's step in the first round; falls linearly"
-    )
-    validation: int = option(24, low=1, meaning="streams on which the policy is chosen")
+    explore: float = option(0.05, "random choices on every other stream", low=0, high=1)
+    learning_rate: float = option(0.003, "Adam's step in the first round; falls linearly", above=0)
+    validation: int = option(24, "streams on which the policy is chosen", low=1)
 
     def policies(
         self, problem: JobStreamProblem, tracker: Tracker[Episode]

@@ -38,19 +38,19 @@ from placeopt.streams.simulator import DegreePolicy, Episode
 class RolloutDegree(DegreeSolver):
     """Simulates the near future for each degree and takes the best."""
 
-    samples: int = option(32, low=1, meaning="futures per decision")
-    depth: int = option(10, low=1, meaning="arrivals per future")
+    samples: int = option(32, "futures per decision", low=1)
+    depth: int = option(10, "arrivals per future", low=1)
     terminal: float | None = option(
         None,
+        "price of work left at the end of a future, in jobs per mean job; None tries two",
         low=0,
-        meaning="price of work left at the end of a future, in jobs per mean job; None tries two",
     )
     order: tuple[int, ...] | None = option(
         None,
-        meaning="degrees of the base, best first; None compares tuned orders and orders around the "
+        "degrees of the base, best first; None compares tuned orders and orders around the "
         "best constant",
     )
-    training: int = option(4, low=1, meaning="streams on which the base is chosen")
+    training: int = option(4, "streams on which the base is chosen", low=1)
 
     def policies(
         self, problem: JobStreamProblem, tracker: Tracker[Episode]

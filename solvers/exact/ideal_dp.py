@@ -29,17 +29,13 @@ class IdealDp(ChainSearch):
     """
 
     max_ideals: int = option(
-        2_000_000,
-        low=1,
-        meaning="ideals of the graph; with more, the best linear order goes to CP-SAT",
+        2_000_000, "ideals of the graph; with more, the best linear order goes to CP-SAT", low=1
     )
-    orders: int = option(
-        4, low=1, meaning="topological orders whose best pipeline is the first incumbent"
-    )
+    orders: int = option(4, "topological orders whose best pipeline is the first incumbent", low=1)
     beyond: str = option(
         "cp-sat",
+        "what goes on in the time that is left where there are more ideals (chains only)",
         choices=("cp-sat", "nothing"),
-        meaning="what goes on in the time that is left where there are more ideals (chains only)",
     )
 
     def go_on(self, tracker: PlacementTracker, model: ContractedProblem) -> None:

@@ -76,9 +76,7 @@ QUICK = 2**8
 class LinearDp(ChainSearch):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
-    orders: int = option(
-        4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed"
-    )
+    orders: int = option(4, "orders tried; the first is fixed, the rest come from the seed", low=1)
 
 
 def chain_model(tracker: PlacementTracker) -> ContractedProblem | None:

@@ -48,10 +48,8 @@ class Milp(SearchSolver):
 
     kernels = ("period-dp", "period-search")
     watched_from = 4000  # building the program takes its time, and HiGHS looks at the clock seldom
-    warm_start: bool = option(
-        True, meaning="find an incumbent by dynamic programming and annealing first"
-    )
-    log: bool = option(False, meaning="print HiGHS' own log")
+    warm_start: bool = option(True, "find an incumbent by dynamic programming and annealing first")
+    log: bool = option(False, "print HiGHS' own log")
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Minimise the period; the time limit is that of HiGHS."""

@@ -45,19 +45,17 @@ class CpSatSettings(SearchSolver):
     conflict: some models have no conflicts for long.
     """
 
-    num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
-    log: bool = option(False, meaning="print CP-SAT's own log")
+    num_workers: int = option(2, "threads of CP-SAT", low=1)
+    log: bool = option(False, "print CP-SAT's own log")
     warm_start: bool = option(
-        True, meaning="start from the best fast heuristic, not only from the initial solution"
+        True, "start from the best fast heuristic, not only from the initial solution"
     )
     windows: bool = option(
-        True,
-        meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the "
-        "proof",
+        True, "re-optimise windows of the incumbent (makespan); without, all time goes to the proof"
     )
 
     tactics: str = option(
-        "all", meaning="tactics to use: all, or some names of the objective's joined by commas"
+        "all", "tactics to use: all, or some names of the objective's joined by commas"
     )
 
     work_a_conflict: ClassVar[float] = 0.05

@@ -458,9 +458,9 @@ class SplitIdeals(SearchSolver):
 
     max_ideals: int = option(
         0,
-        low=0,
-        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups as many as "
+        f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups as many as "
         "take about a second",
+        low=0,
     )
 
     def search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:

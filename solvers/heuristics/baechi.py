@@ -102,12 +102,12 @@ class MSct(Heuristic):
 
     threshold: float = option(
         0.5,
+        "an edge is a favourite below it; smaller values keep only the clear ones",
         above=0,
         high=0.5,
-        meaning="an edge is a favourite below it; smaller values keep only the clear ones",
     )
     max_edges: int = option(
-        5_000, low=0, meaning="with more edges a greedy choice replaces the linear program"
+        5_000, "with more edges a greedy choice replaces the linear program", low=0
     )
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:

@@ -47,9 +47,7 @@ class SingleDevice(Heuristic):
 class RoundRobin(Heuristic):
     """Contiguous chunks of a topological order, dealt to the devices in turn."""
 
-    chunks: int | None = option(
-        None, low=1, meaning="chunks of about equal work; None for one per device"
-    )
+    chunks: int | None = option(None, "chunks of about equal work; None for one per device", low=1)
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Cut the order into chunks of equal mean work; what does not fit goes to a device with
@@ -79,7 +77,7 @@ class RandomPlacement(Heuristic):
     batch = 256
 
     samples: int = option(
-        2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations"
+        2000, "placements drawn where nothing limits seconds or evaluations", low=1
     )
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:

@@ -183,19 +183,17 @@ class EdgeZeroing(Heuristic):
 
     caps: tuple[float, ...] = option(
         (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625),
-        meaning="largest work of a cluster, as multiples of the total work per device",
+        "largest work of a cluster, as multiples of the total work per device",
     )
     thresholds: int = option(
-        12, low=1, meaning="quantiles of the edges' costs down to which edges are considered"
+        12, "quantiles of the edges' costs down to which edges are considered", low=1
     )
     slack: tuple[float, ...] = option(
         (0.0, 0.05, 0.15, 0.4, 1.0, 3.0),
-        meaning="load limits of the mapping, as excess over the ideal load per device",
+        "load limits of the mapping, as excess over the ideal load per device",
     )
     steps: int = option(
-        400_000_000,
-        low=0,
-        meaning="Sarkar's rule is tried if edges x (ops + edges) is at most this",
+        400_000_000, "Sarkar's rule is tried if edges x (ops + edges) is at most this", low=0
     )
 
     def __post_init__(self) -> None:
@@ -246,12 +244,10 @@ class Dsc(Heuristic):
     kernels = ("ranks", "lists", "clusterings")
 
     slack: tuple[float, ...] = option(
-        EdgeZeroing.slack,
-        meaning="load limits of the mapping, as excess over the ideal load per device",
+        EdgeZeroing.slack, "load limits of the mapping, as excess over the ideal load per device"
     )
     cuts: tuple[float, ...] = option(
-        (float("inf"), 1.0, 0.5),
-        meaning="largest work of a piece, as multiples of the work per device",
+        (float("inf"), 1.0, 0.5), "largest work of a piece, as multiples of the work per device"
     )
 
     def __post_init__(self) -> None:

@@ -138,7 +138,7 @@ class _InsertionScheduler(Heuristic):
     plan: ClassVar[Callable[..., ListSchedule]]
 
     insertion: bool = option(
-        True, meaning="whether an op may go into an idle gap before ops scheduled earlier"
+        True, "whether an op may go into an idle gap before ops scheduled earlier"
     )
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
@@ -224,7 +224,7 @@ class CriticalPath(Heuristic):
 
     kernels = ("ranks", "lists", "lists-by-time")
 
-    runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
+    runs: int = option(50, "number of tie-breakings, of which the best is kept", low=1)
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Proposals:
         """Run every tie-breaking, or as many as the budget allows, and keep the best."""

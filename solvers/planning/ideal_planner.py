@@ -654,7 +654,7 @@ class IdealPlanner(SearchSolver):
     name: ClassVar[str] = "plan-ideals"
     kernels: ClassVar[tuple[str, ...]] = ("plan-ideals",)
     max_ideals: int = option(
-        2_000_000, low=1, meaning="above this only prefixes of the given order are searched"
+        2_000_000, "above this only prefixes of the given order are searched", low=1
     )
 
     def search(self, problem: SamplePlanProblem, tracker: Tracker[TrainingPlan]) -> None:

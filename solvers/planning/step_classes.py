@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Flags, Floats, Ints
-from placeopt.plans.layer_tables import span_sums
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import price_mixtures, replica_ways
-from placeopt.plans.step_costs import TICK_SECONDS, Load, StepCosts
+from placeopt.plans.step_costs import TICK_SECONDS, Load, StepCosts, span_sums
 from placeopt.plans.step_price import pairs_of, part_of
 from placeopt.plans.step_problem import StepPlanProblem, shared_counts
 from placeopt.plans.step_schedules import NEVER, parse_schedule

@@ -90,9 +90,7 @@ class StepPlanner(SearchSolver):
     """Exact dynamic programs over stages, cut by period; see the module."""
 
     kernels = ("plan-stages",)
-    tolerance: float = option(
-        0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end"
-    )
+    tolerance: float = option(0.0, "relative gap at which a search may end", low=0.0, high=1.0)
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""

@@ -110,7 +110,7 @@ class Parameters:
     def __getitem__(self, name: str) -> Floats:
         return self._arrays[name]
 
-    def ascend(self, gradient: Mapping[str, Floats], share: float = 1.0) -> None:
-        """Take one step along the gradient, or a share of it; arrays that it does not name stay."""
+    def ascend(self, gradient: Mapping[str, Floats]) -> None:
+        """Take one step along the gradient; arrays that it does not name stay."""
         for name, slope in gradient.items():
-            self._arrays[name] += share * self.steps[name].step(slope)
+            self._arrays[name] += self.steps[name].step(slope)

@@ -79,7 +79,8 @@ FEATURES = {
 }
 """Names of the features of both policies."""
 
-HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
+HEURISTICS = ("critical-path", "eft", "scratch")
+"""What whole episodes may begin as."""
 
 LAYERS = ("sel_inside", "sel_context", "sel_out", "plc_inside", "plc_context", "plc_out")
 """The arrays of the hidden layers."""
@@ -106,7 +107,7 @@ class DualPolicyModel(PolicyFile):
     """
 
     format = "placeopt/dual-policy"
-    version = 2
+    version = 3
 
     sel: Floats  # (SEL features,)
     plc: Floats  # (PLC features,)
@@ -151,9 +152,7 @@ class DualPolicyModel(PolicyFile):
         """Return the policy that is a heuristic when it acts greedily.
 
         "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish
-        (HEFT without insertion). "scratch": uniform over ready ops and devices. "rewriting", for
-        local steps: what the guide leaves most to be done after first, where it starts and ends
-        early, near its neighbours.
+        (HEFT without insertion). "scratch": uniform over ready ops and devices.
 
         Parameters
         ----------
@@ -163,12 +162,6 @@ class DualPolicyModel(PolicyFile):
         if name in ("critical-path", "eft"):
             sel[Sel.B_LEVEL] = sharpness
             plc[Plc.EARLIEST_START if name == "critical-path" else Plc.EARLIEST_FINISH] = -sharpness
-        elif name == "rewriting":
-            sel[Sel.TAIL] = sel[Sel.PLACE] = 90.0
-            sel[Sel.KEPT] = -1.5
-            plc[Plc.EARLIEST_START] = plc[Plc.EARLIEST_FINISH] = -9.0
-            plc[Plc.COMMUNICATION], plc[Plc.SIBLING_PULL], plc[Plc.CONSUMER_PULL] = -6.0, 6.0, 6.0
-            plc[Plc.LOAD] = -3.0
         elif name != "scratch":
             raise InputError(
                 f"dual policy: expected one of {', '.join(HEURISTICS)}, received '{name}'"

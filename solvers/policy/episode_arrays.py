@@ -1,5 +1,5 @@
-"""The arrays of an episode of a dual policy: the problem, the guide, the weights, what comes back,
-and what is kept on the way.
+"""The arrays of an episode of a dual policy: the problem, the weights, what comes back, and what is
+kept on the way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placeopt.model.projection import Edges
 
 
 class Sel(IntEnum):
-    """Features of a ready op; the last three are zero where there is no guide."""
+    """Features of a ready op."""
 
     B_LEVEL = 0
     T_LEVEL = 1
@@ -27,13 +27,10 @@ class Sel(IntEnum):
     OUTGOING = 4
     OUT_DEGREE = 5
     READY_TIME = 6
-    TAIL = 7  # longest path to the end when every op is where the guide has it
-    PLACE = 8  # 1 for the first op of the guide's order, towards 0 for its last
-    KEPT = 9  # whether the op is outside the window: it keeps device and turn
 
 
 class Plc(IntEnum):
-    """Features of a device for the op at hand; the last two are zero where there is no guide."""
+    """Features of a device for the op at hand."""
 
     EARLIEST_START = 0
     EARLIEST_FINISH = 1
@@ -47,8 +44,6 @@ class Plc(IntEnum):
     LINK_LOAD = 9
     SIBLING_PULL = 10  # communication with other producers of its consumers that are placed there
     CLUSTER = 11  # work of the op's cluster that is placed there
-    CONSUMER_PULL = 12  # communication with consumers outside the window that stay there
-    STAYING = 13  # whether the guide has the op there
 
 
 class Graph(NamedTuple):
@@ -62,9 +57,7 @@ class Graph(NamedTuple):
     predecessors: Edges
     successors: Edges
     weight: Floats  # (m,) mean transfer ticks of each tensor
-    # (n, SEL features) READY_TIME is filled in when an op becomes ready, the last ones from the
-    # guide
-    sel_static: Floats
+    sel_static: Floats  # (n, SEL features) READY_TIME is filled in when an op becomes ready
     horizon: float  # scale of ready times
     unit: Ints  # (n,) ops of one unit share a device
     unit_allowed: Flags  # (units, k)
@@ -73,17 +66,6 @@ class Graph(NamedTuple):
     cluster: Ints  # (n,) ops joined along their most expensive edges
     work: Floats  # (n,) mean ticks of each op
     num_clusters: int
-
-
-class Guide(NamedTuple):
-    """A placement that episodes look at; they keep it but for the ops of their windows. Without
-    one, `device` is -1.
-    """
-
-    device: Ints  # (n,)
-    order: Ints  # (n,) ops in the order in which they run
-    place: Floats  # (n,) 1 for the first op of `order`, towards 0
-    tail: Floats  # (n,) longest path from the start of each op to the end, over the longest of all
 
 
 class Weights(NamedTuple):
@@ -126,16 +108,11 @@ class Gradient(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a batch of episodes fills in, one row each; replays read devices, ranks and credits.
+    """What a batch of episodes fills in, one row each; replays read devices, ranks and credits."""
 
-    `window` says which ops an episode places: the others keep the guide's device and turn. `credit`
-    is that of the decisions about an op.
-    """
-
-    window: Flags  # (batch, n)
     device: SmallInts  # (batch, n)
     rank: Ints  # (batch, n)
-    credit: Floats  # (batch, n)
+    credit: Floats  # (batch,)
     log_probability: Floats  # (batch,)
     entropy: Floats  # (batch,) summed over decisions
 
@@ -146,8 +123,6 @@ class State(NamedTuple):
     order: Ints  # (n,) replays: ops by rank; otherwise the ops as they are placed
     waiting: Ints  # (n,) inputs that are not placed yet
     ready: Ints  # (n + 1,) ready ops of the window, then the next op outside
-    entered: Flags  # (n,) whether the op has features and a score
-    placed: Flags  # (n,)
     features: Floats  # (n, SEL features)
     score: Floats  # (n,)
     mass: Floats  # (n,) exp of the score minus the reference
@@ -177,8 +152,6 @@ def new_state(graph: Graph, weights: Weights) -> State:
         order=np.empty(n, np.int64),
         waiting=np.empty(n, np.int64),
         ready=np.empty(n + 1, np.int64),
-        entered=np.empty(n, np.bool_),
-        placed=np.empty(n, np.bool_),
         features=np.empty((n, len(Sel))),
         score=np.empty(n),
         mass=np.empty(n),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import Array, Bits, Flags, Floats, Ints, SmallInts, place_in
+from placeopt.model.arrays import Array, Bits, Floats, Ints, SmallInts, place_in
 from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
@@ -17,14 +17,12 @@ from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.episode_arrays import (
     Gradient,
     Graph,
-    Guide,
     Rows,
     Sel,
     Weights,
     new_state,
     zero_gradient,
 )
-from placeopt.solvers.policy.guides import no_guide
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS, op_contexts, type_numbers
 from placeopt.solvers.search.search_space import SearchSpace
 
@@ -178,16 +176,10 @@ def weights_of(
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """What a batch of episodes did, by topological place, and what followed.
-
-    Attributes
-    ----------
-    guide : what they followed; None for episodes that placed every op.
-    """
+    """What a batch of episodes did, by topological place, and what followed."""
 
     ordered: OrderedProblem
     rows: Rows
-    guide: Guide | None = None
 
     @property
     def devices(self) -> SmallInts:
@@ -211,7 +203,7 @@ class Episodes:
 
     @classmethod
     def given(cls, ordered: OrderedProblem, devices: Array, ranks: Array) -> Episodes:
-        """Return placements as episodes that placed every op; `ranks` (by op) must follow the
+        """Return placements as episodes; `ranks` (by op) must follow the
         graph.
         """
         place = np.argsort(
@@ -228,10 +220,9 @@ class Episodes:
 
 def _new_rows(batch: int, n: int) -> Rows:
     return Rows(
-        np.ones((batch, n), np.bool_),
         np.zeros((batch, n), np.int32),
         np.zeros((batch, n), np.int64),
-        np.zeros((batch, n)),
+        np.zeros(batch),
         np.zeros(batch),
         np.zeros(batch),
     )
@@ -242,25 +233,16 @@ def roll(
     weights: Weights,
     seeds: Bits,
     mode: int = select_and_place.SAMPLE,
-    *,
-    guide: Guide | None = None,
-    windows: Flags | None = None,
 ) -> Episodes:
     """Run one episode per seed, on all cores; the result does not depend on how many there are.
 
     Parameters
     ----------
     mode : SAMPLE or GREEDY.
-    guide, windows : what the episodes follow, and the ops that each of them places, shape (batch,
-    num_ops), both by topological
-        place; None for all ops.
     """
-    n, batch = len(ordered.order), len(seeds)
-    rows = _new_rows(batch, n)
-    if windows is not None:
-        rows = rows._replace(window=windows)
-    _run(ordered, weights, rows, guide, seeds, mode)
-    return Episodes(ordered, rows, guide)
+    rows = _new_rows(len(seeds), len(ordered.order))
+    _run(ordered, weights, rows, seeds, mode)
+    return Episodes(ordered, rows)
 
 
 def score_functions(
@@ -271,8 +253,7 @@ def score_functions(
 
     Parameters
     ----------
-    credit : of the decisions about each op in each episode, by topological place, shape (batch,
-    num_ops).
+    credit : of the decisions of each episode, shape (batch,).
     """
     count = len(credit)
     rows = episodes.rows._replace(
@@ -281,16 +262,15 @@ def score_functions(
         entropy=np.zeros(count),
     )
     seeds = np.zeros(count, np.uint64)
-    parts = _run(episodes.ordered, weights, rows, episodes.guide, seeds, select_and_place.REPLAY)
+    parts = _run(episodes.ordered, weights, rows, seeds, select_and_place.REPLAY)
     total = Gradient(*(np.sum(arrays, axis=0) for arrays in zip(*parts, strict=True)))
-    return total, Episodes(episodes.ordered, rows, episodes.guide)
+    return total, Episodes(episodes.ordered, rows)
 
 
 def _run(
     ordered: OrderedProblem,
     weights: Weights,
     rows: Rows,
-    guide: Guide | None,
     seeds: Bits,
     mode: int,
     *,
@@ -306,7 +286,6 @@ def _run(
     steps_per_op : of an episode, to decide whether a batch is worth several threads.
     """
     n, batch = len(ordered.order), len(seeds)
-    follow = no_guide(n) if guide is None else guide
     chunks = [slice(at, min(batch, at + chunk)) for at in range(0, batch, chunk)]
     replay = mode == select_and_place.REPLAY
     nothing = zero_gradient(weights)
@@ -317,7 +296,7 @@ def _run(
         for part, gradient in zip(chunks[which], gradients[which], strict=True):
             own = Rows._make(array[part] for array in rows)
             select_and_place.episodes(
-                ordered.graph, follow, weights, state, seeds[part], own, gradient, mode
+                ordered.graph, weights, state, seeds[part], own, gradient, mode
             )
 
     parallel_slices(run, len(chunks), batch * n * steps_per_op)

@@ -66,13 +66,13 @@ class GraphParsing(LearnedPlacer):
     """Keep each op's best edge by learned scores, place the connected components (HSDAG)."""
 
     final_temperature: float = option(
-        0.3, above=0, meaning="temperature of the softmaxes at the end of the budget"
+        0.3, "temperature of the softmaxes at the end of the budget", above=0
     )
-    residual: bool = option(True, meaning="learn a score per edge besides the weights of features")
+    residual: bool = option(True, "learn a score per edge besides the weights of features")
     without: str = option(
         "none",
+        "leave a part out: a kind of feature, all structure, or what learns",
         choices=ABLATIONS,
-        meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
 
     def begin(self, tracker: PlacementTracker) -> ParsingPolicy:
@@ -163,15 +163,15 @@ class NeuralParsing(GraphParsing):
     (HSDAG).
     """
 
-    residual: bool = option(False, meaning="learn a score per edge besides the network")
+    residual: bool = option(False, "learn a score per edge besides the network")
     without: str = option(
         "none",
+        "leave a part out: a kind of feature, all structure, or what learns",
         choices=(*ABLATIONS, "types"),
-        meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
-    hidden: int = option(16, low=1, meaning="width of the network")
-    rounds: int = option(2, low=0, meaning="rounds of message passing")
-    network_rate: float = option(0.01, above=0, meaning="Adam's step for the network")
+    hidden: int = option(16, "width of the network", low=1)
+    rounds: int = option(2, "rounds of message passing", low=0)
+    network_rate: float = option(0.01, "Adam's step for the network", above=0)
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Learn on one torch thread."""

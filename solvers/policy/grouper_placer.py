@@ -47,19 +47,15 @@ class GrouperPlacer(LearnedPlacer):
     reward is -1.
     """
 
-    groups: int = option(32, low=1, meaning="groups that ops may draw")
-    batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
+    groups: int = option(32, "groups that ops may draw", low=1)
+    batch: int = option(32, "samples per step of the policy gradient", low=2)
     warm_start: bool = option(
         True,
-        meaning="begin with the teacher's devices as groups, if there are as many; otherwise "
+        "begin with the teacher's devices as groups, if there are as many; otherwise "
         "uniform, as published",
     )
-    penalty: float = option(
-        3.0, above=0, meaning="negative reward of a placement that breaks a constraint"
-    )
-    residual: bool = option(
-        True, meaning="learn a logit per (op, group) besides the weights of features"
-    )
+    penalty: float = option(3.0, "negative reward of a placement that breaks a constraint", above=0)
+    residual: bool = option(True, "learn a logit per (op, group) besides the weights of features")
 
     def begin(self, tracker: PlacementTracker) -> GroupingPolicy:
         """Ask the teacher for an incumbent, from which the policy begins if it is to be warm."""

@@ -86,13 +86,13 @@ class LearnedPlacer(SearchSolver):
     kernels = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "policies")
 
     teacher: str = option(
-        "edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none"
+        "edge-zeroing", "solver whose placement is the first incumbent; empty for none"
     )
-    batch: int = option(64, low=2, meaning="samples per step of the policy gradient")
-    learning_rate: float = option(0.1, above=0, meaning="Adam's step for the weights of features")
-    temperature: float = option(1.0, above=0, meaning="temperature of the softmaxes at the start")
+    batch: int = option(64, "samples per step of the policy gradient", low=2)
+    learning_rate: float = option(0.1, "Adam's step for the weights of features", above=0)
+    temperature: float = option(1.0, "temperature of the softmaxes at the start", above=0)
     final_temperature: float = option(
-        0.5, above=0, meaning="temperature of the softmaxes at the end of the budget"
+        0.5, "temperature of the softmaxes at the end of the budget", above=0
     )
 
     @abstractmethod

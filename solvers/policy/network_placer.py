@@ -45,17 +45,15 @@ if TYPE_CHECKING:
 class TorchPlacer(LearnedPlacer):
     """A placer whose policy is a torch network; one torch thread, so that runs repeat."""
 
-    batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
-    learning_rate: float = option(0.005, above=0, meaning="Adam's step")
+    batch: int = option(32, "samples per step of the policy gradient", low=2)
+    learning_rate: float = option(0.005, "Adam's step", above=0)
     final_temperature: float = option(
-        1.0, above=0, meaning="temperature of the softmaxes at the end of the budget"
+        1.0, "temperature of the softmaxes at the end of the budget", above=0
     )
-    hidden: int = option(32, low=2, meaning="width of the network")
-    penalty: float = option(
-        3.0, above=0, meaning="negative reward of a placement that breaks a constraint"
-    )
+    hidden: int = option(32, "width of the network", low=2)
+    penalty: float = option(3.0, "negative reward of a placement that breaks a constraint", above=0)
     warm_start: bool = option(
-        True, meaning="begin near the teacher's placement; otherwise near uniform, as published"
+        True, "begin near the teacher's placement; otherwise near uniform, as published"
     )
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
@@ -74,14 +72,12 @@ class TorchPlacer(LearnedPlacer):
 class NetworkPlacer(TorchPlacer):
     """A placement network, trained on the problem by REINFORCE or PPO."""
 
-    learning: str = option(
-        "reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
-    )
+    learning: str = option("reinforce", "rule of the policy gradient", choices=("reinforce", "ppo"))
     clip: float = option(
-        0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays"
+        0.2, "ppo: change of a choice's probability that still pays", above=0, high=1
     )
-    epochs: int = option(3, low=1, meaning="ppo: steps per batch")
-    entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
+    epochs: int = option(3, "ppo: steps per batch", low=1)
+    entropy: float = option(0.0, "weight of the entropy bonus", low=0)
 
     def begin(self, tracker: PlacementTracker) -> NetworkPolicy:
         """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""
@@ -107,7 +103,7 @@ class RecurrentPlacer(NetworkPlacer):
     """Sequence-to-sequence LSTM with attention over groups of ops (Mirhoseini et al. 2017)."""
 
     length: int = option(
-        128, low=1, meaning="groups at most; ops are grouped in topological order by equal work"
+        128, "groups at most; ops are grouped in topological order by equal work", low=1
     )
 
     def groups_of(self, problem: PlacementProblem) -> Ints:
@@ -125,7 +121,7 @@ class RecurrentPlacer(NetworkPlacer):
 class GraphPlacer(NetworkPlacer):
     """Message passing, attention, and a device for every op at once (GDP)."""
 
-    rounds: int = option(3, low=0, meaning="rounds of message passing")
+    rounds: int = option(3, "rounds of message passing", low=0)
 
     def network(self, nodes: Nodes) -> Callable[[], Any]:
         """Return what makes the graph network."""
@@ -140,10 +136,8 @@ class SoftGrouper(NetworkPlacer):
     2019).
     """
 
-    learning: str = option(
-        "ppo", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
-    )
-    groups: int = option(32, low=1, meaning="groups that ops may draw")
+    learning: str = option("ppo", "rule of the policy gradient", choices=("reinforce", "ppo"))
+    groups: int = option(32, "groups that ops may draw", low=1)
 
     def network(self, nodes: Nodes) -> Callable[[], Any]:
         """Return what makes grouper and placer."""

@@ -7,11 +7,6 @@ once per batch), plus a residual that is learned for one graph. SEL's features a
 becomes ready (the present is the same for all candidates, so the moment of readiness says how long
 one waits); PLC's are computed for each candidate device and scaled over them.
 
-An episode may follow a *guide*, a placement that is kept but for the ops of a window. The others
-keep their devices and the order among each other; at every step SEL picks one of the ready ops of
-the window, or the next op outside it. A window of all ops is an episode from scratch, a small one a
-local step from an incumbent, by the same policy.
-
 The score function of a softmax is closed-form, d/d score(a) log pi(c) = ([a = c] - pi(a)) / T. A
 replay goes through given episodes and adds up credit times score function, back through the hidden
 layers; a ready op's share is summed over all decisions before it goes back through its features,
@@ -22,19 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.model.arrays import Bits, Flags, Floats, SmallInts
+from placeopt.model.arrays import Bits, Floats, SmallInts
 from placeopt.model.compiled import entry, pasted, row_of, uncounted_kernel
 from placeopt.model.random_bits import split_uniform
-from placeopt.solvers.policy.episode_arrays import (
-    Gradient,
-    Graph,
-    Guide,
-    Plc,
-    Rows,
-    Sel,
-    State,
-    Weights,
-)
+from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Plc, Rows, Sel, State, Weights
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
 SAMPLE, GREEDY, REPLAY = 0, 1, 2
@@ -87,7 +73,7 @@ def _credit_features(
 
 
 @pasted
-def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, kept: bool) -> None:
+def _enter(graph: Graph, policy: Weights, state: State, op: int) -> None:
     """Give an op that became ready its features, score and mass: fixed from now on."""
     moment = 0.0
     for e in row_of(graph.predecessors.pointer, op):
@@ -96,9 +82,6 @@ def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, k
     for f in range(NUM_SEL):
         features[f] = graph.sel_static[op, f]
     features[Sel.READY_TIME] = min(1.0, moment / graph.horizon)
-    features[Sel.TAIL] = guide.tail[op]
-    features[Sel.PLACE] = guide.place[op]
-    features[Sel.KEPT] = 1.0 if kept else 0.0
     score = _hidden_score(
         features,
         policy.sel,
@@ -109,7 +92,6 @@ def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, k
     )
     if policy.sel_residual.shape[0] > 0:
         score += policy.sel_residual[op]
-    state.entered[op] = True
     state.pull_on_score[op] = 0.0
     state.score[op] = score / policy.temperature
     # Most ops are drawn among much the same candidates: their masses are kept until they would
@@ -191,7 +173,7 @@ def _select(
             log_total = np.log(total) + state.reference[0]
             rows.log_probability[b] += state.score[state.ready[chosen]] - log_total
             entropy = 0.0
-            step = rows.credit[b, forced] / policy.temperature if mode == REPLAY else 0.0
+            step = rows.credit[b] / policy.temperature if mode == REPLAY else 0.0
             for i in range(count):
                 v = state.ready[i]
                 share = state.mass[v] / total
@@ -228,7 +210,7 @@ def _find_candidates(graph: Graph, state: State, v: int) -> int:
 
 @pasted
 def _look(graph: Graph, state: State, device: SmallInts, v: int, d: int) -> None:
-    """Fill the PLC features of op v on device d, but for those of the guide."""
+    """Fill the PLC features of op v on device d."""
     arrival = 0.0
     pay = 0.0
     there = 0.0
@@ -260,14 +242,10 @@ def _look(graph: Graph, state: State, device: SmallInts, v: int, d: int) -> None
     row[Plc.LINK_LOAD] = state.link[d]
     row[Plc.SIBLING_PULL] = state.pull[v, d]
     row[Plc.CLUSTER] = state.cluster_on[graph.cluster[v], d]
-    row[Plc.CONSUMER_PULL] = 0.0
-    row[Plc.STAYING] = 0.0
 
 
 @pasted
-def _describe(
-    graph: Graph, guide: Guide, state: State, device: SmallInts, window: Flags, v: int
-) -> int:
+def _describe(graph: Graph, state: State, device: SmallInts, v: int) -> int:
     """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
     the only candidate.
     """
@@ -276,14 +254,6 @@ def _describe(
     if only < 0:
         for d in range(k):
             _look(graph, state, device, v, d)
-        if guide.device[v] >= 0:
-            state.plc[guide.device[v], Plc.STAYING] = 1.0
-            for e in row_of(graph.successors.pointer, v):
-                x = graph.successors.op[e]
-                if not window[x]:
-                    state.plc[guide.device[x], Plc.CONSUMER_PULL] += graph.weight[
-                        graph.successors.tensor[e]
-                    ]
         for f in range(NUM_PLC):
             low, high = np.inf, -np.inf
             for d in range(k):
@@ -366,7 +336,7 @@ def _place(
     rows.entropy[b] += entropy / total + np.log(total)
     if mode == REPLAY:
         chosen = forced
-        step = rows.credit[b, v] / policy.temperature
+        step = rows.credit[b] / policy.temperature
         if step != 0.0:
             for d in range(k):
                 if state.candidate[d]:
@@ -384,10 +354,8 @@ def _place(
 
 
 @pasted
-def _begin(graph: Graph, guide: Guide, state: State, window: Flags) -> int:
-    """Empty the devices and list the ops of the window without inputs; return how many are
-    ready.
-    """
+def _begin(graph: Graph, state: State) -> int:
+    """Empty the devices and list the ops without inputs; return how many are ready."""
     state.reference[0] = 0.0
     state.free_at[:] = 0.0
     state.load[:] = 0.0
@@ -397,20 +365,10 @@ def _begin(graph: Graph, guide: Guide, state: State, window: Flags) -> int:
     state.unit_home[:] = -1
     state.pull[:] = 0.0
     state.cluster_on[:] = 0.0
-    state.placed[:] = False
-    state.entered[:] = False
     count = 0
     for v in range(graph.compute.shape[0]):
         state.waiting[v] = graph.predecessors.pointer[v + 1] - graph.predecessors.pointer[v]
-        if not window[v]:
-            d = guide.device[v]
-            state.cluster_on[graph.cluster[v], d] += graph.work[v]
-            if (
-                state.unit_home[graph.unit[v]] < 0
-            ):  # what is outside the window has its memory first
-                state.unit_home[graph.unit[v]] = d
-                state.room[d] -= graph.unit_bytes[graph.unit[v]]
-        elif state.waiting[v] == 0:
+        if state.waiting[v] == 0:
             state.ready[count] = v
             count += 1
     return count
@@ -432,21 +390,18 @@ def _run(graph: Graph, state: State, device: SmallInts, v: int, d: int) -> None:
     state.finish[v] = begin + graph.compute[v, d]
     state.free_at[d] = state.finish[v]
     state.load[d] += graph.compute[v, d]
-    state.placed[v] = True
 
 
 @pasted
-def _release(graph: Graph, state: State, window: Flags, v: int, d: int, count: int) -> int:
-    """Tell the consumers of op v that it sits on device d; return how many ops of the window are
-    ready.
-    """
+def _release(graph: Graph, state: State, v: int, d: int, count: int) -> int:
+    """Tell the consumers of op v that it sits on device d; return how many ops are ready."""
     for e in row_of(graph.successors.pointer, v):
         x = graph.successors.op[e]
         state.waiting[x] -= 1
         # The other producers of x are drawn to where this one sits.
         for o in row_of(graph.predecessors.pointer, x):
             state.pull[graph.predecessors.op[o], d] += graph.weight[graph.successors.tensor[e]]
-        if state.waiting[x] == 0 and window[x]:
+        if state.waiting[x] == 0:
             state.ready[count] = x
             count += 1
     return count
@@ -458,7 +413,6 @@ def _release(graph: Graph, state: State, window: Flags, v: int, d: int, count: i
 @uncounted_kernel
 def episode(
     graph: Graph,
-    guide: Guide,
     policy: Weights,
     state: State,
     rows: Rows,
@@ -466,56 +420,41 @@ def episode(
     gradient: Gradient,
     mode: int,
 ) -> None:
-    """Place the ops of row b's window, keep the others; a replay repeats the row and credits its
-    decisions by op.
-    """
-    n = graph.compute.shape[0]
-    window, device = rows.window[b], rows.device[b]
-    count = _begin(graph, guide, state, window)
+    """Place the ops of row b; a replay repeats the row and credits its decisions."""
+    device = rows.device[b]
+    count = _begin(graph, state)
     known = 0  # ready ops that have a score
-    turn = 0  # in the guide's order
-    for step in range(n):
-        while turn < n and (window[guide.order[turn]] or state.placed[guide.order[turn]]):
-            turn += 1
-        choices = count
-        if turn < n and state.waiting[guide.order[turn]] == 0:
-            state.ready[count] = guide.order[turn]
-            choices += 1
-        for i in range(known, choices):
-            if not state.entered[state.ready[i]]:
-                _enter(graph, guide, policy, state, state.ready[i], i == count)
+    for step in range(graph.compute.shape[0]):
+        for i in range(known, count):
+            _enter(graph, policy, state, state.ready[i])
         at = _select(
-            policy, state, rows, b, choices, mode, state.order[step] if mode == REPLAY else -1
+            policy, state, rows, b, count, mode, state.order[step] if mode == REPLAY else -1
         )
         v = state.ready[at]
-        if at < count:
-            count -= 1
-            state.ready[at] = state.ready[count]
+        count -= 1
+        state.ready[at] = state.ready[count]
         known = count
         if mode == REPLAY:
             _credit_op(policy, gradient, state, v)
-        d = guide.device[v]
-        if window[v]:
-            d = _describe(graph, guide, state, device, window, v)
-            if d < 0:
-                d = _place(policy, gradient, state, rows, b, v, mode)
-            if state.unit_home[graph.unit[v]] < 0:
-                state.unit_home[graph.unit[v]] = d
-                state.room[d] -= graph.unit_bytes[graph.unit[v]]
-            state.cluster_on[graph.cluster[v], d] += graph.work[v]
+        d = _describe(graph, state, device, v)
+        if d < 0:
+            d = _place(policy, gradient, state, rows, b, v, mode)
+        if state.unit_home[graph.unit[v]] < 0:
+            state.unit_home[graph.unit[v]] = d
+            state.room[d] -= graph.unit_bytes[graph.unit[v]]
+        state.cluster_on[graph.cluster[v], d] += graph.work[v]
         if mode == REPLAY:
             d = device[v]
         else:
             device[v] = d
             rows.rank[b, v] = step
         _run(graph, state, device, v, d)
-        count = _release(graph, state, window, v, d, count)
+        count = _release(graph, state, v, d, count)
 
 
 @entry
 def episodes(
     graph: Graph,
-    guide: Guide,
     policy: Weights,
     state: State,
     seeds: Bits,
@@ -531,4 +470,4 @@ def episodes(
         if mode == REPLAY:
             for v in range(rows.rank.shape[1]):
                 state.order[rows.rank[b, v]] = v
-        episode(graph, guide, policy, state, rows, b, gradient, mode)
+        episode(graph, policy, state, rows, b, gradient, mode)

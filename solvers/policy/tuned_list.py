@@ -62,14 +62,14 @@ class TunedList(SearchSolver):
     kernels = ("ranks", "lists", "learned-lists", "walks", "populations")
 
     policy: str = option(
-        "", meaning="policy file; empty for the package's, heft for the one before any training"
+        "", "policy file; empty for the package's, heft for the one before any training"
     )
     samples: float = option(
         0.016,
+        "share of the budget for passes of the policy; the default is fitted in "
+        "results/policy/list_scheduler.md",
         low=0,
         high=1,
-        meaning="share of the budget for passes of the policy; the default is fitted in "
-        "results/policy/list_scheduler.md",
     )
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
@@ -91,12 +91,12 @@ class LearnedList(Heuristic):
 
     passes: int = option(
         64,
-        low=1,
-        meaning="schedules: the first two, from the sources and from the sinks, take the best "
+        "schedules: the first two, from the sources and from the sinks, take the best "
         "scores, the others add what gained to them",
+        low=1,
     )
     policy: str = option(
-        "", meaning="policy file; empty for the package's, heft for the one before any training"
+        "", "policy file; empty for the package's, heft for the one before any training"
     )
 
     def within(

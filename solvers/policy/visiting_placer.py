@@ -42,12 +42,10 @@ class Moved(NamedTuple):
 class VisitingPlacer(TorchPlacer):
     """One visit per op and episode, a reward per visit (Placeto); `batch` episodes side by side."""
 
-    batch: int = option(
-        8, low=2, meaning="episodes side by side; each visit costs an evaluation of each"
-    )
-    rounds: int = option(2, low=0, meaning="rounds of message passing")
-    horizon: int = option(16, low=1, meaning="visits between two steps of learning")
-    discount: float = option(0.9, low=0, high=1, meaning="discount of rewards per visit")
+    batch: int = option(8, "episodes side by side; each visit costs an evaluation of each", low=2)
+    rounds: int = option(2, "rounds of message passing", low=0)
+    horizon: int = option(16, "visits between two steps of learning", low=1)
+    discount: float = option(0.9, "discount of rewards per visit", low=0, high=1)
 
     def begin(self, tracker: PlacementTracker) -> Any:
         """Ask the teacher for an incumbent, at which episodes begin if the start is to be warm."""

@@ -155,32 +155,29 @@ class Annealing(BatchSearch):
     """Simulated annealing on devices and order; compiled for the makespan with static memory."""
 
     walks: int = option(
-        2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"
+        2, "walks at the same time (on threads); fewer where evaluations are few", low=1
     )
     hot: float = option(
         0.0,
-        low=0,
-        meaning="first temperature, as a share of the mean work of a device (of the first value, "
+        "first temperature, as a share of the mean work of a device (of the first value, "
         "where it is measured or of an objective of your own); 0: by the number of steps",
+        low=0,
     )
-    cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
-    cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
+    cold: float = option(1e-5, "last temperature, likewise", above=0)
+    cooling: str = option("geometric", "how the temperature falls", choices=tuple(COOLINGS))
     acceptance: str = option(
-        "metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted"
+        "metropolis", "which worse placements are accepted", choices=tuple(ACCEPTANCES)
     )
     moves: str = option(
-        "all", meaning="moves of the compiled walk: all, or some of their names joined by commas"
+        "all", "moves of the compiled walk: all, or some of their names joined by commas"
     )
     focus: float = option(
         10.0,
+        "how many times as often as another move each of `critical` and `overtake` comes at first",
         above=0,
-        meaning="how many times as often as another move each of `critical` and `overtake` comes "
-        "at first",
     )
-    learn: bool = option(
-        True, meaning="learn on the way which moves gain, and take those more often"
-    )
-    cycles: int = option(0, low=0, meaning="cycles of the compiled walk; 0: by the number of steps")
+    learn: bool = option(True, "learn on the way which moves gain, and take those more often")
+    cycles: int = option(0, "cycles of the compiled walk; 0: by the number of steps", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

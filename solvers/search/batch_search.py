@@ -52,10 +52,10 @@ class MeasuringSearch(SearchSolver):
     )
 
     measure: Measure | None = option(
-        None, meaning="callable: devices to seconds, instead of the problem's objective"
+        None, "callable: devices to seconds, instead of the problem's objective"
     )
     threads: int | None = option(
-        None, meaning="threads, one per core by default; the result does not depend on it"
+        None, "threads, one per core by default; the result does not depend on it"
     )
 
 
@@ -63,9 +63,7 @@ class MeasuringSearch(SearchSolver):
 class BatchSearch(MeasuringSearch):
     """A search that improves the placements it starts from."""
 
-    start: str = option(
-        "edge-zeroing", meaning="solver whose placement it starts from; 'random' for none"
-    )
+    start: str = option("edge-zeroing", "solver whose placement it starts from; 'random' for none")
 
     def __post_init__(self) -> None:
         super().__post_init__()

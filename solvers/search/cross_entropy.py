@@ -56,15 +56,10 @@ class _SamplingSolver(BatchSearch):
     """
 
     groups: int | None = option(
-        None,
-        low=0,
-        meaning="groups of ops that move together; 0: every op on its own, none: at most 48",
+        None, "groups of ops that move together; 0: every op on its own, none: at most 48", low=0
     )
     refine: float = option(
-        0.0,
-        low=0,
-        below=1,
-        meaning="share of the budget for annealing from the incumbent at the end",
+        0.0, "share of the budget for annealing from the incumbent at the end", low=0, below=1
     )
 
     @abstractmethod
@@ -108,21 +103,16 @@ class CrossEntropy(_SamplingSolver):
     """
 
     samples: int = option(
-        0, low=0, meaning="placements per refit; 0: a fortieth of the evaluations, in 32 to 1024"
+        0, "placements per refit; 0: a fortieth of the evaluations, in 32 to 1024", low=0
     )
     elite: float = option(
-        0.1, above=0, high=1, meaning="share of the samples that the distribution is fitted to"
+        0.1, "share of the samples that the distribution is fitted to", above=0, high=1
     )
-    smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
-    exploration: float = option(
-        0.02, low=0, below=1, meaning="weight of the uniform distribution, falling"
-    )
-    order: bool = option(False, meaning="sample the order of the ops too (random keys)")
+    smoothing: float = option(0.7, "weight of the new fit", above=0, high=1)
+    exploration: float = option(0.02, "weight of the uniform distribution, falling", low=0, below=1)
+    order: bool = option(False, "sample the order of the ops too (random keys)")
     refine: float = option(
-        0.5,
-        low=0,
-        below=1,
-        meaning="share of the budget for annealing from the incumbent at the end",
+        0.5, "share of the budget for annealing from the incumbent at the end", low=0, below=1
     )
 
     def settings(self, tracker: PlacementTracker) -> Settings:
@@ -148,18 +138,16 @@ class Post(_SamplingSolver):
     With `cross_entropy` or `policy_gradient` off, the other runs alone on the same samples.
     """
 
-    cross_entropy: bool = option(True, meaning="refit the distribution to the best samples")
-    policy_gradient: bool = option(True, meaning="take gradient steps between the refits")
-    batch: int = option(32, low=2, meaning="samples between gradient updates (K)")
-    refit: int = option(
-        96, low=2, meaning="samples between cross-entropy refits (N), at least `batch`"
-    )
-    elite: float = option(0.15, above=0, high=1, meaning="share of the samples that the refit uses")
-    smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
-    epochs: int = option(4, low=1, meaning="gradient steps per batch")
-    learning_rate: float = option(1.0, above=0, meaning="step in logits")
-    clip: float = option(0.2, above=0, meaning="limit of the probability ratio")
-    entropy: float = option(0.01, low=0, meaning="weight of the entropy bonus")
+    cross_entropy: bool = option(True, "refit the distribution to the best samples")
+    policy_gradient: bool = option(True, "take gradient steps between the refits")
+    batch: int = option(32, "samples between gradient updates (K)", low=2)
+    refit: int = option(96, "samples between cross-entropy refits (N), at least `batch`", low=2)
+    elite: float = option(0.15, "share of the samples that the refit uses", above=0, high=1)
+    smoothing: float = option(0.7, "weight of the new fit", above=0, high=1)
+    epochs: int = option(4, "gradient steps per batch", low=1)
+    learning_rate: float = option(1.0, "step in logits", above=0)
+    clip: float = option(0.2, "limit of the probability ratio", above=0)
+    entropy: float = option(0.01, "weight of the entropy bonus", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -126,20 +126,14 @@ class Genetic(BatchSearch):
 
     effort: ClassVar[Effort] = Effort()
 
-    population: int = option(
-        16, low=2, meaning="most placements kept (fewer where evaluations are few)"
-    )
+    population: int = option(16, "most placements kept (fewer where evaluations are few)", low=2)
     climb: int = option(
-        0, low=0, meaning="proposals of local search per child; 0 to derive it from the budget"
+        0, "proposals of local search per child; 0 to derive it from the budget", low=0
     )
-    mutation: int = option(2, low=0, meaning="random moves on a child before its local search")
-    selection: str = option(
-        "tournament", choices=tuple(SELECTIONS), meaning="how parents are chosen"
-    )
+    mutation: int = option(2, "random moves on a child before its local search", low=0)
+    selection: str = option("tournament", "how parents are chosen", choices=tuple(SELECTIONS))
     crossover: str = option(
-        "uniform",
-        choices=tuple(CROSSOVERS),
-        meaning="which groups a child has from the second parent",
+        "uniform", "which groups a child has from the second parent", choices=tuple(CROSSOVERS)
     )
 
     def improve(

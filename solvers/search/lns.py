@@ -69,19 +69,15 @@ class Lns(SearchSolver):
     """
 
     effort: float = option(
-        0.2, low=1e-3, meaning="deterministic CP-SAT time of one subproblem (about seconds)"
+        0.2, "deterministic CP-SAT time of one subproblem (about seconds)", low=1e-3
     )
-    slice_ops: int = option(
-        300, low=2, meaning="largest number of ops in a subproblem, free or not"
-    )
-    first_size: int = option(24, low=2, meaning="ops freed at first")
-    num_workers: int = option(1, low=1, meaning="CP-SAT threads per subproblem; 1 is reproducible")
+    slice_ops: int = option(300, "largest number of ops in a subproblem, free or not", low=2)
+    first_size: int = option(24, "ops freed at first", low=2)
+    num_workers: int = option(1, "CP-SAT threads per subproblem; 1 is reproducible", low=1)
     windows: str = option(
-        "all", meaning="windows to free ops in: all, or some of their names joined by commas"
+        "all", "windows to free ops in: all, or some of their names joined by commas"
     )
-    adaptive: bool = option(
-        True, meaning="prefer the windows that pay; otherwise they are drawn alike"
-    )
+    adaptive: bool = option(True, "prefer the windows that pay; otherwise they are drawn alike")
 
     kernels = ("ranks", "lists", "lists-by-time", "clusterings", "bounds")
     endless = True

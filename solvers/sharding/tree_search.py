@@ -493,7 +493,7 @@ class TreeDescent(SearchSolver):
     """Attempts of the search by tree moves, without prices, until they bring nothing."""
 
     kernels = ("sharding",)
-    patience: int = option(2, low=1, meaning="attempts without an improvement after which it ends")
+    patience: int = option(2, "attempts without an improvement after which it ends", low=1)
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve the initial solution, or the one of the least usage."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class GraphPartition(SearchSolver):
     """Parts of equal work with a small cut, one for each accelerator."""
 
-    starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
+    starts: int = option(5, "seeds of the partitioner for every imbalance", low=1)
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Offer the parts of every imbalance and seed."""
@@ -154,7 +154,7 @@ class MinCut(Heuristic):
     space.
     """
 
-    starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
+    starts: int = option(5, "seeds of the partitioner for every imbalance", low=1)
 
     def propose(self, context: Context, tracker: PlacementTracker) -> Iterator[Placement | None]:
         """Yield the parts of every imbalance and seed, list-scheduled."""

@@ -38,9 +38,9 @@ class MaxLoadDp(SearchSolver):
 
     max_ideals: int = option(
         2_000_000,
-        low=1,
-        meaning="ideals of the graph; with more, or too many for half of the time, one topological "
+        "ideals of the graph; with more, or too many for half of the time, one topological "
         "order is searched",
+        low=1,
     )
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:

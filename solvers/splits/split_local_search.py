@@ -39,7 +39,7 @@ class SplitLocalSearch(SearchSolver):
 
     tries: ClassVar[int] = 50
 
-    restarts: int = option(10, low=1, meaning="random splits to start from")
+    restarts: int = option(10, "random splits to start from", low=1)
 
     def search(self, problem: PlacementProblem, tracker: PlacementTracker) -> None:
         """Descend from every start."""

@@ -12,7 +12,7 @@ import pytest
 from random_problems import random_problem
 
 from placeopt.api import load
-from placeopt.makespan.evaluate import evaluate, evaluate_batch
+from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -22,7 +22,6 @@ from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewar
 from placeopt.solvers.policy.dual_policy import (
     DualLearner,
     DualPolicy,
-    WindowChoice,
     residual_groups,
     teaching_order,
 )
@@ -38,14 +37,6 @@ from placeopt.solvers.policy.group_and_place import (
     parse_and_place,
 )
 from placeopt.solvers.policy.grouping_graph import grouping_graph
-from placeopt.solvers.policy.guides import (
-    HEAVY,
-    NEAR,
-    SAME_TIME,
-    Incumbent,
-    critical_rows,
-    grow_windows,
-)
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS, ROUNDS, WHOLE, op_contexts
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver
@@ -119,23 +110,10 @@ def random_policy(rng, hidden=3):
     return replace(model, sel_out=rng.normal(size=hidden), plc_out=rng.normal(size=hidden))
 
 
-def sampled(ordered, weights, guided, count=3):
-    """Return episodes, whole ones or local steps from a random incumbent."""
-    seeds = np.arange(5, 5 + count, dtype=np.uint64)
-    if not guided:
-        return roll(ordered, weights, seeds)
-    rng = np.random.default_rng(2)
-    first = roll(ordered, weights, seeds[:1]).rows
-    incumbent = Incumbent.of(ordered.graph, 1, first.device[0], first.rank[0])
-    windows = np.asarray(rng.random((count, len(ordered.order))) < 0.5)
-    return roll(ordered, weights, seeds, guide=incumbent.guide, windows=windows)
-
-
 @pytest.mark.interpreted
-@pytest.mark.parametrize("guided", [False, True])
-def test_score_functions_agree_with_finite_differences(guided):
-    """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and PLC,
-    whole and local.
+def test_score_functions_agree_with_finite_differences():
+    """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and
+    PLC.
     """
     problem = sparse_problem(3)
     ordered = OrderedProblem.of(problem)
@@ -148,11 +126,11 @@ def test_score_functions_agree_with_finite_differences(guided):
         plc_residual=rng.normal(size=(n, k)),
         temperature=0.8,
     )
-    episodes = sampled(ordered, weights, guided)
-    gradient, again = score_functions(weights, episodes, np.ones((3, n)))
+    episodes = roll(ordered, weights, np.arange(5, 8, dtype=np.uint64))
+    gradient, again = score_functions(weights, episodes, np.ones(3))
     assert again.log_probability == pytest.approx(episodes.log_probability)
     assert again.entropy == pytest.approx(episodes.entropy)
-    step, nothing = 1e-6, np.zeros((3, n))
+    step, nothing = 1e-6, np.zeros(3)
     for name, slope in gradient._asdict().items():
         array = getattr(weights, name)
         for at in {tuple(rng.integers(0, size) for size in array.shape) for _ in range(25)}:
@@ -166,121 +144,6 @@ def test_score_functions_agree_with_finite_differences(guided):
                 name,
                 at,
             )
-
-
-@pytest.mark.interpreted
-def test_credit_is_shared_out_by_op():
-    """Credits of parts of the ops add up to that of all, and an op without credit teaches nothing
-    of itself.
-    """
-    ordered = OrderedProblem.of(sparse_problem(3))
-    n = len(ordered.order)
-    weights = weights_of(
-        random_policy(np.random.default_rng(4)), ordered, plc_residual=np.zeros((n, 3))
-    )
-    episodes = sampled(ordered, weights, guided=False)
-    part = (np.arange(n) % 2 == 0).astype(np.float64)
-    credits = [np.tile(row, (3, 1)) for row in (np.ones(n), part, 1 - part)]
-    whole, even, odd = (score_functions(weights, episodes, credit)[0] for credit in credits)
-    for name, slope in whole._asdict().items():
-        assert getattr(even, name) + getattr(odd, name) == pytest.approx(slope), name
-    assert not even.plc_residual[1::2].any()
-    assert even.plc_residual[::2].any()
-
-
-@pytest.mark.interpreted
-def test_local_steps_keep_what_is_outside_their_window():
-    """Ops outside keep their devices and the order among each other; constraints hold inside,
-    too.
-    """
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        problem = random_problem(rng, max_ops=14)
-        ordered = OrderedProblem.of(problem)
-        weights = weights_of(DualPolicyModel.heuristic("scratch"), ordered)
-        first = roll(ordered, weights, np.arange(1, dtype=np.uint64)).rows
-        incumbent = Incumbent.of(ordered.graph, 1, first.device[0], first.rank[0])
-        n = problem.num_ops
-        seeds, sizes = rng.integers(0, n, 9), rng.integers(1, 6, 9)
-        windows = grow_windows(
-            ordered.graph,
-            incumbent.start,
-            incumbent.finish,
-            seeds,
-            sizes,
-            np.arange(9) % 3,
-            np.array([seed], np.uint64),
-        )
-        assert windows[np.arange(9), seeds].all()
-        steps = roll(
-            ordered, weights, np.arange(9, dtype=np.uint64), guide=incumbent.guide, windows=windows
-        )
-        assert (evaluate_batch(problem, steps.devices, steps.ranks, "planned") < 2**62).all()
-        for window, device, rank in zip(windows, steps.rows.device, steps.rows.rank, strict=True):
-            assert (device[~window] == incumbent.guide.device[~window]).all()
-            assert np.argsort(rank[~window]).tolist() == np.argsort(first.rank[0][~window]).tolist()
-
-
-@pytest.mark.interpreted
-@pytest.mark.parametrize("seed", range(4))
-def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
-    """Starts are those of the planned execution; an op that is made longer delays the end exactly
-    if it is critical.
-    """
-    problem = sparse_problem(seed, n=12)
-    ordered = OrderedProblem.of(problem)
-    rows = roll(
-        ordered,
-        weights_of(DualPolicyModel.heuristic("scratch"), ordered),
-        np.array([seed], np.uint64),
-    )
-    incumbent = Incumbent.of(ordered.graph, 1, rows.rows.device[0], rows.rows.rank[0])
-    plan = evaluate(problem, Placement(rows.devices[0].astype(np.int64), rows.ranks[0]), "planned")
-    assert ordered.to_ops(incumbent.start).tolist() == plan.start.tolist()
-    assert ordered.to_ops(incumbent.finish).tolist() == plan.finish.tolist()
-    critical = ordered.to_ops(incumbent.critical)
-    assert (
-        critical_rows(ordered.graph, rows.rows.device, rows.rows.rank)[0].tolist()
-        == incumbent.critical.tolist()
-    )
-    for v in range(problem.num_ops):
-        compute = problem.compute.copy()
-        compute[v] += 1
-        longer = evaluate(problem.replace(compute=compute), plan.placement, "planned").makespan
-        assert (longer > plan.makespan) == critical[v]
-
-
-def test_windows_grow_along_the_graph():
-    """On a chain, a window of s ops is s ops in a row; over time it holds what runs closest to its
-    op.
-    """
-    chain = PlacementProblem.from_edges(np.full((20, 2), 5), [(v, v + 1, 3) for v in range(19)])
-    ordered = OrderedProblem.of(chain)
-    start = np.arange(20) * 5.0
-    for kind in (HEAVY, NEAR, SAME_TIME):
-        windows = grow_windows(
-            ordered.graph,
-            start,
-            start + 5,
-            np.array([7, 7]),
-            np.array([1, 5]),
-            np.full(2, kind),
-            np.array([3], np.uint64),
-        )
-        assert windows.sum(axis=1).tolist() == [1, 5]
-        inside = np.flatnonzero(windows[1])
-        assert 7 in inside
-        assert inside[-1] - inside[0] == 4
-
-
-def test_preferences_for_windows_follow_rewards():
-    """What is rewarded becomes likely, what is not unlikely."""
-    choice = WindowChoice(64, 0.1)
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        drawn = choice.draw(rng, 8)
-        choice.learn(drawn, (choice.split(drawn)[0] == NEAR).astype(np.float64))
-    assert (choice.split(choice.draw(rng, 200))[0] == NEAR).mean() > 0.8
 
 
 @pytest.mark.interpreted
@@ -533,9 +396,7 @@ def test_groups_share_their_scores():
     )
     batch = roll(ordered, weights, np.arange(5, dtype=np.uint64))
     advantage = np.array([1.0, -2.0, 0.5, 0.0, 3.0])
-    total, _ = score_functions(
-        weights, batch, np.repeat(advantage[:, None], problem.num_ops, axis=1)
-    )
+    total, _ = score_functions(weights, batch, advantage)
     together, single = (learner.named(total)["plc_residual"] for learner in (shared, alone))
     for group in range(label.max() + 1):
         assert together[group] == pytest.approx(single[label == group].sum(axis=0))
@@ -544,10 +405,9 @@ def test_groups_share_their_scores():
 @pytest.mark.parametrize(
     "parts",
     [
-        {"groups": 1.0, "episodes": 0.0, "windows": 0.0},
-        {"groups": 0.0, "episodes": 1.0, "windows": 0.0},
-        {"groups": 0.0, "episodes": 0.0, "windows": 1.0},
-        {"groups": 0.0, "episodes": 0.0, "windows": 0.0},
+        {"groups": 1.0, "episodes": 0.0},
+        {"groups": 0.0, "episodes": 1.0},
+        {"groups": 0.0, "episodes": 0.0},
     ],
 )
 def test_every_part_alone_keeps_budget_and_seed(parts):
@@ -563,7 +423,7 @@ def test_every_part_alone_keeps_budget_and_seed(parts):
 def test_parts_are_shares_of_one_budget():
     """Shares that add up to more than the budget are one clear line."""
     with pytest.raises(InputError, match="at most 1"):
-        DualPolicy(groups=0.5, episodes=0.4, windows=0.2)
+        DualPolicy(groups=0.6, episodes=0.5)
 
 
 def test_a_policy_that_never_fits_leaves_the_budget_to_the_others():
