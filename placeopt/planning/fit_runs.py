@@ -24,23 +24,25 @@ from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 class Widths:
     """Standard deviations of what is fitted around its start, as logarithms.
 
-    No other has less error of runs of sources and halves apart, each source counting as much, by
-    more than the standard error of the difference: `results/plans/calibrate.py priors` compares
-    them and writes results/plans/priors.csv.
+    No other has less error of runs of sources and halves apart and of published steps, each source
+    counting as much, by more than the standard error of the difference:
+    `results/plans/calibrate.py priors` compares them and writes results/plans/priors.csv.
 
     Attributes
     ----------
     counted : of a factor of bytes or flops that are counted, at a rate that is known. kernel : of
-    one that tables of measured kernels give. free : of the other constants. kind, model, layer : of
-    the offsets of these levels. tail : degrees of freedom of Student's t, which errors
-    over their noise are distributed by (Lange et al., JASA 1989): runs that something unsaid
-    slows down hardly count.
+    one that tables of measured kernels give. free : of the other constants. kind, combined, model,
+    layer : of the offsets of these levels; `combined` is that of a family of launchers with a
+    generation of devices and a precision, which differ by the kernels that they choose. tail :
+    degrees of freedom of Student's t, which errors over their noise are distributed by (Lange et
+    al., JASA 1989): runs that something unsaid slows down hardly count.
     """
 
     counted: float = 0.3
-    kernel: float = 0.2
+    kernel: float = 0.1
     free: float = 0.7
     kind: float = 0.02
+    combined: float = 0.2
     model: float = 0.03
     layer: float = 0.03
     tail: float = 8.0
@@ -53,8 +55,9 @@ class Widths:
 
     def of_key(self, key: str) -> float:
         """Return that of an offset."""
-        level = key.partition(" ")[0]
-        return {"model": self.model, "layer": self.layer}.get(level, self.kind)
+        level, *others = key.split()
+        kind = self.combined if len(others) == 2 else self.kind
+        return {"model": self.model, "layer": self.layer}.get(level, kind)
 
 
 KERNELS = ("gemm_flops", "gemm_out", "gemm_in", "attention")

@@ -113,14 +113,14 @@ def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
     ]
 
 
-UNFITTED = "a launcher or device that no run was fitted of"
+UNFITTED = "a launcher on devices that hardly any run was fitted of"
 """Key of the spread of sources left out of the fit."""
 
 
 def spread_key(conf: Configuration, gpu: Gpu) -> str:
     """Return the kind of run whose measured steps the spread of a prediction comes from."""
     scale = "one host" if conf.devices <= conf.per_host else "many hosts"
-    return f"{gpu.name.partition('-')[0]}, {scale}"
+    return f"{conf.framework or 'other'} on {gpu.name.partition('-')[0]}, {scale}"
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,9 @@ class Calibration:
         """Return the tenths of measured over predicted in runs like this one, how many these are,
         and their kind; None if none are known.
 
-        Without a `launcher`, the plan's family of launchers counts. Where runs of neither the
-        launcher nor the devices were fitted, it is that of sources left out, which is wider.
+        Without a `launcher`, the plan's family of launchers counts. Where no runs of the launcher,
+        or hardly any of its family on such devices, were fitted, it is that of sources left out,
+        which is wider.
         """
         families = {family(name) for name in self.launchers}
         known = launcher in self.launchers if launcher else conf.framework in families

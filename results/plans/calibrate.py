@@ -15,7 +15,9 @@ halves: runs.csv has the errors of the step by source and devices, choices.csv t
 differ in the plan alone, memory.csv peaks and rows out of memory, groups.csv the groups that are
 predicted worst; the spread of measured over predicted of rows apart goes to calibration.json.
 `sources` leaves one source out at a time: sources.csv, and their spread, which the interval of
-launchers without fitted runs comes from. coverage.csv counts the rows in intervals that other rows
+launchers without fitted runs comes from; and predicts published.csv, steps that their authors
+printed and no fit sees: `priors` chooses on some families of them, by a hash of the name, and not
+on the others. coverage.csv counts the rows in intervals that other rows
 gave: the other half's, the other sources'. runs.md is drawn from these tables.
 """
 
@@ -112,7 +114,7 @@ def predictions(rows: list[Row], constants: Calibration) -> list[Row]:
 
 def judged(rows: list[Row]) -> list[Row]:
     """Return the rows with a measured step that nothing is odd about."""
-    return [row for row in rows if row["run"].seconds and not row["flag"]]
+    return [row for row in rows if row["run"].seconds and not row.get("flag")]
 
 
 def hosts(row: Row) -> str:
@@ -238,7 +240,9 @@ def memory(rows: list[Row], kind: str) -> list[Row]:
 
 
 def spreads(rows: list[Row]) -> dict[str, list[float]]:
-    """Return the tenths of measured over predicted on rows apart, by kind of run."""
+    """Return the tenths of measured over predicted on rows apart, by kind of run; fewer than ten
+    rows have none.
+    """
     groups: dict[str, list[float]] = defaultdict(list)
     for row in judged(rows):
         run = row["run"]
@@ -246,6 +250,7 @@ def spreads(rows: list[Row]) -> dict[str, list[float]]:
     return {
         key: [*np.round(np.percentile(ratios, (10, 90)), 3).tolist(), len(ratios)]
         for key, ratios in groups.items()
+        if len(ratios) >= 10
     }
 
 
@@ -281,6 +286,7 @@ WIDTHS = {
     "kernel": (0.1, 0.2, 0.3, 0.5),
     "free": (0.3, 0.5, 0.7, 1.0, 1.4),
     "kind": (0.01, 0.02, 0.03, 0.05),
+    "combined": (0.02, 0.05, 0.1, 0.2, 0.4),
     "model": (0.02, 0.03, 0.05, 0.1),
     "layer": (0.02, 0.03, 0.05, 0.08),
     "tail": (2.0, 4.0, 8.0, 16.0),
@@ -291,22 +297,34 @@ CAP = 1.0
 """An error of a logarithm counts at most so much in the choice of widths."""
 
 
-class Folds:
-    """Fits of parts of the runs, linear around the fit of all of them."""
+def chosen_on(row: Row) -> bool:
+    """Whether widths are chosen on a published step, by its family."""
+    return digest(row["source"]) % 2 == 0
 
-    def __init__(self, rows: list[Row]) -> None:
+
+class Folds:
+    """Fits of parts of the runs, linear around the fit of all of them; published steps are no part
+    of any fit.
+    """
+
+    def __init__(self, rows: list[Row], published: list[Row]) -> None:
         self.known: dict[Widths, np.ndarray[Any, Any]] = {}
         sides = halves_of(rows)
-        kept = [row for row in rows if not row["flag"] and usable([row])]
-        self.model = LinearFit(usable(kept), Calibration(), Widths())
-        found = minimize(self.model)
+        given = [row for row in rows if not row["flag"] and usable([row])]
+        kept = given + published
+        fitted, self.model = (LinearFit(usable(r), Calibration(), Widths()) for r in (given, kept))
+        found = minimize(fitted)
         slopes = self.model.slopes(found.logs)
         self.design = np.hstack([slopes, self.model.kinds])
-        away = np.concatenate([found.logs - self.model.prior, found.offsets])
-        self.wanted, self.noise = found.error + self.design @ away, found.noise
+        known = dict(zip(fitted.keys, found.offsets.tolist(), strict=True))
+        away = [*found.logs - self.model.prior, *(known.get(key, 0.0) for key in self.model.keys)]
+        error = self.model.measured - self.model.predicted(found.logs)
+        self.wanted = error + slopes @ np.array(away)[: len(found.logs)]
+        self.noise = np.append(found.noise, np.ones(len(published)))
         sources = np.array([row["source"] for row in kept])
-        halves = np.array([sides[row["source"], row["model"], row["n_gpus"]] for row in kept])
+        self.given = np.arange(len(kept)) < len(given)
         self.sources = sources
+        halves = np.array([sides.get((r["source"], r["model"], r["n_gpus"]), -1) for r in kept])
         self.parts = [halves == side for side in (0, 1)]
         self.parts += [sources == source for source in np.unique(sources)]
 
@@ -314,8 +332,13 @@ class Folds:
         """Return the errors of a part by the fit of the others."""
         drawn = [widths.of_constant(name) for name in self.model.names]
         drawn += [widths.of_key(key) for key in self.model.keys]
-        used = self.design[~part].any(axis=0)
-        design, wanted, noise = self.design[~part][:, used], self.wanted[~part], self.noise[~part]
+        others = self.given & ~part
+        used = self.design[others].any(axis=0)
+        design, wanted, noise = (
+            self.design[others][:, used],
+            self.wanted[others],
+            self.noise[others],
+        )
         ridge = np.diag(np.array(drawn)[used] ** -2.0)
         error = wanted
         for _ in range(4):
@@ -326,7 +349,9 @@ class Folds:
         return np.asarray(self.wanted[part] - self.design[part][:, used] @ found)
 
     def scores(self, widths: Widths) -> np.ndarray[Any, Any]:
-        """Return the mean error of each source, by halves and as a source left out."""
+        """Return the mean error of each source, by halves and as a source left out, and of each
+        published one.
+        """
         if widths not in self.known:
             self.known[widths] = self._scores(widths)
         return self.known[widths]
@@ -337,8 +362,14 @@ class Folds:
             errors = np.zeros(len(self.wanted))
             for part in kind:
                 errors[part] = np.minimum(CAP, np.abs(self.apart(widths, part)))
-            total += [errors[self.sources == name].mean() for name in np.unique(self.sources)]
+            seen = np.any(kind, axis=0)
+            total += [errors[self.sources == s].mean() for s in np.unique(self.sources[seen])]
         return np.array(total)
+
+
+def published() -> list[Row]:
+    """Return the steps that their authors printed."""
+    return read_runs(HERE / "published.csv")
 
 
 def priors(rows: list[Row]) -> None:
@@ -347,7 +378,8 @@ def priors(rows: list[Row]) -> None:
     One is taken where the mean gain of the sources is more than its standard error: the estimate is
     linear, and whole fits with the widths of least error were worse on sources left out.
     """
-    folds, best, table = Folds(rows), Widths(), []
+    folds = Folds(rows, [row for row in published() if chosen_on(row)])
+    best, table = Widths(), []
     for turn in (1, 2):
         for name, values in WIDTHS.items():
             for value in values:
@@ -441,6 +473,10 @@ def sources(rows: list[Row]) -> None:
         left_out += mine
         table += [row for row in errors(mine, LEFT_OUT) if row["source"] != "all"]
         print(*table[-1].values(), flush=True)
+    fitted = read_calibration(SHIPPED)
+    for kind, side in (("published, chosen on", True), ("published, apart", False)):
+        mine = predictions([row for row in published() if chosen_on(row) == side], fitted)
+        table += errors(mine, kind)
     write_csv(HERE / "sources.csv", table)
     covered = [row for row in _covered("") if row["rows_are"] != LEFT_OUT]
     for source in sorted({row["source"] for row in left_out}):
@@ -480,7 +516,7 @@ def draw() -> None:
     lines = ["# Measured runs", "", "Drawn by `python results/plans/calibrate.py` from its tables."]
     for title, name, heads in (
         ("Step time, by source and hosts (%)", "runs", ("rows_are", "source", "gpu", "hosts")),
-        ("A source left out (%)", "sources", ("source", "gpu", "hosts")),
+        ("A source left out, or published (%)", "sources", ("rows_are", "source", "gpu", "hosts")),
     ):
         shown = [*heads, "rows", "groups", "median", "mean", "worst", "mean_without_layers"]
         rows = read_csv(HERE / f"{name}.csv", numbers=True)

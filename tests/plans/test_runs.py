@@ -1323,15 +1323,16 @@ def test_regret_is_over_every_plan_and_sample():
 
 
 def test_intervals_are_those_of_rows_like_it():
-    """A launcher or device without fitted runs gets the spread of sources left out."""
-    spread = {"A100, one host": [0.9, 1.1, 7], UNFITTED: [0.6, 1.5, 30]}
-    known = Calibration(spread=spread, launchers=("megatron lm",))
+    """A launcher without fitted runs on such devices gets the spread of sources left out."""
+    spread = {"megatron on A100, one host": [0.9, 1.1, 17], UNFITTED: [0.6, 1.5, 30]}
+    known = Calibration(spread=spread, launchers=("megatron lm", "composer fsdp"))
     run = read_run(ROW)
-    assert known.interval(run.conf, run.gpu, "megatron lm")[:3] == (0.9, 1.1, 7)
+    assert known.interval(run.conf, run.gpu, "megatron lm")[:3] == (0.9, 1.1, 17)
     assert known.interval(replace(run.conf, framework="megatron"), run.gpu)[:2] == (0.9, 1.1)
     for launcher, gpu in (("colossal", run.gpu), ("megatron lm", find_gpu("H100")[0])):
         assert known.interval(run.conf, gpu, launcher) == (0.6, 1.5, 30, UNFITTED)
-    assert known.interval(replace(run.conf, framework="jax"), run.gpu)[3] == UNFITTED
+    for launchers in ("jax", "fsdp"):  # of the latter, runs on other devices were
+        assert known.interval(replace(run.conf, framework=launchers), run.gpu)[3] == UNFITTED
     assert Calibration().interval(run.conf, run.gpu) is None
     row = predicted_row(ROW | {"framework": "Colossal-AI 0.3"}, known)
     step, low, high = (float(row[f"predicted_{name}_s"]) for name in ("step", "low", "high"))
