@@ -15,7 +15,7 @@ halves: runs.csv has the errors of the step by source and devices, choices.csv t
 differ in the plan alone, memory.csv peaks and rows out of memory, groups.csv the groups that are
 predicted worst; the spread of measured over predicted of rows apart goes to calibration.json.
 `sources` leaves one source out at a time: sources.csv, and their spread, which the interval of
-launchers without fitted runs comes from; and predicts published.csv, steps that their authors
+launchers without fitted runs comes from; and predicts published_steps.csv, steps that their authors
 printed and no fit sees: `priors` chooses on some families of them, by a hash of the name, and not
 on the others. coverage.csv counts the rows in intervals that other rows
 gave: the other half's, the other sources'. runs.md is drawn from these tables.
@@ -369,7 +369,7 @@ class Folds:
 
 def published() -> list[Row]:
     """Return the steps that their authors printed."""
-    return read_runs(HERE / "published.csv")
+    return read_runs(HERE.parent / "published_steps.csv")
 
 
 def priors(rows: list[Row]) -> None:
