@@ -199,11 +199,12 @@ class Lane:
         return max(ready, key=worth)
 
     def _begin(self, turn: Turn, cost: float) -> bool:
-        """Begin a tactic when its first turn comes, with a piece of that cost, if it applies;
-        whether it has begun.
+        """Begin a tactic when its first turn comes, with a piece of that cost, if it applies and
+        there is time for what it needs; whether it has begun.
         """
         if turn.steps is None:
-            turn.over = not turn.tactic.applies(self.facts)
+            late = not self._counted and turn.tactic.least(self.facts) > self.tracker.seconds_left
+            turn.over = late or not turn.tactic.applies(self.facts)
             if not turn.over:
                 turn.state.first = cost
                 turn.steps = turn.tactic.steps(turn.state)

@@ -12,7 +12,7 @@ import pytest
 import placeopt as po
 from placeopt.period.bounds.closing import ExactRounds, PriceSearch, can_close
 from placeopt.period.bounds.covering import cover_bound, paying_types
-from placeopt.period.bounds.set_prices import Frontier, Labelling, SetPricer
+from placeopt.period.bounds.set_prices import Frontier, Labelling, OutOfTimeError, SetPricer
 from placeopt.period.bounds.set_tables import SetTables
 from placeopt.period.contracted import contract
 
@@ -46,6 +46,22 @@ def is_convex(problem, ops):
     for _ in range(problem.num_ops):
         outside |= {v for u, v in ways if u in outside and v not in ops}
     return not any(u in outside and v in ops for u, v in ways)
+
+
+def test_orders_are_made_in_small_steps():
+    """Ordering the nodes stops within one at the deadline, and is gone on with: where thousands of
+    ops read the same tensors a whole order takes a minute.
+    """
+    model = contract(problems.random_problem(3, n=9, contiguity="none"), contiguity="none")
+    g = next(iter(paying_types(model)))
+    frontier = Frontier.of(model, [g])
+    for _ in range(model.num_nodes):
+        with pytest.raises(OutOfTimeError):
+            frontier.graphs(0.0)
+    at_once = Frontier.of(model, [g])
+    assert frontier.graphs(time.perf_counter() + SOON).keys() == {g}
+    at_once.graphs(time.perf_counter() + SOON)
+    assert frontier.order == at_once.order
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -314,6 +314,20 @@ def test_a_long_start_waits_for_a_long_turn():
     assert begun[0] >= 10
 
 
+def test_what_needs_more_than_is_left_has_no_turn():
+    """Nor does the search wait for it: building a model of CP-SAT may take longer than all else."""
+    begun = []
+
+    def late(state):
+        begun.append(state)
+        yield
+
+    for seconds in (1.0, 60.0):
+        made = tracker(seconds=seconds)
+        Lane([Steps("late", BOUND, late, needs=lambda facts: 5.0)], None, made).run()
+        assert len(begun) == (seconds > 5)
+
+
 def test_what_a_tactic_needs_is_asked_for_again():
     """One that cannot begin at first begins once what it needs is known; one that never can does
     not.

@@ -59,7 +59,7 @@ from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -245,8 +245,8 @@ def _touching(num_nodes: int, pins: Lists) -> Lists:
 
 
 def _thin_orders(pins: Lists, paths: Paths, *, orders: int = 24) -> Iterator[list[int]]:
-    """Yield greedy orders of the nodes along the paths, each better than those before by
-    2^(open tensors) added up, or the same one again.
+    """Yield the best of greedy orders of the nodes along the paths, by 2^(open tensors) added up,
+    after every node of another; empty until one is made.
 
     Parameters
     ----------
@@ -258,15 +258,22 @@ def _thin_orders(pins: Lists, paths: Paths, *, orders: int = 24) -> Iterator[lis
     best: tuple[float, list[int]] = math.inf, []
     ways = (False, True) if any(paths.before) else (False,)
     for start, newest in itertools.product(starts, ways):
-        best = _greedy_order(start, touching, pins, paths, best[0], newest=newest) or best
+        best = (yield from _greedy_order(start, touching, pins, paths, best, newest=newest)) or best
         yield best[1]
 
 
 def _greedy_order(
-    start: int, touching: Lists, pins: Lists, paths: Paths, most: float, *, newest: bool
-) -> tuple[int, list[int]] | None:
+    start: int,
+    touching: Lists,
+    pins: Lists,
+    paths: Paths,
+    best: tuple[float, list[int]],
+    *,
+    newest: bool,
+) -> Generator[list[int], None, tuple[int, list[int]] | None]:
     """Return (cost, order) of the order that opens least and closes most at every step, oldest or
-    newest tensors first; None if it costs `most` or more.
+    newest tensors first; None if it costs as much as the best one known, which is yielded after
+    every node.
     """
     left = list(map(len, pins))
     opened: dict[int, int] = {}  # tensor -> when it was opened
@@ -288,8 +295,9 @@ def _greedy_order(
         return scores[v]
 
     while outside:
-        if cost >= most:
+        if cost >= best[0]:
             return None
+        yield best[1]
         ready = [u for u in waiting if behind[u] == 0]
         v = (
             min(ready, key=score)
@@ -310,7 +318,7 @@ def _greedy_order(
                 scores.pop(u, None)
         order.append(v)
         cost += 1 << len(opened)
-    return None if cost >= most else (cost, order)
+    return None if cost >= best[0] else (cost, order)
 
 
 @dataclass
