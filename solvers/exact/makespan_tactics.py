@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.confinement import confined
+from placeopt.makespan.bounds.confinement import DEDUCING, confined
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.relaxation import INFINITE, islands
@@ -310,16 +310,18 @@ def _islands(state: State) -> Iterator[str | None]:
     while True:
         had = math.inf if part is None or part.over else part.seconds
         if state.value not in (None, tried) and looked <= had:
-            tried, begin = state.value, state.tracker.elapsed
-            fewer = confined(facts.analysis, tried - 1, state.piece)
-            looked += state.tracker.elapsed - begin
+            value, piece, begin = state.value, state.piece, state.tracker.elapsed
+            fewer = confined(facts.analysis, value - 1, piece)
+            spent = state.tracker.elapsed - begin
+            looked += spent
             if fewer is None:
-                state.raise_bound(tried, "islands")
+                state.raise_bound(value, "islands")
                 return
+            tried = value if spent < DEDUCING * piece else None  # cut short: look again, longer
             found = Part.confined(state, fewer, None if part is None else part.tracker.problem)
-            part, most = (part, most) if found is None else (found, tried)
+            part, most = (part, most) if found is None else (found, value)
         if part is None or part.over:
-            yield WAITING
+            yield None if tried is None and state.value is not None else WAITING
             continue
         ahead = min(part.tracker.lower_bound, most) >= state.lower_bound
         state.breadth = float(part.breadth + len(PROVERS)) if ahead else 1.0

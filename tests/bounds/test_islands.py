@@ -5,6 +5,7 @@ schedule of small problems.
 from __future__ import annotations
 
 import math
+import time
 from itertools import permutations, product
 from types import SimpleNamespace
 
@@ -235,10 +236,8 @@ def test_what_is_left_of_the_devices_has_an_optimal_schedule(draw):
     assert refuted > 20
 
 
-def test_the_tactic_closes_what_the_quick_bounds_leave():
-    """Two hosts that are alike, transfers between them dearer than the whole schedule: on one of
-    them, the problem is closed, and the method has its name.
-    """
+def two_hosts():
+    """Two hosts that are alike, transfers between them dearer than the whole schedule."""
     rng, n = np.random.default_rng(1), 14
     compute = np.repeat(rng.integers(5, 20, n)[:, None], 4, axis=1)
     host = np.array([0, 0, 1, 1])
@@ -249,12 +248,34 @@ def test_the_tactic_closes_what_the_quick_bounds_leave():
         if rng.random() < 0.25
     ]
     edges += [(0, v, np.array([1, 1000])) for v in range(1, n)]
-    problem = problem_of(compute.tolist(), edges, (host[:, None] != host).astype(np.int64))
+    return problem_of(compute.tolist(), edges, (host[:, None] != host).astype(np.int64))
+
+
+def test_the_tactic_closes_what_the_quick_bounds_leave():
+    """On one of two hosts the problem is closed, and the method has its name."""
+    problem = two_hosts()
     analysis = Analysis(problem, seconds=10.0)
     analysis.run_all((*COMBINATORIAL, "segments"), optional=False)
     result = po.solve(problem, "cp-sat", tactics="islands", seconds=60, num_workers=1)
     assert analysis.best()[0] < result.value
     assert (result.status, result.bound_method) == ("optimal", "islands")
+
+
+def test_a_look_that_is_cut_short_is_taken_again(monkeypatch):
+    """The first two find nothing, as on a machine that stands still meanwhile."""
+    looks = []
+
+    def cut_short(analysis, horizon, seconds):
+        looks.append(seconds)
+        if len(looks) > 2:
+            return confined(analysis, horizon, seconds)
+        time.sleep(seconds)
+        return analysis.problem
+
+    monkeypatch.setattr("placeopt.solvers.exact.makespan_tactics.confined", cut_short)
+    result = po.solve(two_hosts(), "cp-sat", tactics="islands", seconds=60, num_workers=1)
+    assert (result.status, result.bound_method) == ("optimal", "islands")
+    assert len(looks) > 2
 
 
 @pytest.mark.jit

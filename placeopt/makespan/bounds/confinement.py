@@ -39,20 +39,21 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Flags, Ints
 
 
-def confined(
-    analysis: Analysis, horizon: int, seconds: float, *, deducing: float = 0.3
-) -> PlacementProblem | None:
+DEDUCING = 0.3
+"""Part of the time for what a horizon says of single devices; a look that takes less was whole."""
+
+
+def confined(analysis: Analysis, horizon: int, seconds: float) -> PlacementProblem | None:
     """Return the problem with the devices that a schedule of at most `horizon` ticks needs; None if
     there is no such schedule.
 
     Parameters
     ----------
-    seconds : when to stop looking, from now; `deducing` is the part of it for what the horizon says
-        of single devices.
+    seconds : when to stop looking, from now.
     """
     end = time.perf_counter() + seconds
     problem = analysis.problem
-    found = analysis.within(horizon, deducing * seconds)
+    found = analysis.within(horizon, DEDUCING * seconds)
     if found is None:
         return None
     heads, decided = found
