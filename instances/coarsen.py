@@ -63,8 +63,9 @@ from placeopt.model.arrays import (
     distinct,
     int_array,
     pointers,
+    stable_order,
 )
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
@@ -307,7 +308,7 @@ class Grouping:
         # ... and hardly ever ops that could run in parallel; the power was tuned on sharded and
         # unrolled graphs
         rating = rating * self._sequential(nodes.weight, source, target) ** 4
-        ranked = np.argsort(-rating, kind="stable")
+        ranked = stable_order(-rating)
         mate = match_edges(
             ranked,
             source,
@@ -324,7 +325,7 @@ class Grouping:
         if merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
             match_siblings(
-                np.argsort(key, kind="stable"),
+                stable_order(key),
                 key,
                 mate,
                 nodes,
@@ -372,7 +373,7 @@ class Grouping:
         ends = (source[keep], target[keep])
         u, v = ends[::-1] if reverse else ends
         key = u * count + v
-        order = np.argsort(key, kind="stable")
+        order = stable_order(key)
         key = key[order]
         starts = np.flatnonzero(np.diff(key, prepend=-1))
         traffic = np.add.reduceat(self.traffic[self._link_tensor][order], starts)
@@ -468,7 +469,7 @@ def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
     start = np.zeros(len(order))
     for op in order:
         end = start[op] + work[op]
-        for edge in range(pointer[op], pointer[op + 1]):
+        for edge in row_of(pointer, op):
             start[target[edge]] = max(start[target[edge]], end)
     return start
 
@@ -540,7 +541,7 @@ def match_edges(
             if level[v] != level[u] + 1 or nodes.backward[u] != nodes.backward[v]:
                 continue
             crossing = False
-            for other in range(pointer[u], pointer[u + 1]):
+            for other in row_of(pointer, u):
                 if upper[target[other]] and level[target[other]] == level[u] + 1:
                     crossing = True
                     break

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from placeopt.instances.quotient import components, layer_paths
-from placeopt.model.arrays import Ints, as_pairs, positions
+from placeopt.model.arrays import Ints, as_pairs, positions, true_places
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -131,7 +131,7 @@ def families(graph: OpGraph | PlacementProblem) -> Ints:
     """
     index = positions(graph.op_names)
     family = np.arange(graph.num_ops)
-    for i in np.flatnonzero(graph.backward).tolist():
+    for i in true_places(graph.backward):
         family[i] = index.get(graph.op_names[i].rpartition("/")[0], i)
     return family
 

@@ -29,7 +29,7 @@ from placeopt.instances.readers import (
     read_bundled,
 )
 from placeopt.model.cluster import Cluster
-from placeopt.model.errors import InputError, MissingExtraError, did_you_mean
+from placeopt.model.errors import InputError, did_you_mean, needed_package
 from placeopt.model.files import Data, raised, regular_file, says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -157,8 +157,6 @@ def load(
     InputError
         If something is unreadable or unknown; one line that says what to change.
     """
-    from placeopt.instances.clusters import make_cluster
-
     choices = {
         "objective": objective,
         "memory": memory,
@@ -177,14 +175,7 @@ def load(
         return _changed(source, fields, memory_limit)
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
-    devices = bundled if cluster is None else make_cluster(cluster)
-    if devices is None:
-        raise InputError(
-            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another "
-            "('placeopt clusters' lists them)"
-        )
-    if memory_limit is not None:
-        devices = limited(devices, memory_limit)
+    devices = devices_for(graph, bundled, cluster, memory_limit)
     if costs is not None:
         graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
@@ -208,6 +199,23 @@ def _counting_peak(problem: PlacementProblem) -> PlacementProblem:
     from placeopt.model.objective import objective_of
 
     return problem.replace(memory="peak") if objective_of(problem).drawn else problem
+
+
+def devices_for(
+    graph: OpGraph, bundled: Cluster | None, cluster: Any, limit: MemoryLimit | None
+) -> Cluster:
+    """Return the devices that are named, else those that came with a graph, with the memory of a
+    limit.
+    """
+    from placeopt.instances.clusters import make_cluster
+
+    devices = bundled if cluster is None else make_cluster(cluster)
+    if devices is None:
+        raise InputError(
+            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another "
+            "('placeopt clusters' lists them)"
+        )
+    return devices if limit is None else limited(devices, limit)
 
 
 def limited(cluster: Cluster, limit: MemoryLimit) -> Cluster:
@@ -284,10 +292,7 @@ def torch_model(source: Any, inputs: Any = None, kwargs: Data | None = None) -> 
     MissingExtraError
         If torch is not installed.
     """
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "reading torch modules") from None
+    torch = needed_package("torch", "torch", "reading torch modules")
     if isinstance(source, str):
         shown, made = source, _made(source)
     else:

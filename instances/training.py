@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, int_array, round_half_up
+from placeopt.model.arrays import Flags, Ints, int_array, round_half_up, true_places
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
@@ -344,7 +344,7 @@ def resident_parts(
     that derived backward ops have; shape (count, 3).
     """
     part = np.full(len(op_names), WEIGHTS, np.int64)
-    for op in np.flatnonzero(backward).tolist():
+    for op in true_places(backward):
         leaf = op_names[op].rpartition("/")[2]
         if leaf.startswith("wgrad"):
             part[op] = GRADIENTS

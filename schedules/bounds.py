@@ -31,7 +31,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number, together
+from placeopt.model.arrays import Flags, Ints, by_number, together, true_places
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.problem import PipelineProblem
 
@@ -81,7 +81,7 @@ def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     ways = longest_ways(problem.topological_order.tolist(), edges)
     head, tail = ways.max(axis=0), (ways + span).max(axis=1) - span
     occupied = {}
-    for d in np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist():
+    for d in true_places(problem.limited & (problem.capacity > 0)):
         memory = problem.memory[:, d]
         occupied[d] = _least_residence(memory, ways, edges) + freed_while_running(memory, span)
     return Relaxation(problem, int(problem.span[left_out].sum()), span, head, tail, occupied)
@@ -121,7 +121,7 @@ def _least_residence(memory: Ints, ways: Ints, edges: list[tuple[int, int, int]]
     edges or, where these are fewer, over the longest way between each two: a flow of greatest cost
     [3]_, in whole numbers.
     """
-    gives, takes = np.flatnonzero(memory > 0).tolist(), np.flatnonzero(memory < 0).tolist()
+    gives, takes = true_places(memory > 0), true_places(memory < 0)
     if len(gives) * len(takes) < len(edges):
         pairs = itertools.product(gives, takes)
         edges = [(u, v, int(ways[u, v])) for u, v in pairs if ways[u, v] >= 0]
@@ -332,7 +332,7 @@ def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
     need = int(np.maximum(problem.memory, 0).sum(axis=0).max())
     excess = model.new_int_var(-int(problem.capacity[problem.limited].max()), need, "excess")
     orders = Orders(model, position, [1] * problem.num_blocks)
-    for d in np.flatnonzero(problem.limited).tolist():
+    for d in true_places(problem.limited):
         changing = [i for i in problem.on_device[d] if problem.memory[i, d]]
         for c in changing:
             if problem.memory[c, d] < 0:

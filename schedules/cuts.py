@@ -38,15 +38,14 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.instances.clusters import make_cluster
 from placeopt.instances.module_groups import families
-from placeopt.instances.sources import limited, load, load_graph, with_costs
+from placeopt.instances.sources import devices_for, limited, load, load_graph, with_costs
 from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
-from placeopt.model.arrays import UNLIMITED, Flags, Ints, place_in, value_ranks
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, place_in, stable_order, value_ranks
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.graph import OpGraph
+from placeopt.model.graph import OP_COLUMNS, OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget
@@ -191,7 +190,7 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     count = np.bincount(number[forward], minlength=number.max() + 1)
     places = np.bincount(number[forward], np.arange(len(forward)), len(count))
     middle = np.where(count > 0, places / np.maximum(count, 1), len(forward))
-    return place_in(np.argsort(middle, kind="stable"))[number]
+    return place_in(stable_order(middle))[number]
 
 
 def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Ints:
@@ -344,14 +343,7 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
         graph.name,
         [graph.op_names[i] for i in kept],
         tensors,
-        op_types=tuple(graph.op_types[i] for i in kept),
-        layer=tuple(graph.layer[i] for i in kept) if graph.layer else (),
-        flops=graph.flops[kept],
-        bytes_moved=graph.bytes_moved[kept],
-        resident=graph.resident[kept],
-        parameters=graph.parameters[kept],
-        colocation=graph.colocation[kept],
-        backward=graph.backward[kept],
+        **{key: np.array(getattr(graph, key))[kept].tolist() for key in ("op_types", *OP_COLUMNS)},
         measured_kinds=graph.measured_kinds,
         measured=graph.measured[kept],
         measured_transfer=graph.measured_transfer[columns],
@@ -566,14 +558,7 @@ def cut_source(
     check_mode(mode)
     check_choice("shapes", shape, SHAPES)
     graph, bundled = load_graph(source, **options)
-    devices = bundled if cluster is None else make_cluster(cluster)
-    if devices is None:
-        raise InputError(
-            f"graph '{graph.name}' needs devices: give --cluster 4xA100 or another ('placeopt "
-            "clusters')"
-        )
-    if memory is not None:
-        devices = limited(devices, memory)
+    devices = devices_for(graph, bundled, cluster, memory)
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)

@@ -59,7 +59,7 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import MAX_SUM
+from placeopt.model.arrays import MAX_SUM, true_places
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import freed_while_running
 from placeopt.schedules.problem import PipelineProblem
@@ -88,7 +88,7 @@ class CyclicModel:
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
         self._edges = problem.edges_of(size)
-        self._sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
+        self._sources = true_places(np.diff(problem.pred_ptr) == 0)
         self._add_variables()
         self._add_devices()
         self._add_precedences()
@@ -156,7 +156,7 @@ class CyclicModel:
 
     def _add_memory(self) -> None:
         b = self.problem.num_blocks
-        for device in np.flatnonzero(self.problem.limited).tolist():
+        for device in true_places(self.problem.limited):
             delta = self.problem.memory[:, device]
             changing = [i for i in self.problem.instances_on(device, self.size) if delta[i % b]]
             capacity = int(self.problem.capacity[device])
@@ -187,7 +187,7 @@ class CyclicModel:
 
     def _add_residence(self) -> None:
         b, memory = self.problem.num_blocks, self.problem.memory
-        for device in np.flatnonzero(self.problem.limited).tolist():
+        for device in true_places(self.problem.limited):
             here = [
                 i for i in self.problem.instances_on(device, self.size) if memory[i % b, device]
             ]

@@ -49,8 +49,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, positions
-from placeopt.model.compiled import entry
+from placeopt.model.arrays import Flags, Ints, positions, true_places
+from placeopt.model.compiled import entry, row_of
 from placeopt.schedules.bounds import longest_ways
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import Repetend
@@ -180,7 +180,7 @@ class DeviceTree:
         """Whether the blocks in some columns stay within the device's capacity, for each row."""
         delta = self.memory[np.array(self.blocks[device])[columns], device]
         starts, fits = starts[:, columns], np.ones(len(starts), np.bool_)
-        for c in np.flatnonzero(delta > 0).tolist():
+        for c in true_places(delta > 0):
             begun = (starts[:, c : c + 1] - starts) // period + 1
             fits &= begun @ delta <= self.problem.capacity[device]
         return fits
@@ -338,7 +338,7 @@ def _undominated_of_groups(cost: Ints, group: Ints) -> Ints:
     count = 0
     for g in range(len(group) - 1):
         first = count
-        for i in range(group[g], group[g + 1]):
+        for i in row_of(group, g):
             beaten = False
             for at in range(first, count):
                 if (cost[kept[at]] <= cost[i]).all():

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, csr, place_in
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.arrays import Ints, csr, place_in, stable_order
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import PipelineProblem
 
@@ -67,15 +67,15 @@ def _compact(arrays: PipelineArrays, order: Ints, num_devices: int) -> Ints:
         block = instance % b
         base = instance - block
         at = np.int64(0)
-        for e in range(arrays.pred_ptr[block], arrays.pred_ptr[block + 1]):
+        for e in row_of(arrays.pred_ptr, block):
             before = arrays.pred[e]
             if start[base + before] < 0:
                 return start  # the order puts a block before its predecessor
             at = max(at, start[base + before] + arrays.span[before] + arrays.lag[e])
-        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+        for e in row_of(arrays.device_ptr, block):
             at = max(at, free[arrays.device[e]])
         start[instance] = at
-        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+        for e in row_of(arrays.device_ptr, block):
             free[arrays.device[e]] = at + arrays.span[block]
     return start
 
@@ -150,7 +150,7 @@ def _best_ready(
         block = instance % b
         at = state.release[instance]
         fits = True
-        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+        for e in row_of(arrays.device_ptr, block):
             d = arrays.device[e]
             at = max(at, state.free[d])
             need = arrays.memory[block, d]
@@ -171,17 +171,17 @@ def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num
     block = instance % len(arrays.span)
     base = instance - block
     state.start[instance] = now
-    for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+    for e in row_of(arrays.device_ptr, block):
         d = arrays.device[e]
         state.free[d] = now + arrays.span[block]
         state.held[d] += arrays.memory[block, d]
-    for e in range(arrays.succ_ptr[block], arrays.succ_ptr[block + 1]):
+    for e in row_of(arrays.succ_ptr, block):
         after = arrays.succ[e]
         state.waiting[base + after] -= 1
         if state.waiting[base + after] > 0:
             continue
         earliest = np.int64(0)
-        for f in range(arrays.pred_ptr[after], arrays.pred_ptr[after + 1]):
+        for f in row_of(arrays.pred_ptr, after):
             before = arrays.pred[f]
             earliest = max(
                 earliest, state.start[base + before] + arrays.span[before] + arrays.lag[f]
@@ -254,8 +254,8 @@ def memory_profile(problem: PipelineProblem, start: Ints, device: int) -> Ints:
     blocks = np.flatnonzero(problem.memory[:, device])
     times = start[:, blocks].ravel()
     deltas = np.tile(problem.memory[blocks, device], start.shape[0])
-    order = np.argsort(times, kind="stable")
-    return np.stack([times[order], np.cumsum(deltas[order])], axis=1)
+    order = stable_order(times)
+    return np.column_stack([times[order], np.cumsum(deltas[order])])
 
 
 def peak_memory(problem: PipelineProblem, start: Ints) -> list[int]:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.instances.module_groups import colocated, families
-from placeopt.model.arrays import UNLIMITED, Flags, Ints, by_key, together
+from placeopt.model.arrays import UNLIMITED, Flags, Ints, by_key, row_at, together, true_places
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -141,7 +141,7 @@ def stage_of_ops(
     stage = np.full(problem.num_ops, -1, np.int64)
     for number, piece in enumerate(forward):
         stage[piece.ops] = number
-    for op in np.flatnonzero(problem.backward).tolist():
+    for op in true_places(problem.backward):
         stage[op] = stage[model.family[op]]
     return stage, [piece.place for piece in forward]
 
@@ -287,7 +287,7 @@ def roles(problem: PlacementProblem, *, split: bool) -> Ints:
     `split`.
     """
     found = np.where(problem.backward, INPUTS, FORWARD)
-    for i in np.flatnonzero(problem.backward).tolist():
+    for i in true_places(problem.backward):
         leaf = problem.op_names[i].rpartition("/")[2]
         if leaf.startswith("update"):
             found[i] = UPDATE
@@ -317,7 +317,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
     # Cut at every change of group along a path: always acyclic. Then merge back greedily.
     pointer, source, _ = model.problem.predecessors
     for v in order:
-        for u in source[pointer[v] : pointer[v + 1]].tolist():
+        for u in row_at(source, pointer, v).tolist():
             if model.kept[u]:
                 level[v] = max(level[v], level[u] + int(model.group(u) != model.group(v)))
     return _merged(model, pieces())
@@ -395,7 +395,7 @@ def _span(model: PlacedModel, piece: Piece) -> int:
     if piece.place != ALL:
         return max(1, int(problem.compute[piece.ops, piece.place].sum()))
     work = int(problem.compute[piece.ops].max(axis=1).sum())
-    made = np.flatnonzero(np.isin(problem.producer, piece.ops)).tolist()
+    made = true_places(np.isin(problem.producer, piece.ops))
     gathered = sum(_slowest(model, t) for t in made if _exchanged(model, t))
     return max(1, -(-work // problem.num_devices) + gathered)
 

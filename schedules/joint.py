@@ -27,6 +27,7 @@ from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import Data
 from placeopt.model.graph import OpGraph
 from placeopt.model.objective import time_text
+from placeopt.model.query import told
 from placeopt.model.result import Result
 from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import makespan_bound
@@ -135,17 +136,11 @@ class Choice:
     def to_json(self) -> Data:
         """Return what a table of candidates shows."""
         return {
-            "title": self.title,
-            "shape": self.shape,
-            "stages": self.stages,
-            "replicas": self.replicas,
-            "micro_batch": self.micro_batch,
-            "recompute": self.recompute,
+            **told(self, "title shape stages replicas micro_batch recompute reason"),
             "solver": self.result.solver if self.result else None,
             "step_seconds": self.step,
             "cut_bound_seconds": self.cut_bound or None,
             "sync_seconds": self.sync,
-            "reason": self.reason,
         }
 
 
@@ -200,13 +195,9 @@ class JointResult(Shown):
         return {
             "best": self.best.to_json(),
             "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
-            "why": self.why,
-            "batch": self.batch,
-            "throughput": self.throughput,
+            **told(self, "why batch throughput gap gap_of_cuts"),
             "step_bound_seconds": self.step_bound,
-            "gap": self.gap,
             "cut_bound_seconds": self.cut_bound,
-            "gap_of_cuts": self.gap_of_cuts,
             "candidates": [choice.to_json() for choice in self.candidates],
         }
 

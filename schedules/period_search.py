@@ -22,7 +22,7 @@ from math import ceil, gcd, inf
 
 import numpy as np
 
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, true_places
 from placeopt.model.random_bits import random_states
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import cp_limits, offer_pattern
@@ -282,7 +282,7 @@ def placed_pattern(
             start[v] += -(-(ready - start[v]) // period) * period
         elif not place(v, ready, flush=flush):
             return None
-    for d in np.flatnonzero(problem.limited).tolist():
+    for d in true_places(problem.limited):
         here = list(problem.on_device[d])
         begun = (start[here, None] - start[None, here]) // period
         held = begun.astype(object) @ problem.memory[here, d]  # may pass 64 bits

@@ -39,8 +39,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, as_pairs, csr, pointers, positions
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.arrays import (
+    Ints,
+    as_pairs,
+    csr,
+    pointers,
+    positions,
+    stable_order,
+    true_places,
+)
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.random_bits import below, uniform
 from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.solution import Repetend
@@ -139,12 +147,12 @@ def _arcs(
     edges = np.array(problem.edges_of(size), np.int64).reshape(-1, 3)
     i, j = both[::2].T
     ahead = -((start[j] - start[i] - span[i]) // pattern.period)
-    heights = np.stack([ahead, 1 - ahead], axis=1).ravel()
+    heights = np.column_stack([ahead, 1 - ahead]).ravel()
     source, target = map(np.ascontiguousarray, np.concatenate([both, edges[:, :2]]).T)
     of = {(u, v): number for number, (u, v) in enumerate(both.tolist())}
     uses, neighbours = _uses(here, of, start % pattern.period, len(start))
     looked_at = np.append(neighbours, np.arange(len(both), len(source)))
-    place = np.argsort(start[source[looked_at]], kind="stable")
+    place = stable_order(start[source[looked_at]])
     uses.slot[np.flatnonzero(uses.after != np.arange(len(uses.after)))] = np.argsort(place)[
         : len(neighbours)
     ]
@@ -188,7 +196,7 @@ def _rows(problem: PipelineProblem, size: int, of: dict[tuple[int, int], int]) -
     """Return a row for each device that an instance takes memory of."""
     b = problem.num_blocks
     found: list[tuple[int, int, list[int], list[int]]] = []
-    for d in np.flatnonzero(problem.limited).tolist():
+    for d in true_places(problem.limited):
         memory, capacity = np.tile(problem.memory[:, d], size).tolist(), int(problem.capacity[d])
         changing = [i for i in problem.instances_on(d, size) if memory[i]]
         for c in changing:
@@ -272,13 +280,13 @@ def _exchange(arcs: Arcs, uses: Uses, arc: int) -> bool:
     which would wait for themselves.
     """
     i, j, together = arcs.source[arc], arcs.target[arc], 0
-    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
+    for u in row_of(uses.use_ptr, i):
         together += uses.instance[uses.after[u]] == j
     if together < arcs.shared[arc]:
         return False
     arcs.height[arc] += 1
     arcs.height[arc ^ 1] -= 1
-    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
+    for u in row_of(uses.use_ptr, i):
         v = uses.after[u]
         first, last = uses.before[u], uses.after[v]
         if uses.instance[v] == j and last != u:
@@ -313,8 +321,8 @@ def _between(uses: Uses, i: int, j: int, back: bool) -> int:
     """Return the arc from the one before j to j, or from i to the one after it, on a device that
     has others between them.
     """
-    for u in range(uses.use_ptr[i], uses.use_ptr[i + 1]):
-        for v in range(uses.use_ptr[j], uses.use_ptr[j + 1]):
+    for u in row_of(uses.use_ptr, i):
+        for v in row_of(uses.use_ptr, j):
             if uses.device[u] == uses.device[v] and uses.after[u] != v:
                 first = uses.before[v] if back else u
                 return uses.arc[uses.row[first] + uses.rank[uses.after[first]]]
@@ -352,9 +360,9 @@ def _any_exchanged(arcs: Arcs, now: Walk, length: int, state: Ints) -> int:
 @inner_kernel
 def _fits(arcs: Arcs, rows: Rows, instance: int) -> bool:
     """Whether memory suffices right after an instance starts."""
-    for r in range(rows.row_ptr[instance], rows.row_ptr[instance + 1]):
+    for r in row_of(rows.row_ptr, instance):
         held = 0
-        for e in range(rows.entry_ptr[r], rows.entry_ptr[r + 1]):
+        for e in row_of(rows.entry_ptr, r):
             held += rows.amount[e] * (1 - arcs.height[rows.arc[e]])
         if held > rows.room[r]:
             return False

@@ -43,6 +43,7 @@ from placeopt.model.arrays import (
     ints,
     names,
     positions,
+    row_at,
     row_numbers,
     settle,
     together,
@@ -231,7 +232,7 @@ class PipelineProblem(ArrayHolder):
 
     def devices_of(self, block: int) -> Ints:
         """Return the devices that `block` occupies."""
-        return self.device[self.device_ptr[block] : self.device_ptr[block + 1]]
+        return row_at(self.device, self.device_ptr, block)
 
     def home_of(self, block: int) -> int:
         """Return the only device of `block`, or the first one."""

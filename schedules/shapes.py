@@ -29,12 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import networkx as nx
 
 from placeopt.model.errors import InputError
-from placeopt.model.query import parse_query, without_none
+from placeopt.model.query import parse_query, typed, without_none
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.options import check_options, option
 
@@ -291,12 +292,8 @@ def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
 
 
 def _number(key: str, value: str) -> Any:
-    try:
-        if key == "tick_seconds":
-            return float(value)
-        numbers = [int(part) for part in value.split(",")]
-    except ValueError:
-        raise InputError(
-            f"shape option {key}: expected a whole number, received '{value}'"
-        ) from None
+    read = partial(typed, where=f"shape option {key}")
+    if key == "tick_seconds":
+        return read(value, 1.0)
+    numbers = [read(part, 1) for part in value.split(",")]
     return numbers if key == "memory" and len(numbers) > 1 else numbers[0]

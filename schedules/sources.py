@@ -24,11 +24,11 @@ of one table (`file.csv?shape=vshape`); further columns are ignored.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.readers.draft import whole
 from placeopt.io.body import Body
 from placeopt.model.arrays import UNLIMITED, positions
 from placeopt.model.errors import InputError
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_DEVICES = 100_000
+
+_number = partial(whole, least=-(2**63), below=2**63)
+"""Reads a whole number, or the digits of one."""
 
 OPTIONS = ("memory", "micro_batches", "mode", "shape")
 
@@ -103,10 +106,8 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
         name, blocks, devices, fields = _from_object(table, path.stem)
     if mode == "infer":
         blocks = only_forward(blocks)
-    if "memory" in given:
-        fields["capacity"] = _numbers(given["memory"])
-    if "micro_batches" in given:
-        fields["micro_batches"] = _number(given["micro_batches"], "micro_batches")
+    given["capacity"] = given.pop("memory", None)
+    fields |= {key: read(given[key]) for key, read in _FIELDS.items() if given.get(key) is not None}
     return PipelineProblem.from_blocks(name, blocks, devices, **fields)
 
 
@@ -175,22 +176,20 @@ def _device_names(devices: Any, name: str) -> list[str]:
 
 
 def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
-    Body(entry, f"blocks[{position}]").only(Block.__dataclass_fields__)
-    for key in ("name", "span", "devices"):
-        if key not in entry:
-            raise InputError(f"blocks[{position}] ('{entry.get('name', '?')}'): '{key}' is missing")
-    name = str(entry["name"])
-    devices = tuple(_device(place, index, name) for place in _listed(entry["devices"]))
+    body = Body(entry, f"blocks[{position}]").only(Block.__dataclass_fields__)
+    name = str(body.get("name"))
+    body.where = where = f"block '{name}'"
+    devices = tuple(_device(place, index, name) for place in _listed(body.get("devices")))
     memory = entry.get("memory", 0)
     deltas = memory if isinstance(memory, list) else [memory] * len(devices)
     return Block(
         name,
         str(entry.get("kind", "other")),
         devices,
-        _number(entry["span"], f"block '{name}': span"),
-        tuple(_number(delta, f"block '{name}': memory") for delta in deltas),
-        tuple(_wait(before, name) for before in _listed(entry.get("after", []))),
-        _number(entry.get("stage", -1), f"block '{name}': stage"),
+        _number(body.get("span"), where, "span"),
+        tuple(_number(delta, where, "memory") for delta in deltas),
+        tuple(_wait(before, where) for before in _listed(entry.get("after", []))),
+        _number(entry.get("stage", -1), where, "stage"),
     )
 
 
@@ -209,20 +208,19 @@ def _device(place: Any, index: Mapping[str, int], name: str) -> int:
     return known
 
 
-def _wait(before: Any, name: str) -> tuple[str, int]:
+def _wait(before: Any, where: str) -> tuple[str, int]:
     """Return the predecessor that a block waits for, and the lag after it."""
     if not isinstance(before, dict):
         return str(before), 0
-    wait = Body(before, f"block '{name}': after").only(("block", "lag"))
-    return str(wait.get("block")), _number(wait.get("lag", 0), f"{wait.where}: lag")
+    wait = Body(before, f"{where}: after").only(("block", "lag"))
+    return str(wait.get("block")), _number(wait.get("lag", 0), wait.where, "lag")
 
 
 def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
     rows, title = _lines_of_table(_csv_rows(path), path, shape, mode)
-    blocks = [_csv_block(row, f"{path}: block '{row['gid']}'") for row in rows]
-    count = max(
-        _number(row.get("ndevs") or 0, f"{path}: block '{row['gid']}': ndevs") for row in rows
-    )
+    where = f"{path}: block"
+    blocks = [_csv_block(row, f"{where} '{row['gid']}'") for row in rows]
+    count = max(_number(row.get("ndevs") or 0, f"{where} '{row['gid']}'", "ndevs") for row in rows)
     count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
     if not 1 <= count <= MAX_DEVICES:
         raise InputError(f"{path}: expected 1 to {MAX_DEVICES} devices, received {count}")
@@ -248,13 +246,13 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _csv_block(row: Mapping[str, str], where: str) -> Block:
-    devices = tuple(_number(text, f"{where}: devices") for text in row["devices"].split())
+    devices = tuple(_number(text, where, "devices") for text in row["devices"].split())
     return Block(
         row["gid"],
         row["kind"],
         devices,
-        _number(row["span"], f"{where}: span"),
-        (_number(row.get("mem") or 0, f"{where}: mem"),) * len(devices),
+        _number(row["span"], where, "span"),
+        (_number(row.get("mem") or 0, where, "mem"),) * len(devices),
         tuple((before, 0) for before in row["preds"].split()),
     )
 
@@ -277,36 +275,17 @@ def _lines_of_table(
     return [row for row in rows if row.get("mode") == mode] or rows, shape
 
 
-def _number(value: Any, what: str) -> int:
-    text = value.strip() if isinstance(value, str) else value
-    if not _is_whole(text):
-        raise InputError(f"{what}: expected a whole number, received {value!r:.60}")
-    number = int(text)
-    if abs(number) >= 2**63:
-        raise InputError(f"{what}: expected a number of at most 63 bits, received {value!r:.60}")
-    return number
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number, or the digits of one."""
-    if isinstance(value, str):
-        return re.fullmatch(r"[+-]?[0-9]{1,20}", value) is not None
-    if isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _numbers(value: Any) -> int | list[int]:
+def _capacity(value: Any) -> int | list[int]:
     if isinstance(value, str):
         value = value.split(",") if "," in value else value
     if isinstance(value, list | tuple):
-        return [_number(part, "memory") for part in value]
-    return _number(value, "memory")
+        return [_number(part, "block table", "memory") for part in value]
+    return _number(value, "block table", "memory")
 
 
 _FIELDS: dict[str, Callable[[Any], Any]] = {
-    "capacity": _numbers,
-    "micro_batches": partial(_number, what="micro_batches"),
+    "capacity": _capacity,
+    "micro_batches": partial(_number, where="block table", what="micro_batches"),
 }
 """How the optional fields of a problem are read, in this order."""
 

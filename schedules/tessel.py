@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, true_places
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import Orders, longest_ways
 from placeopt.schedules.completion import complete, cp_limits, offer_pattern, prove_first
@@ -95,7 +95,7 @@ class _AssignmentModel:
         self.orders = Orders(self.model, self.start, problem.span.tolist())
         self._add_devices()
         self._add_precedences()
-        for device in np.flatnonzero(problem.limited).tolist():
+        for device in true_places(problem.limited):
             self._add_memory(device)
         self.model.minimize(self.period)
 

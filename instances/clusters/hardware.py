@@ -9,7 +9,6 @@ were fitted to kernels of other devices (`results/plans/ops.py`). Fit your own w
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from placeopt.model.cluster import Device, Link, Rates
+from placeopt.model.files import table_beside
 
 PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 BASE = "A100-80"
@@ -89,8 +89,7 @@ _FALLBACKS = {
 
 @cache
 def _rows() -> dict[str, Any]:
-    rows: dict[str, Any] = json.loads(Path(__file__).with_name("gpus.json").read_text("utf-8"))
-    return rows["gpus"]
+    return table_beside(__file__, "gpus.json")["gpus"]
 
 
 @cache

@@ -26,7 +26,7 @@ from placeopt.instances.generators.task_graphs import (
     tensors_of,
     timed_graph,
 )
-from placeopt.model.arrays import Ints, row_numbers, together
+from placeopt.model.arrays import Ints, row_numbers, stable_order, together
 from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -162,19 +162,19 @@ def _edges(
     close.
     """
     n = len(start)
-    by_start = np.argsort(start, kind="stable")
+    by_start = stable_order(start)
     first = np.searchsorted(start[by_start], finish)  # consumers of u: by_start[first[u]:]
     source = np.repeat(np.arange(n), rng.poisson(degree, n))
     window = 3.0 * devices
     position = first[source] + np.floor(rng.exponential(window, len(source))).astype(np.int64)
     keep = position < n
-    pairs = np.stack([source[keep], by_start[position[keep]]], axis=1)
+    pairs = np.column_stack([source[keep], by_start[position[keep]]])
     if degree > 0:  # half the ops depend on the op just before them on their device
         order = np.lexsort((start, device))
         chained = (device[order][1:] == device[order][:-1]) & (
             rng.random(n - 1) < min(0.5, degree / 2)
         )
-        pairs = np.concatenate([pairs, np.stack([order[:-1][chained], order[1:][chained]], axis=1)])
+        pairs = np.concatenate([pairs, np.column_stack([order[:-1][chained], order[1:][chained]])])
     return np.unique(pairs, axis=0)
 
 
@@ -190,7 +190,7 @@ def _transfers(
     """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
     ticks = rng.uniform(0.5, 1.5, len(pointer) - 1) * ccr * MEAN_TICKS
     wanted = np.floor(ticks + 0.5).astype(np.int64)
-    u, v = edges[:, 0], edges[:, 1]
+    u, v = edges.T
     slack = np.where(device[u] == device[v], np.iinfo(np.int64).max, start[v] - finish[u])
     return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))
 
@@ -207,8 +207,8 @@ def _one_at_a_time(
     only lets the others begin sooner.
     """
     tensor = row_numbers(pointer)
-    rank = np.argsort(np.argsort(start, kind="stable"))  # by start, then index
-    u, v = edges[:, 0], edges[:, 1]
+    rank = np.argsort(stable_order(start))  # by start, then index
+    u, v = edges.T
     remote = np.flatnonzero(device[u] != device[v])
     # one request per (tensor, receiving device), with its first reader
     order = remote[np.lexsort((rank[v[remote]], device[v[remote]], tensor[remote]))]

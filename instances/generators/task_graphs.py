@@ -85,7 +85,7 @@ def layered(g: _Drawn, *, layers: int = 10, width: int = 10, degree: float = 2.0
         ops = np.arange(first[layer], first[layer + 1])
         inputs = np.minimum(1 + rng.poisson(degree - 1, len(ops)), sizes[layer - 1])
         sources = rng.integers(first[layer - 1], first[layer], int(inputs.sum()))
-        edges.append(np.stack([sources, np.repeat(ops, inputs)], axis=1))
+        edges.append(np.column_stack([sources, np.repeat(ops, inputs)]))
     labels = tuple(
         f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size)
     )
@@ -169,7 +169,7 @@ def _tree(name: str, depth: int, arity: int) -> Ints:
     n = depth + 1 if arity == 1 else (arity ** (depth + 1) - 1) // (arity - 1)
     check_count(name, n)
     child = np.arange(1, n, dtype=np.int64)
-    return np.stack([(child - 1) // arity, child], axis=1)
+    return np.column_stack([(child - 1) // arity, child])
 
 
 def task_graph(

@@ -30,6 +30,7 @@ from placeopt.instances.readers.draft import (
     ticks,
     whole,
 )
+from placeopt.model.arrays import row_at
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import TRUTH, Data, one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
@@ -340,7 +341,7 @@ def edge_attributes(graph: OpGraph) -> Iterator[tuple[int, int, dict[str, str | 
             row["ticks"] = times[t]
         if graph.shapes:
             row["shape"] = "x".join(map(str, graph.shapes[t])) or "scalar"
-        for v in consumer[pointer[t] : pointer[t + 1]]:
+        for v in row_at(consumer, pointer, t):
             yield producer, v, row
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, Ints, check_positive, pointers
+from placeopt.model.arrays import MAX_SUM, Ints, check_positive, pointers, stable_order
 from placeopt.model.errors import InputError, check_choice, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import OP_COLUMNS, UNKNOWN, OpGraph
@@ -232,7 +232,7 @@ class Draft:
         num_tensors = len(self._producer)
         producer = self._find_all(self._producer, np.unique(tensor, return_index=True)[1])
         target = self._find_all(self._target, np.arange(len(tensor)))
-        order = np.argsort(tensor, kind="stable")
+        order = stable_order(tensor)
         order = order[~np.isin(order, self._repeated(tensor, producer, target))]
         kinds = tuple(self._times)
         measured = np.full((len(self.names), len(kinds)), UNKNOWN, np.int64)
@@ -368,8 +368,10 @@ def number(value: Any, where: Place, what: str) -> float:
     return result
 
 
-def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
-    """Return a whole number >= `least` given as a number (3 or 3.0) or as text."""
+def whole(value: Any, where: Place, what: str, *, least: int = 0, below: int = MAX_SUM) -> int:
+    """Return a whole number >= `least` and below a power of 2, given as a number (3 or 3.0) or as
+    text.
+    """
     try:
         if (isinstance(value, str) and _WHOLE.fullmatch(value.strip())) or _is_whole(value):
             result = int(value)
@@ -382,10 +384,10 @@ def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
         raise InputError(
             f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
         ) from None
-    if not least <= result < MAX_SUM:
+    if not least <= result < below:
         raise InputError(
-            f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received "
-            f"{value!r:.40}"
+            f"{place(where)}: {what}: expected a whole number >= {least} below "
+            f"2^{below.bit_length() - 1}, received {value!r:.40}"
         )
     return result
 

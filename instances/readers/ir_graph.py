@@ -54,19 +54,9 @@ _BROADCAST = (
 
 _JOIN = "Concat cat concat stack"
 
-_OTHER_PRODUCTS = frozenset(
-    [
-        "MatMulNBits",
-        "MatMulBnb4",
-        "FusedMatMul",
-        "FullyConnected",
-        "_scaled_mm",
-        "_int_mm",
-        "_weight_int8pack_mm",
-        "_weight_int4pack_mm",
-        "_weight_int4pack_mm_for_cpu",
-        "_dyn_quant_matmul_4bit",
-    ]
+_OTHER_PRODUCTS = (
+    "MatMulNBits MatMulBnb4 FusedMatMul FullyConnected _scaled_mm _int_mm _weight_int8pack_mm "
+    "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit"
 )
 
 VIEWS = frozenset({"view", "layout", "identity", "dequantize"})
@@ -400,7 +390,7 @@ def _check_of(node: Node) -> Check | None:
         return _CHECKS[node.type]
     if node.rule == "conv":
         return _conv
-    return _product if node.rule == "matmul" and node.type not in _OTHER_PRODUCTS else None
+    return _product if node.rule == "matmul" and node.type not in _OTHER_PRODUCTS.split() else None
 
 
 def _shape(model: Model, name: str) -> Shape | None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from placeopt.model.errors import InputError, MissingExtraError, nearest
+from placeopt.model.errors import InputError, MissingExtraError, nearest, needed_package
 from placeopt.model.files import one_line
 
 MAX_STRUCTURE = 512 * 2**20
@@ -52,10 +52,7 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
     MissingExtraError
         If the onnx package is not installed.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise MissingExtraError("onnx", "onnx", "reading ONNX models") from None
+    onnx = needed_package("onnx", "onnx", "reading ONNX models")
     from google.protobuf.message import DecodeError
 
     size = path.stat().st_size

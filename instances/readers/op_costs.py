@@ -7,16 +7,14 @@ it keeps (gather, slice) or only renames (reshape). A bag of embeddings reads th
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from placeopt.instances.readers.model_ir import Cost, Node, Value
 from placeopt.model.errors import InputError
-from placeopt.model.files import Data
+from placeopt.model.files import Data, table_beside
 
 MAX_TURNS = 10**9
 
@@ -39,7 +37,7 @@ def look_up(ops: Data, kind: str) -> tuple[str, Data]:
 
 
 def _tables() -> Any:
-    return json.loads(Path(__file__).with_name("op_tables.json").read_text("utf-8"))
+    return table_beside(__file__, "op_tables.json")
 
 
 class Shapes:

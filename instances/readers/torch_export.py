@@ -29,7 +29,7 @@ from placeopt.instances.readers.torch_ops import (
     module_path,
     region_of,
 )
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, needed_package
 from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 
@@ -65,10 +65,7 @@ def from_torch(
     MissingExtraError
         If torch is not installed.
     """
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "reading torch modules") from None
+    torch = needed_package("torch", "torch", "reading torch modules")
     if not isinstance(module, torch.nn.Module):
         raise InputError(
             f"from_torch: expected a torch.nn.Module, received {type(module).__name__}"

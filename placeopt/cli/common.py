@@ -18,7 +18,7 @@ from typer import Argument, Option
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import Data
 from placeopt.model.objective import objective_of, time_text as seconds_text
-from placeopt.model.query import without_none
+from placeopt.model.query import told as told, without_none
 from placeopt.model.sizes import bytes_text as bytes_text
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from placeopt.model.cluster import Cluster
-    from placeopt.model.graph import OpGraph
     from placeopt.solving.tracker import OnProgress, Progress
 
 CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
@@ -195,24 +193,6 @@ def near_model(word: str) -> str:
     return f"gen:{near}" if near in generators else near
 
 
-def load_graph(
-    source: str,
-    format: str | None,
-    dim: list[str] | None,
-    trip_count: int | None,
-    *,
-    training: bool = False,
-) -> tuple[OpGraph, Cluster | None]:
-    """Load the graph of a source, which is no sharding problem."""
-    from placeopt.instances.sources import load_graph as load
-    from placeopt.sharding.contest_format import holds_sharding
-
-    check_source(source)
-    if holds_sharding(source):
-        raise InputError(f"'{source}' is a sharding problem, no graph: give it to placeopt solve")
-    return load(source, format=format, training=training, **reader_options(dim, trip_count))
-
-
 def console(*, quiet: bool = False, stderr: bool = False) -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal.
 
@@ -350,11 +330,6 @@ def print_json(data: Data) -> None:
 def json_text(data: Data, *, ascii: bool = False) -> str:
     """Return one JSON object and a line feed, with NaN and infinity as null."""
     return json.dumps(plain_json(data), ensure_ascii=ascii) + "\n"
-
-
-def told(value: Any, names: str) -> Data:
-    """Return some attributes by their names, which blanks separate."""
-    return {name: getattr(value, name) for name in names.split()}
 
 
 def plain_json(value: Any) -> Any:

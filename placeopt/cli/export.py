@@ -6,12 +6,14 @@ import csv
 import io
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from placeopt.cli import common
+from placeopt.cli.problem import GraphOptions, takes_options
 from placeopt.instances.clusters import make_cluster
 from placeopt.io.placement_file import open_placement, read_placement, read_stages
 from placeopt.model.cluster import Cluster
@@ -19,13 +21,9 @@ from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
 
+@takes_options
 def export_command(
-    model: Annotated[
-        str,
-        Argument(
-            help="What was placed, as for solve: a file or torch:FILE.py:NAME.", show_default=False
-        ),
-    ],
+    options: GraphOptions,
     given: Annotated[
         Path | None,
         Argument(
@@ -46,7 +44,6 @@ def export_command(
     model_option: Annotated[
         str | None, Option("--model", hidden=True, help="The former place of MODEL.")
     ] = None,
-    cluster: common.ClusterOption = None,
     devices: Annotated[
         str | None, Option(help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
     ] = None,
@@ -72,10 +69,6 @@ def export_command(
         float | None,
         Option("--seconds", "-t", min=0, help="torch-pipeline: time limit of the schedule."),
     ] = None,
-    format: common.Format = None,
-    training: common.Training = False,
-    dim: common.Dim = None,
-    trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
     """Export a placement: device map, torch module, pipeline stages, ONNX parts, JAX shardings or
@@ -88,10 +81,10 @@ def export_command(
     from placeopt.model.cost_model import lower
 
     if model_option is not None:
-        model, given = model_option, Path(model)
+        options, given = replace(options, source=model_option), Path(options.source)
     if given is None:
         raise InputError(
-            f"export: expected the placement after the model: placeopt export {model} "
+            f"export: expected the placement after the model: placeopt export {options.source} "
             "out/placement.json --to device-map --out device_map.json"
         )
     if not to:
@@ -99,13 +92,13 @@ def export_command(
     target(to)
     if out is None:
         raise InputError("--out: expected the file or folder to write, as --out exported/")
-    graph, bundled = common.load_graph(model, format, dim, trip_count, training=training)
-    problem = lower(graph, cluster_of(given, cluster, bundled, graph))
+    graph, bundled = options.graph()
+    problem = lower(graph, cluster_of(given, options.cluster, bundled, graph))
     done = make(
         problem,
         read_placement(given, problem),
         to,
-        model=model,
+        model=options.source,
         devices=_framework_devices(devices),
         parameters=parameters,
         schedule=schedule,

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from placeopt.cli import common
 from placeopt.cli.model_notes import control_note, cost_notes
-from placeopt.cli.problem import ProblemOptions
+from placeopt.cli.problem import GraphOptions, ProblemOptions, takes_options
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import Data
@@ -22,13 +22,9 @@ from placeopt.plotting.graph import graph_figure, graph_statistics
 DEFAULT_CLUSTER = "4xA100"
 
 
+@takes_options
 def info_command(
-    source: common.Source,
-    cluster: common.ClusterOption = None,
-    format: common.Format = None,
-    training: common.Training = False,
-    dim: common.Dim = None,
-    trip_count: common.TripCount = None,
+    options: GraphOptions,
     out: Annotated[
         Path | None,
         Option("--out", "-o", help="PNG, SVG or PDF: the graph if it is small, else its levels."),
@@ -44,13 +40,17 @@ def info_command(
     from placeopt.sharding.contest_format import holds_sharding
 
     common.out_file(out)
-    if holds_sharding(source):
+    if holds_sharding(options.source):
         from placeopt.cli.shard import describe_problem
 
-        describe_problem(source, json=json)
+        describe_problem(options.source, json=json)
         return
-    graph, bundled = common.load_graph(source, format, dim, trip_count, training=training)
-    devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
+    graph, bundled = options.graph()
+    devices = (
+        make_cluster(options.cluster)
+        if options.cluster
+        else bundled or make_cluster(DEFAULT_CLUSTER)
+    )
     problem = lower(graph, devices)
     data = {
         **graph_statistics(graph),
@@ -174,8 +174,9 @@ def _training_text(need: Data, problem: PlacementProblem) -> str:
     )
 
 
+@takes_options
 def convert_command(
-    source: common.Source,
+    options: GraphOptions,
     file: Annotated[
         Path | None, Argument(metavar="[OUT]", help="The same as --out.", show_default=False)
     ] = None,
@@ -186,11 +187,6 @@ def convert_command(
         ),
     ] = None,
     to: Annotated[str | None, Option(help="json, dot, graphml, csv or stg.")] = None,
-    cluster: common.ClusterOption = None,
-    format: common.Format = None,
-    training: common.Training = False,
-    dim: common.Dim = None,
-    trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
     """Convert a computation graph; with --cluster, write the placement problem (JSON).
@@ -203,10 +199,8 @@ def convert_command(
     if out is None:
         raise InputError("convert: expected the file to write: --out GRAPH.json")
     common.out_file(out)
-    if cluster is not None:
-        problem = ProblemOptions(
-            source, cluster, format=format, training=training, dim=dim, trip_count=trip_count
-        ).load()
+    if options.cluster is not None:
+        problem = ProblemOptions(**vars(options)).load()
         save(problem, out)
         data = {
             "file": str(out),
@@ -217,7 +211,7 @@ def convert_command(
     else:
         from placeopt.instances.readers import write_graph
 
-        graph, _ = common.load_graph(source, format, dim, trip_count, training=training)
+        graph, _ = options.graph()
         write_graph(graph, out, to)
         data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
     if json:

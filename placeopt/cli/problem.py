@@ -14,7 +14,9 @@ from typer import Option
 
 from placeopt.cli import common
 from placeopt.cli.model_notes import cost_notes, is_own_model, rate_note, tied_notes
+from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.model.objective import objective_of
 
 OBJECTIVE_OF = {
@@ -36,16 +38,35 @@ IMPLIED = ("max_replicas", "device_groups", "overlap")
 
 
 @dataclass(frozen=True)
-class ProblemOptions:
-    """What the command line says about a problem; the fields are options of the command."""
+class GraphOptions:
+    """What the command line says about a graph; the fields are options of the command."""
 
     source: common.Source
     cluster: common.ClusterOption = None
-    objective: Annotated[str | None, Option(help="makespan (default), period or latency.")] = None
     format: common.Format = None
     training: common.Training = False
     dim: common.Dim = None
     trip_count: common.TripCount = None
+
+    def graph(self) -> tuple[OpGraph, Cluster | None]:
+        """Load the graph of the source, which is no sharding problem, and the cluster in it."""
+        from placeopt.instances.sources import load_graph
+        from placeopt.sharding.contest_format import holds_sharding
+
+        common.check_source(self.source)
+        if holds_sharding(self.source):
+            raise InputError(
+                f"'{self.source}' is a sharding problem, no graph: give it to placeopt solve"
+            )
+        reader = common.reader_options(self.dim, self.trip_count)
+        return load_graph(self.source, format=self.format, training=self.training, **reader)
+
+
+@dataclass(frozen=True)
+class ProblemOptions(GraphOptions):
+    """What the command line says about a problem."""
+
+    objective: Annotated[str | None, Option(help="makespan (default), period or latency.")] = None
     shared: Annotated[
         str | None,
         Option(
@@ -146,17 +167,14 @@ class ProblemOptions:
         return load(graph, cluster, **fields)
 
 
-def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose first parameter is a ProblemOptions the options that these are made
-    of.
-    """
-    _, *own = inspect.signature(command).parameters.values()
-    shared = inspect.signature(ProblemOptions).parameters
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose first parameter is a GraphOptions the options that these are made of."""
+    first, *own = inspect.signature(command).parameters.values()
+    hints = get_type_hints(command, include_extras=True)
+    kind = hints[first.name]
+    hints |= get_type_hints(kind, include_extras=True)
+    shared = inspect.signature(kind).parameters
     source, *options = shared.values()
-    hints = {
-        **get_type_hints(command, include_extras=True),
-        **get_type_hints(ProblemOptions, include_extras=True),
-    }
     parameters = [
         item.replace(annotation=hints[item.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for item in (source, *own, *options)
@@ -165,7 +183,7 @@ def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(**values: Any) -> None:
         fields = {name: values.pop(name) for name in shared if name in values}
-        command(ProblemOptions(**fields), **values)
+        command(kind(**fields), **values)
 
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {item.name: item.annotation for item in parameters}

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from placeopt.cli import common
+from placeopt.cli.problem import GraphOptions
 from placeopt.instances.op_cost_file import OpCosts, read_costs, write_costs
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
@@ -52,7 +53,7 @@ def profile_command(
     )  # else torch's profiler tells of its starts and ends
     common.out_file(out)
     common.out_file(keep, "--keep-trace")
-    graph, _ = common.load_graph(model, format, dim, trip_count)
+    graph, _ = GraphOptions(model, None, format, dim=dim, trip_count=trip_count).graph()
     try:
         if trace is not None:
             costs = read_costs(trace, graph, kind)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from placeopt.cli import common
+from placeopt.cli.problem import GraphOptions, takes_options
 from placeopt.io.placement_file import read_placement, write_placement
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import ExecutionError, InputError, check_choice
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from placeopt.runtime import Calibration, Measurement
 
 
+@takes_options
 def run_command(
-    source: common.Source,
+    options: GraphOptions,
     placement: Annotated[
         str, Argument(help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False)
     ],
-    cluster: common.ClusterOption = None,
     runtime: Annotated[
         str | None,
         Option(
@@ -63,10 +64,6 @@ def run_command(
     check: Annotated[
         bool, Option("--check/--no-check", help="Compare results with a serial execution.")
     ] = True,
-    format: common.Format = None,
-    training: common.Training = False,
-    dim: common.Dim = None,
-    trip_count: common.TripCount = None,
     memory_limit: common.MemoryLimit = None,
     seed: common.Seed = 0,
     out: common.OutFolder = None,
@@ -79,19 +76,19 @@ def run_command(
 
     Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
-    name = runtime_name(runtime, source, scheduler)
-    if name == "model" and training:
+    name = runtime_name(runtime, options.source, scheduler)
+    if name == "model" and options.training:
         raise InputError(
             "--training: a model's own operators are run forward; use --runtime dask for synthetic "
             "ones"
         )
-    graph, bundled = common.load_graph(source, format, dim, trip_count, training=training)
+    graph, bundled = options.graph()
     folder = common.out_folder(out)
-    hosts = hosts_of(cluster, bundled, placement, graph)
+    hosts = hosts_of(options.cluster, bundled, placement, graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
         with (
-            nullcontext(model_runtime(source, graph, count, devices, common.dims(dim), inputs))
+            nullcontext(model_runtime(options, graph, count, devices, inputs))
             if name == "model"
             else open_runtime(name, count, scheduler)
         ) as chosen:
@@ -364,15 +361,10 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
 
 
 def model_runtime(
-    source: str,
-    graph: OpGraph,
-    count: int,
-    devices: str | None,
-    dims: dict[str, int],
-    inputs: Path | None,
+    options: GraphOptions, graph: OpGraph, count: int, devices: str | None, inputs: Path | None
 ) -> ModuleRuntime | OnnxSessions:
     """Return what runs a torch module or an ONNX model on `count` devices."""
-    names = _devices(devices, count)
+    source, names = options.source, _devices(devices, count)
     if is_torch_program(source):
         from placeopt.exports.export import alias_of
 
@@ -386,7 +378,9 @@ def model_runtime(
         )
 
     model = onnx_program(source)
-    return OnnxSessions(model, feeds_of(model, dims, inputs), names or ("cpu",) * count)
+    return OnnxSessions(
+        model, feeds_of(model, common.dims(options.dim), inputs), names or ("cpu",) * count
+    )
 
 
 def _devices(text: str | None, count: int) -> tuple[str, ...]:

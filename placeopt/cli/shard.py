@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from typer import Exit, Option
 
 from placeopt.cli import common
+from placeopt.cli.problem import GraphOptions
 from placeopt.exports.sharded import FILES, dtensor_program_file
 from placeopt.io.serialize import result_fields, save
 from placeopt.model.errors import InputError
@@ -80,7 +81,7 @@ def shard_command(
             f"{'' if out else ' without --out'}"
         )
     folder = common.out_folder(out)
-    graph, _ = common.load_graph(source, format, dim, trip_count)
+    graph, _ = GraphOptions(source, None, format, dim=dim, trip_count=trip_count).graph()
     limit = None if memory_limit is None else min(parse_bytes(memory_limit, "--memory-limit"))
     program = torch_program(source) if is_torch_program(source) else None
     model = sharding_model(

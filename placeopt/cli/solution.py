@@ -16,7 +16,7 @@ from placeopt.certify.verify import read_solution, recheck, verify
 from placeopt.cli import common, interrupt
 from placeopt.cli.common import print_json, say, time_text
 from placeopt.cli.model_notes import over_limit
-from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.cli.problem import ProblemOptions, takes_options
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.files import Data, write_json
@@ -28,7 +28,7 @@ SUFFIXES = (".png", ".svg", ".pdf", ".json")
 """Of the files that `placeopt plot` writes."""
 
 
-@takes_problem
+@takes_options
 def bound_command(
     options: ProblemOptions, seconds: common.Seconds = 10.0, json: common.Json = False
 ) -> None:
@@ -82,7 +82,7 @@ def _print_bound(problem: Any, report: BoundReport, *, json: bool) -> None:
     say(view)
 
 
-@takes_problem
+@takes_options
 def verify_command(
     options: ProblemOptions,
     placement: Annotated[
@@ -219,7 +219,7 @@ def _print_certificate(problem: Any, certificate: Certificate) -> None:
         say(f"  ... and {len(certificate.violations) - max_lines} more")
 
 
-@takes_problem
+@takes_options
 def evaluate_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
@@ -301,7 +301,7 @@ def _print_execution(run: Any) -> None:
     say(view)
 
 
-@takes_problem
+@takes_options
 def plot_command(
     options: ProblemOptions,
     placement: common.SolutionFile,

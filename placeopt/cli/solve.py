@@ -24,7 +24,7 @@ from placeopt.cli.comparison import (
     interpretable,
 )
 from placeopt.cli.model_notes import is_own_model, link_note, memory_note, over_limit, why_none
-from placeopt.cli.problem import ProblemOptions, takes_problem
+from placeopt.cli.problem import ProblemOptions, takes_options
 from placeopt.io.serialize import save, to_dict
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import Data, parse_json, read_text
@@ -34,7 +34,7 @@ from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
 
-@takes_problem
+@takes_options
 def solve_command(
     options: ProblemOptions,
     solver: Annotated[

@@ -19,7 +19,8 @@ import numpy as np
 
 from placeopt.experiments import analysis
 from placeopt.experiments.store import Row, cell_rows
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.arrays import stable_order
+from placeopt.model.errors import InputError, MissingExtraError, needed_package
 from placeopt.model.files import Data, csv_text, write_bytes, write_text
 from placeopt.model.result import gap_of
 from placeopt.plotting.style import COLOURS, figure_bytes, new_figure, write_figure
@@ -296,18 +297,15 @@ def page(title: str, tables: dict[str, Table], drawings: dict[str, bytes]) -> st
 
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> Path:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", "--parquet") from error
+    pyarrow = needed_package("pyarrow", "parquet", "--parquet")
+    from pyarrow.parquet import write_table
 
     def flat(entry: Any) -> Any:
         return json.dumps(entry) if isinstance(entry, dict | list) else entry
 
     keys = dict.fromkeys(chain.from_iterable(rows))
     table = pyarrow.table({key: [flat(row.get(key)) for row in rows] for key in keys})
-    pyarrow.parquet.write_table(table, path)
+    write_table(table, path)
     return path
 
 
@@ -353,7 +351,7 @@ def gap_figure(table: analysis.SolverTable) -> Any:
     axes = figure.add_subplot()
     gaps = 100 * analysis.gaps(table)
     means = 100 * analysis.mean_gaps(table)
-    order = np.argsort(means, kind="stable")  # what is not a number comes last
+    order = stable_order(means)  # what is not a number comes last
     for row, j in enumerate(order):
         if not np.isnan(means[j]):
             axes.barh(row, means[j], color=COLOURS[0], alpha=0.35, height=0.7)

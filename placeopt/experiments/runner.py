@@ -32,7 +32,7 @@ from typing import Any
 from placeopt.experiments.cell import failure, prepare, run_cell, same_package
 from placeopt.experiments.store import Row, RunStore, contradiction, latest, wrong_column
 from placeopt.experiments.study import Cell, Study, expand
-from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
+from placeopt.model.errors import InputError, SolverError, check_choice, needed_package
 from placeopt.model.threads import num_cores, start_thread
 
 
@@ -379,12 +379,9 @@ def _end_without(parent: int, seconds: float = 1.0) -> None:
 
 def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:
     """Connect to the Dask scheduler at an address, or start a local cluster."""
-    try:
-        from distributed import Client
+    connect = needed_package("distributed", "dask", "--backend dask").Client
+    from placeopt.runtime.dask_runtime import local_cluster
 
-        from placeopt.runtime.dask_runtime import local_cluster
-    except ImportError as error:
-        raise MissingExtraError("distributed", "dask", "--backend dask") from error
     stack = ExitStack()
     for name in ("distributed", "tornado.application"):
         # A scheduler that goes away is told in one line, not in a page of tracebacks per worker.
@@ -393,10 +390,10 @@ def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:
         logger.setLevel(logging.CRITICAL)
     if address is None:
         cluster = stack.enter_context(local_cluster(n_workers=jobs, dashboard_address=None))
-        stack.enter_context(Client(cluster))
+        stack.enter_context(connect(cluster))
     else:
         try:
-            stack.enter_context(Client(address, timeout=10))
+            stack.enter_context(connect(address, timeout=10))
         except OSError as error:
             raise InputError(f"--address '{address}': no Dask scheduler answers there") from error
     return stack

@@ -26,7 +26,7 @@ import numpy as np
 from placeopt.exports.export import Exported, Job, text_file
 from placeopt.exports.torch_module import saved_module
 from placeopt.instances.module_groups import families
-from placeopt.model.arrays import Ints, value_ranks
+from placeopt.model.arrays import Ints, true_places, value_ranks
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_json
 from placeopt.model.objective import time_text
@@ -123,7 +123,7 @@ def export(job: Job) -> Exported:
     stage_of_op, homes = stage_of_ops(job.problem, device, parts)
     rank_of_stage = value_ranks(homes).tolist()
     run = _run(job, device, parts, homes, rank_of_stage)
-    kept = np.flatnonzero((stage_of_op >= 0) & ~job.problem.backward).tolist()
+    kept = true_places((stage_of_op >= 0) & ~job.problem.backward)
     numbers = stage_of_calls(
         job.torch.program, {job.problem.op_names[i]: int(stage_of_op[i]) for i in kept}, len(homes)
     )

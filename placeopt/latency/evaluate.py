@@ -42,7 +42,7 @@ from numpy.typing import ArrayLike
 
 from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.arrays import Flags, Floats, Ints, int_array
-from placeopt.model.compiled import entry, inlined, inner_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel, row_of
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.exchanges import MANY, few_between
 from placeopt.model.objective import INFEASIBLE
@@ -220,7 +220,7 @@ def _count_tensor(a: LatencyArrays, t: int, device: Ints, sign: int, w: Units) -
     p = a.producer[t]
     home, leaves = w.of[p], False
     w.counts[0] += 1
-    for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+    for e in row_of(a.consumer_ptr, t):
         c = a.consumer[e]
         unit = w.of[c]
         if unit != home:
@@ -283,7 +283,7 @@ def latency_of(a: LatencyArrays, w: Units) -> tuple[int, int]:
         reached += w.runs[unit]
         t = w.first[unit]
         while t >= 0:
-            for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+            for e in row_of(a.consumer_ptr, t):
                 other = w.of[a.consumer[e]]
                 if other != unit:
                     w.ready[other] = max(w.ready[other], end)
@@ -364,7 +364,7 @@ def _connected(
     size, at = 1, 0
     while at < size and size < wanted:
         z = block[at]
-        for e in range(groups.near_ptr[z], groups.near_ptr[z + 1]):
+        for e in row_of(groups.near_ptr, z):
             y = groups.near[e]
             other = groups.member[groups.member_ptr[y]]
             together = device[other] == device[lead] and slot[other] == slot[lead]
@@ -383,7 +383,7 @@ def _move(
     all can run there.
     """
     runs = True
-    for e in range(groups.member_ptr[y], groups.member_ptr[y + 1]):
+    for e in row_of(groups.member_ptr, y):
         v = groups.member[e]
         runs = runs and a.compute[v, d] >= 0
         _count_op(a, v, device[v], slot[v], -1, w)
@@ -398,7 +398,7 @@ def _touched(groups: Groups, block: Ints, size: int, touched: Ints, last: Ints, 
     """Collect the tensors of the first groups of a block; return how many."""
     found = 0
     for i in range(size):
-        for e in range(groups.tensor_ptr[block[i]], groups.tensor_ptr[block[i] + 1]):
+        for e in row_of(groups.tensor_ptr, block[i]):
             t = groups.tensor[e]
             if last[t] != step:
                 touched[found], last[t] = t, step
@@ -423,7 +423,7 @@ def _give_back(
     home, d = ends
     step, into = seen[block[0]], 0
     for i in range(size):
-        for e in range(groups.member_ptr[block[i]], groups.member_ptr[block[i] + 1]):
+        for e in row_of(groups.member_ptr, block[i]):
             into += a.resident[groups.member[e]]
     least, most = w.used[d] + into - a.capacity[d], a.capacity[home] - w.used[home] + into
     if least <= 0 or least > most:

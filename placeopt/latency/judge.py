@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.arrays import Ints, value_ranks
+from placeopt.model.arrays import Ints, true_places, value_ranks
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.judge import wait_forever
@@ -35,7 +35,7 @@ def latency_violations(problem: PlacementProblem, placement: Placement) -> list[
     if len(device) != problem.num_ops or not all(0 <= d < problem.num_devices for d in device):
         return found
     slot = placement_slots(problem, placement)
-    for d in np.flatnonzero(problem.io_class >= 0).tolist():
+    for d in true_places(problem.io_class >= 0):
         count = int(slot[placement.device == d].max(initial=-1)) + 1
         if count > problem.slots:
             found.append(

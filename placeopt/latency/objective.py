@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from numpy.typing import ArrayLike
 
+from placeopt.latency.bounds import METHODS, latency_bounds
 from placeopt.model.arrays import Ints
 from placeopt.model.placement import Placement
 from placeopt.model.placement_objective import PlacementObjective
@@ -23,7 +22,8 @@ class Latency(PlacementObjective):
     prover = "cp-sat"
     kernels = ("latency", "ranks")
     bounded = "the latency"
-    bound_methods = ("path", "load", "flow")
+    bound_methods = METHODS
+    prove = staticmethod(latency_bounds)
     ends_at_upper = True
     peaks = False
 
@@ -55,14 +55,6 @@ class Latency(PlacementObjective):
         from placeopt.latency.judge import latency_violations
 
         return latency_violations(problem, solution)
-
-    def prove(
-        self, problem: PlacementProblem, seconds: float, methods: Sequence[str], upper: int | None
-    ) -> Iterator[tuple[str, int]]:
-        """Yield bounds on the latency."""
-        from placeopt.latency.bounds import latency_bounds
-
-        return latency_bounds(problem, seconds, methods, upper)
 
 
 LATENCY = Latency()

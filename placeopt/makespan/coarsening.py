@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, place_in, together
+from placeopt.model.arrays import Flags, Ints, place_in, stable_order, together, true_places
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 
@@ -83,7 +83,7 @@ class Coarse:
                 ticks = fine.transfer[tensor[into], fine.link_class[device[near], device[v]]]
                 wait = np.where(device[near] == device[v], 0, ticks // self.unit)
                 start[v] = finish[v] = (finish[near] + wait).max(initial=0)
-        return Placement.from_starts(device, start, order[np.argsort(finish[order], kind="stable")])
+        return Placement.from_starts(device, start, order[stable_order(finish[order])])
 
 
 def natural_grid(
@@ -189,7 +189,7 @@ def _leave_out(
 ) -> tuple[tuple[int, int], ...]:
     """Take ops out of the links; return them in that order, each with its host."""
     hosts: list[tuple[int, int]] = []
-    waiting = np.flatnonzero(may_go).tolist()
+    waiting = true_places(may_go)
     while waiting and len(hosts) < len(may_go) - 1:  # a problem has an op
         v = waiting.pop()
         host = _host(before[v], after[v]) if may_go[v] else None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, sums_by, together
+from placeopt.model.arrays import Flags, Ints, stable_order, sums_by, together
 from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 
@@ -161,7 +161,7 @@ def _transfer_violations(
     away = source != target
     found += [f"{what(i)} goes to the device it is on" for i in _rows(~away)]
     key = tensor * problem.num_devices + target
-    order = np.argsort(key, kind="stable")
+    order = stable_order(key)
     again = np.zeros(len(key), np.bool_)
     again[order[1:]] = key[order[1:]] == key[order[:-1]]
     found += [f"{what(i)} happens twice" for i in _rows(again)]

@@ -339,6 +339,11 @@ def pointers(numbers: Ints, count: int) -> Ints:
     return np.searchsorted(numbers, np.arange(count + 1)).astype(np.int64)
 
 
+def row_at(values: Array, pointer: Ints, row: int) -> Array:
+    """Return a row of values that a pointer cuts into rows."""
+    return values[pointer[row] : pointer[row + 1]]
+
+
 def row_numbers(pointer: Ints) -> Ints:
     """Return the row of each entry of rows that begin at a pointer."""
     return np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))
@@ -352,6 +357,18 @@ def as_pairs(pairs: Sequence[Sequence[float]]) -> Ints:
 def value_ranks(values: ArrayLike) -> Ints:
     """Return which of the distinct values, as they rise, each one is."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def stable_order(keys: ArrayLike, axis: int = -1) -> Ints:
+    """Return the order that sorts, in which equal keys stay as they are: ties are broken alike
+    wherever a program runs.
+    """
+    return np.argsort(keys, axis, kind="stable").astype(np.int64, copy=False)
+
+
+def true_places(marks: ArrayLike) -> list[int]:
+    """Return where marks are true, or numbers are not zero."""
+    return np.flatnonzero(marks).tolist()
 
 
 def positions(values: Iterable[K]) -> dict[K, int]:
@@ -401,7 +418,7 @@ def sums_by(group: Ints, values: Array, count: int) -> Array:
 
 def neighbours(count: int, one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return, by number, whom pairs join it with: (pointer of count + 1, each once, rising)."""
-    pairs = np.stack([np.append(one, other), np.append(other, one)], axis=1)
+    pairs = np.column_stack([np.append(one, other), np.append(other, one)])
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     pointer = pointers(pairs[:, 0], count)
     return pointer, np.ascontiguousarray(pairs[:, 1])

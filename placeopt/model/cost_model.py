@@ -53,8 +53,8 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
         if kind not in columns:
             columns[kind] = op_ticks(graph, device)
     transfer = (
-        np.stack(
-            [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
+        np.column_stack(
+            [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links]
         )
         if graph.num_tensors
         else np.zeros((0, len(cluster.links)), np.int64)
@@ -62,7 +62,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     fields.setdefault("io_class", io_classes(cluster))
     return PlacementProblem(
         name=f"{graph.name} on {cluster.name}",
-        compute=np.stack([columns[kind] for kind in alike], axis=1),
+        compute=np.column_stack([columns[kind] for kind in alike]),
         transfer=transfer,
         link_class=cluster.link_class,
         channel=cluster.channel,

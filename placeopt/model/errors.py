@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import itertools
 import re
 from collections import Counter
@@ -59,6 +60,14 @@ class MissingExtraError(InputError):
         it cannot read.
         """
         return type(self), self._given
+
+
+def needed_package(package: str, extra: str, purpose: str) -> Any:
+    """Import and return a package of an extra, whose name the error gives where it is missing."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise MissingExtraError(package, extra, purpose) from None
 
 
 class SolverError(RuntimeError):

@@ -156,6 +156,11 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     return parse_json(text, f"{what} '{path}'")
 
 
+def table_beside(module: str, name: str) -> Any:
+    """Return the table, in JSON, that stands beside a module, whose `__file__` is given."""
+    return json.loads(Path(module).with_name(name).read_text("utf-8"))
+
+
 def read_toml(path: str | Path, *, what: str = "file") -> Data:
     """Return the table of a TOML file; one line says what is wrong, see `read_text`.
 

@@ -30,9 +30,11 @@ from placeopt.model.arrays import (
     ints,
     names,
     pointers,
+    row_at,
     row_numbers,
     rows_of,
     settle,
+    stable_order,
     together,
 )
 from placeopt.model.errors import InputError, twice_in
@@ -83,7 +85,7 @@ class SharedTensors(ArrayHolder):
 
     def readers_of(self, tensor: int) -> list[int]:
         """Return the ops that read a tensor."""
-        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]].tolist()
+        return row_at(self.consumer, self.consumer_ptr, tensor).tolist()
 
     def reads(self) -> list[list[int]]:
         """Return the tensors that each op reads."""
@@ -229,7 +231,7 @@ class OpGraph(SharedTensors):
     @cached_property
     def edges(self) -> Ints:
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
-        pairs = np.stack([self.edge_source, self.consumer], axis=1)
+        pairs = np.column_stack([self.edge_source, self.consumer])
         return frozen(np.unique(pairs, axis=0))
 
     @cached_property
@@ -309,7 +311,7 @@ OP_COLUMNS = {
 def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
     """Sort ops by (depth, index); see `depths`."""
     depth = depths(num_ops, source, consumer, op_names)
-    return np.argsort(depth, kind="stable").astype(np.int64)
+    return stable_order(depth)
 
 
 def depths(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
@@ -322,7 +324,7 @@ def depths(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) 
     InputError
         If the graph has a cycle; the message names one.
     """
-    by_source = np.argsort(source, kind="stable")
+    by_source = stable_order(source)
     target = consumer[by_source]
     if (source[by_source] < target).all():
         return np.array(_depths_in_order(num_ops, source[by_source].tolist(), target.tolist()))

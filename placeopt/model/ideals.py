@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Bits, Flags, Ints, SmallInts, pointers
-from placeopt.model.compiled import entry, inlined, inner_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel, row_of
 from placeopt.model.threads import call_interruptibly
 
 
@@ -231,7 +231,7 @@ def cross(made, t, size, inside, holds):  # type: ignore[no-untyped-def]
 @inlined
 def put_back(touching, node, inside, holds):  # type: ignore[no-untyped-def]
     """Take a node out of the set again; see `cross`."""
-    for e in range(touching.touch_ptr[node], touching.touch_ptr[node + 1]):
+    for e in row_of(touching.touch_ptr, node):
         if touching.touch_role[e] == 1:
             holds[touching.touch_tensor[e]] = False
         else:

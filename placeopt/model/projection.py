@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, frozen, place_in, pointers, sums_by
+from placeopt.model.arrays import Flags, Ints, frozen, place_in, pointers, stable_order, sums_by
 
 
 class Edges(NamedTuple):
@@ -62,7 +62,7 @@ class MemoryArrays(NamedTuple):
 
 def grouped(count: int, at: Ints) -> tuple[Ints, Ints]:
     """Return (pointer, places): where each of `count` numbers stands in `at` (CSR), rising."""
-    places = np.argsort(at, kind="stable")
+    places = stable_order(at)
     pointer = pointers(at[places], count)
     return frozen(pointer.astype(np.int64)), frozen(places.astype(np.int64))
 

@@ -1,4 +1,6 @@
-"""Options behind the question mark of a source: `gen:bert?layers=4&training=1`."""
+"""Options behind the question mark of a source: `gen:bert?layers=4&training=1`; and what objects
+tell by name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import TRUTH
+from placeopt.model.files import TRUTH, Data
 
 
 def parse_query(query: str, where: str, given: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -33,9 +35,14 @@ def parse_query(query: str, where: str, given: Mapping[str, Any] | None = None) 
     return found
 
 
-def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any]) -> Data:
     """Return the options that are given: those that are not None."""
     return {key: value for key, value in options.items() if value is not None}
+
+
+def told(value: Any, names: str) -> Data:
+    """Return some attributes by their names, which blanks separate."""
+    return {name: getattr(value, name) for name in names.split()}
 
 
 def typed(text: str, default: Any, where: str) -> Any:

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.sparse import coo_array, coo_matrix, csr_array, csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from placeopt.model.arrays import Floats, Ints, positions, together
+from placeopt.model.arrays import Floats, Ints, positions, stable_order, together
 
 UNITS = 2**22
 """Units of all nodes, about: their rounding costs a share of a millionth a node, and the units of a
@@ -230,7 +230,7 @@ def _use(
     far, before = dijkstra(weighted, indices=sources, return_predecessors=True)
     onwards, row = np.zeros(far.shape, np.int64), np.arange(len(sources))
     onwards[:, : len(demand)] = demand
-    for v in np.argsort(-far, axis=1, kind="stable")[:, :-1].T:
+    for v in stable_order(-far, axis=1)[:, :-1].T:
         onwards[row, before[row, v]] += onwards[row, v]
     if (onwards[row, sources] != demand.sum()).any():
         return None

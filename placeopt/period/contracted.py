@@ -25,10 +25,12 @@ from placeopt.model.arrays import (
     Ints,
     by_key,
     by_number,
+    row_at,
     row_numbers,
     sums_by,
     together,
     touching_tensors,
+    true_places,
     value_ranks,
 )
 from placeopt.model.errors import InfeasibleProblemError
@@ -188,7 +190,7 @@ class ContractedProblem:
 
     def readers(self, tensor: int) -> list[int]:
         """Nodes that read a tensor."""
-        return self.consumer[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]].tolist()
+        return row_at(self.consumer, self.consumer_ptr, tensor).tolist()
 
     def expand(self, node_device: Ints) -> Ints:
         """Device of every op, given the device of every node."""
@@ -317,7 +319,7 @@ def _build(
         )
     compute = np.zeros((2, size, num_types), np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
-    pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
+    pairs = np.column_stack([label[edge_from], label[edge_to]])
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return ContractedProblem(
         problem=problem,
@@ -342,7 +344,7 @@ def _merged_tensors(
     home, passes = label[problem.producer].tolist(), passes[problem.producer].tolist()
     ends, pointer = label[problem.consumer].tolist(), problem.consumer_ptr.tolist()
     merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
-    for t in np.flatnonzero(io.any(axis=1)).tolist():
+    for t in true_places(io.any(axis=1)):
         source, targets = _ends(home[t], ends[pointer[t] : pointer[t + 1]])
         if targets:
             merged.setdefault((passes[t], source, targets), []).append(t)
@@ -394,7 +396,7 @@ def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | No
     """
     neighbours, idle = _neighbours(model, uplink), _idle(model, sync)
     label = np.arange(model.num_nodes)
-    for v in np.flatnonzero(idle).tolist():
+    for v in true_places(idle):
         while idle[v] and label[v] == v and len(neighbours[v]) < 2:
             u = next(iter(neighbours[v]), 0 if v else min(1, len(label) - 1))
             while label[u] != u:
@@ -423,12 +425,12 @@ def _neighbours(model: ContractedProblem, uplink: Ints | None) -> list[set[int]]
     """Return the nodes that share a tensor of any cost, or an order edge, with each node."""
     tensor = model.edge_tensor
     ends = [
-        np.stack([model.producer[tensor], model.consumer], axis=1),
-        np.stack([model.order_from, model.order_to], axis=1),
+        np.column_stack([model.producer[tensor], model.consumer]),
+        np.column_stack([model.order_from, model.order_to]),
     ]
     if uplink is not None:
         problem = model.problem
-        pairs = np.stack([problem.edge_source, problem.consumer], axis=1)
+        pairs = np.column_stack([problem.edge_source, problem.consumer])
         ends.append(model.node[pairs[uplink[problem.edge_tensor] > 0]])
     neighbours: list[set[int]] = [set() for _ in range(model.num_nodes)]
     for u, v in np.concatenate(ends).tolist():

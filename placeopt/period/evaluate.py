@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import Array, Flags, Ints, SmallInts, device_rows, frozen
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
@@ -166,14 +166,14 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]
     source, target = problem.edge_source, problem.consumer
     backward = problem.backward
     forward = ~backward[source] & ~backward[target]
-    pairs = np.stack([source[forward], target[forward]], axis=1)
+    pairs = np.column_stack([source[forward], target[forward]])
     if contiguity == "chain" and backward.any():
         leader = problem.units.head
         has_forward = np.zeros(problem.num_ops, np.bool_)
         has_forward[leader[~backward]] = True
         orphan = ~has_forward[leader]
         mirrored = backward[source] & backward[target] & (orphan[source] | orphan[target])
-        pairs = np.concatenate([pairs, np.stack([target[mirrored], source[mirrored]], axis=1)])
+        pairs = np.concatenate([pairs, np.column_stack([target[mirrored], source[mirrored]])])
     pairs = np.unique(pairs, axis=0)
     rank = np.argsort(problem.topological_order)
     pairs = pairs[np.lexsort((pairs[:, 1], rank[pairs[:, 0]]))]
@@ -193,7 +193,7 @@ def loads_of(a: PeriodArrays, device: SmallInts, load: Ints, seen: Ints) -> None
         home = device[u]
         part = BACKWARD if a.backward[u] else FORWARD
         leaves = False
-        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+        for e in row_of(a.consumer_ptr, t):
             d = device[a.consumer[e]]
             if d != home:
                 leaves = True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from numpy.typing import ArrayLike
 
 from placeopt.model.arrays import Ints
@@ -27,6 +25,7 @@ class Period(PlacementObjective):
     bound_kernels = ("period-columns",)
     bounded = "the period"
     bound_methods = METHODS
+    prove = staticmethod(period_bounds)
     ends_at_upper = True
     peaks = False
 
@@ -62,12 +61,6 @@ class Period(PlacementObjective):
         from placeopt.period.judge import period_violations
 
         return period_violations(problem, solution)
-
-    def prove(
-        self, problem: PlacementProblem, seconds: float, methods: Sequence[str], upper: int | None
-    ) -> Iterator[tuple[str, int]]:
-        """Yield bounds on the period."""
-        return period_bounds(problem, seconds, methods, upper)
 
     def witness(
         self, problem: PlacementProblem, bound: int, method: str, seconds: float

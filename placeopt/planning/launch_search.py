@@ -26,7 +26,7 @@ from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage
 from placeopt.plans.step_model import MemoryParts, StepModel, StepParts, memory_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from placeopt.plans.calibration import Calibration
 
@@ -567,13 +567,26 @@ def _others(found: list[Priced]) -> dict[str, Priced]:
 
 def why(mine: StepParts, theirs: StepParts) -> str:
     """Say which part makes another plan longer."""
-    ours, other = mine.to_json(), theirs.to_json()
-    slower = (theirs.total - mine.total) / mine.total
-    name = max(ours, key=lambda key: other[key] - ours[key])
-    share = (other[name] - ours[name]) / mine.total
-    if slower <= 0:
+    ours, other = (
+        {WORDS[name]: seconds for name, seconds in parts.to_json().items()}
+        for parts in (mine, theirs)
+    )
+    return slower_by(ours, other, mine.total, theirs.total, digits=1)
+
+
+def slower_by(
+    ours: Mapping[str, float],
+    other: Mapping[str, float],
+    mine: float,
+    theirs: float,
+    digits: int = 2,
+) -> str:
+    """Say by how much of a step of mine another one is slower, and by which of its parts."""
+    if theirs <= mine:
         return "it takes as long"
-    return f"{100 * slower:.1f} % slower: {WORDS[name]} costs {100 * share:.1f} % of a step more"
+    name = max(ours, key=lambda key: other[key] - ours[key])
+    slower, share = (100 * part / mine for part in (theirs - mine, other[name] - ours[name]))
+    return f"{slower:.{digits}f} % slower: {name} costs {share:.{digits}f} % of a step more"
 
 
 WORDS = {

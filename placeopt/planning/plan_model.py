@@ -17,10 +17,11 @@ from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.errors import InputError, check_choice, did_you_mean
 from placeopt.model.files import Data
 from placeopt.model.objective import time_text
-from placeopt.model.query import without_none
+from placeopt.model.query import told, without_none
 from placeopt.model.result import Budget, Result
 from placeopt.model.shown import Shown
 from placeopt.model.sizes import MemoryLimit, device_limits
+from placeopt.planning.launch_search import slower_by
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
 from placeopt.plans.predicted_costs import PredictedStepCosts
@@ -158,19 +159,13 @@ class Planned(Shown):
         tick = self.problem.tick_seconds
         body: Data = {
             "problem": self.problem.name,
-            "solver": self.result.solver,
-            "status": self.result.status,
-            "stop_reason": self.result.stop_reason,
+            **told(self.result, "solver status stop_reason bound_method gap runtime message"),
             "step_seconds": self.step_seconds,
             "lower_bound_seconds": self.result.lower_bound * tick,
-            "bound_method": self.result.bound_method,
-            "gap": self.result.gap,
             "batch": self.problem.batch,
             "throughput": self.throughput,
             "price_per_hour": self.price_per_hour or None,
             "price_per_million_samples": self.price_per_million,
-            "runtime": self.result.runtime,
-            "message": self.result.message,
             "space": list(self.problem.space),
             "sources": [
                 {"what": what, "source": source} for what, source in self.problem.costs.sources
@@ -433,10 +428,4 @@ def _why(mine: StepPrice, theirs: StepPrice) -> str:
             "gradients and optimizer": price.step - steady - price.first,
         }
 
-    ours, other = parts(mine), parts(theirs)
-    if theirs.step == mine.step:
-        return "it takes as long"
-    name = max(other, key=lambda key: other[key] - ours[key])
-    step = max(1, mine.step)
-    slower, share = (theirs.step - mine.step) / step, (other[name] - ours[name]) / step
-    return f"{100 * slower:.2f} % slower: {name} costs {100 * share:.2f} % of a step more"
+    return slower_by(parts(mine), parts(theirs), max(1, mine.step), theirs.step)

@@ -13,7 +13,13 @@ from pathlib import Path
 from placeopt.instances.clusters.hardware import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.model.files import TRUTH, Data, csv_columns, csv_text, read_text, write_text
-from placeopt.plans.calibration import Calibration, default_calibration, family, launcher_of
+from placeopt.plans.calibration import (
+    RUN_WORDS,
+    Calibration,
+    default_calibration,
+    family,
+    launcher_of,
+)
 from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.model_shapes import (
     ModelShape,
@@ -80,23 +86,10 @@ class Run:
         return self.unsaid_sharding and self.conf.framework == "megatron-deepspeed"
 
 
-UNITS: dict[str, dict[str, float]] = {
-    "params_b": {"m": 1e-3, "b": 1.0, "bn": 1.0, "billion": 1.0, "t": 1e3},
-    "gpu_memory_gb": {"mib": 1 / 1024, "gb": 1.0, "gib": 1.0},
-    "peak_mem_gb": {"mib": 1 / 1024, "gb": 1.0, "gib": 1.0},
-    "step_s": {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0},
-    "seq_len": {"tokens": 1.0},
-    "layers": {"layers": 1.0},
-    "n_gpus": {"gpus": 1.0, "devices": 1.0},
-    "gpus_per_node": {"gpus": 1.0, "devices": 1.0},
-}
-"""Units that a number may have behind it, in the unit of its column."""
-
-
 def _without_unit(row: Data, key: str) -> tuple[str, float]:
     """Return what a row says without a unit, in small letters, and the unit."""
     text = str(row.get(key) or "").strip().lower()
-    for unit, factor in UNITS.get(key, {}).items():
+    for unit, factor in RUN_WORDS["units"].get(key, {}).items():
         plain = re.fullmatch(r"(.*[\d.]k?)\s*" + unit, text)
         if plain:
             return plain[1], factor
@@ -222,24 +215,6 @@ def _sized_shape(row: Data, layers: int, hidden: int, params: float | None) -> M
     return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
 
 
-PRECISION_WORDS = {
-    "fp4": "fp4",
-    "fp8|float8|e4m3": "fp8",
-    "bf16|bfloat16": "bf16",
-    "fp16|float16|half": "fp16",
-    "tf32": "tf32",
-    "fp32|float32|single": "fp32",
-}
-
-
-SHARDING_WORDS = {
-    "gradop|zero-2": "zero2",
-    "distributed|zero-1": "zero1",
-    "hsdp|hybrid": "hybrid",
-    r"zero-3|\+\+|fsdp|fullshard|fullysharded": "zero3",
-}
-
-
 def _meaning(words: dict[str, str], text: str) -> str | None:
     """Return what the first of some patterns that a text has stands for."""
     return next((name for word, name in words.items() if re.search(word, text)), None)
@@ -252,7 +227,7 @@ def _digits(pattern: str, text: str) -> str:
 
 
 def _precision(text: str, notes: list[str]) -> str:
-    found = _meaning(PRECISION_WORDS, text.lower())
+    found = _meaning(RUN_WORDS["precisions"], text.lower())
     if found is None and text:
         notes.append(f"precision '{text}' is not known: bf16 assumed")
     return found or "bf16"
@@ -266,7 +241,7 @@ def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tup
     size = int(_digits(r"(?:zero\d:|fsdp)(\d{1,9})$", plain) or 0)
     level = _digits(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
     more = "++" if "++" in text else ""
-    found = _meaning(SHARDING_WORDS, f"{plain} zero-{level}{more}")
+    found = _meaning(RUN_WORDS["shardings"], f"{plain} zero-{level}{more}")
     if found == "hybrid":
         return "zero3", per_host
     if found:
@@ -276,9 +251,6 @@ def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tup
     return "none", 0
 
 
-UNSAID = ("", "n/a", "#n/a", "na", "<na>", "nan", "null", "-", "?", "unknown")
-
-
 def _recompute(text: str) -> str:
     text = text.lower()
     if not text or re.match(r"(no?(ne|t)?|false|0|off|disabled|without)(?![a-z\d.])", text):
@@ -286,20 +258,15 @@ def _recompute(text: str) -> str:
     return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
 
 
-COUNTS = (
-    *("n_gpus", "global_batch", "micro_batch", "grad_accum", "tp", "pp", "vp", "dp", "cp", "ep"),
-    *("layers", "hidden", "heads", "gpus_per_node"),
+COUNTS, NUMBERS, WORDS = (
+    RUN_WORDS["columns"][kind].split() for kind in ("counts", "numbers", "words")
 )
-NUMBERS = ("params_b", "gpu_memory_gb", "step_s", "peak_mem_gb", "oom")
-WORDS = (
-    *("model", "gpu", "seq_len", "sharding", "recompute", "precision", "framework", "schedule"),
-    *("kind", "source", "flag"),
-)
+"""The columns that are read."""
 
 
 def _text(row: Data, key: str) -> str:
     text = str(row.get(key) or "").strip()
-    return "" if text.lower() in UNSAID else text
+    return "" if text.lower() in RUN_WORDS["unsaid"] else text
 
 
 def _degrees(row: Data, gpu: Gpu, shape: ModelShape, notes: list[str]) -> dict[str, int]:

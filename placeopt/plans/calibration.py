@@ -15,53 +15,19 @@ from typing import TYPE_CHECKING
 
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
-from placeopt.model.files import Data, read_json, write_json
+from placeopt.model.files import Data, read_json, table_beside, write_json
+from placeopt.model.query import told
 
 if TYPE_CHECKING:
     from placeopt.instances.clusters.hardware import Gpu
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.model_shapes import ModelShape
 
+RUN_WORDS: Data = table_beside(__file__, "run_words.json")
+"""What tables of training runs say, and what is fitted to them."""
+
 CONSTANTS: dict[str, tuple[float, str]] = {
-    "gemm_flops": (1.06, "time of a product's flops at the sustained peak"),
-    "gemm_out": (1.0, "its result at the memory's bandwidth"),
-    "gemm_in": (0.6, "its operands at the memory's bandwidth"),
-    "gemm_launch": (4e-6, "seconds of a product beside"),
-    "fp8": (1.0, "8-bit products"),
-    "fp4": (1.0, "4-bit products"),
-    "convert": (1.0, "bytes read and written to convert what enters products of 8 bits or less"),
-    "attention": (1.6, "attention's flops at the sustained peak"),
-    "attention_portable": (1.8, "beside, by kernels that Hopper and later could run faster"),
-    "attention_triton": (1.4, "beside, by Triton's: FlashAttention-2's paper has 1.3 to 1.5"),
-    "scores": (1.0, "passes over scores that are not fused, of 8 bytes"),
-    "elementwise": (1.0, "bytes between matrices, of those counted"),
-    "compiled": (0.7, "the same where a compiler fuses it"),
-    "scan": (1.0, "bytes of a state-space scan, of 16 for each value inside"),
-    "logits": (1.0, "bytes of the loss, of 20 per logit"),
-    "launch": (2e-4, "seconds to launch a pass of a layer"),
-    "launch_unfused": (6e-4, "the same where attention is not fused"),
-    "launch_experts": (1e-3, "beside, where experts are routed to: counts are read by the host"),
-    "ranks": (0.1, "part of it more for each doubling of tensor ranks: all wait for the last"),
-    "tensor": (1.0, "collectives of tensor parallelism"),
-    "tensor_seen": (0.5, "part of them seen where products overlap them, in today's Megatron"),
-    "async_seen": (0.7, "the same by asynchronous tensor parallelism of PyTorch"),
-    "context": (0.3, "those of context parallelism that are seen"),
-    "exchange": (1.0, "all-to-all of experts"),
-    "expert_products": (1.3, "products of experts, unlike in size"),
-    "each_expert": (1e-5, "seconds of a product for each expert on a device"),
-    "transfer": (1.0, "between stages"),
-    "reduce": (1.0, "gradients summed behind the backward pass"),
-    "overlapped": (0.3, "part seen where they are summed beside it"),
-    "gather": (1.0, "sharded weights and gradients"),
-    "seen": (0.3, "part of one gathering that is seen in any case"),
-    "fabric": (0.8, "part of the ports' bandwidth between hosts"),
-    "latency": (1.5e-5, "seconds of a collective, times the logarithm of its group"),
-    "hop": (1e-5, "seconds of a ring's step to the next host, for each gathering of a layer"),
-    "broadcast": (5e-4, "seconds for each rank whose weights are sent to all others"),
-    "optimizer": (1.0, "bytes of the optimizer, of 34 per parameter"),
-    "step": (0.01, "seconds of a step beside"),
-    "micro_batch": (0.002, "seconds of a micro-batch beside"),
-    "scale": (0.005, "lost per doubling of hosts"),
+    name: (value, what) for name, (value, what) in RUN_WORDS["constants"].items()
 }
 """Value to start from and to shrink to, and meaning; all factors are 1 where data sheets and counts
 are right."""
@@ -70,15 +36,7 @@ are right."""
 def family(framework: str) -> str:
     """Return the family of launchers, without its release."""
     text = framework.lower()
-    known = (
-        ("megatron-deepspeed", ("megatron-deepspeed", "megatron-ds", "megatron deepspeed")),
-        ("jax", ("pax", "maxtext", "jax", "levanter", "t5x", "easylm", "alpa")),
-        ("internevo", ("intern",)),
-        ("fsdp", ("automodel", "fsdp", "composer", "foundry", "fairscale", "llm.c", "deepspeed")),
-        ("fsdp", ("torchtitan", "torchtune", "accelerate", "trainer", "lightning", "axolotl")),
-        ("fsdp", ("llamafactory", "llama-factory", "litgpt", "lit-gpt", "unsloth", "olmo", "trl")),
-        ("megatron", ("megatron", "nemo", "bridge", "apex")),
-    )
+    known = RUN_WORDS["families"]
     return next((name for name, words in known if any(word in text for word in words)), "other")
 
 
@@ -183,15 +141,11 @@ class Calibration:
         """Return it as JSON."""
         return {
             "calibration": 1,
-            "source": self.source,
             "constants": {
                 name: {"value": self[name], "interval": self.intervals.get(name), "what": what}
                 for name, (_, what) in CONSTANTS.items()
             },
-            "offsets": self.offsets,
-            "memory": self.memory,
-            "spread": self.spread,
-            "samples": self.samples,
+            **told(self, "source offsets memory spread samples"),
             "launchers": list(self.launchers),
         }
 

@@ -39,9 +39,7 @@ def encode_plan(plan: TrainingPlan) -> Data:
     ]
     return {
         "stages": stages,
-        "micro_batch": plan.micro_batch,
-        "schedule": plan.schedule,
-        "sharded": plan.sharded,
+        **plain(plan, "micro_batch", "schedule", "sharded"),
         "kept": list(plan.kept),
     }
 
@@ -114,10 +112,7 @@ def _finite(body: Data) -> Data:
 
 def _encode_table(table: LayerTable) -> Data:
     return {
-        "model": table.model,
-        "source": table.source,
-        "weights_source": table.weights_source,
-        "float_bytes": table.float_bytes,
+        **plain(table, "model", "source", "weights_source", "float_bytes"),
         "outputs": table.outputs.tolist(),
         "weight_part": np.asarray(table.weight_part).tolist(),
         "times": [

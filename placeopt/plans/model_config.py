@@ -7,7 +7,6 @@ layer has no more parameters than it does, and the rest is added (`ModelShape.pu
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import Data, first_bytes, read_json
+from placeopt.model.files import Data, first_bytes, read_json, table_beside
 from placeopt.plans.model_shapes import ModelShape, shape_of
 
 MAX_CONFIG_BYTES = 2**20
@@ -30,9 +29,7 @@ COPIED = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "
 
 @cache
 def _table() -> Data:
-    text = Path(__file__).with_name("config_keys.json").read_text(encoding="utf-8")
-    table: Data = json.loads(text)
-    return table
+    return table_beside(__file__, "config_keys.json")
 
 
 def config_shape(model: str) -> ModelShape | None:

@@ -7,12 +7,12 @@ matrices, so that both the parameters and those that a token meets agree with it
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from placeopt.model.files import table_beside
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class ModelShape:
 @cache
 def _sizes() -> list[tuple[str, dict[str, Any]]]:
     """Return (name, row) of every size of every family."""
-    rows = json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
+    rows = table_beside(__file__, "models.json")
     found = []
     for family in rows["families"]:
         shared = {key: family[key] for key in family if key not in ("names", "sizes")}

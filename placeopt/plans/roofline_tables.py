@@ -301,7 +301,7 @@ class _Work:
         # layers
         profiled = profiled_parameters(own)
         whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
-        return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
+        return np.column_stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)])
 
 
 def _hosts(cluster: Cluster) -> tuple[Pools, dict[str, Device], dict[str, float], float]:

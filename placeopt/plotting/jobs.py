@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.arrays import true_places
 from placeopt.model.errors import InputError
 from placeopt.model.trace_events import named, slice_of
 from placeopt.streams.episode_loop import CAUSES, COMPLETED
@@ -24,7 +25,7 @@ def occupancy(episode: Episode, bins: int = 250) -> tuple[Floats, Floats]:
     # Server time used up to each edge: a job contributes its overlap with (0, edge), and bins are
     # differences.
     used = np.zeros((bins + 1, len(problem.jobs.models)))
-    for job in np.flatnonzero(episode.jct > 0).tolist():
+    for job in true_places(episode.jct > 0):
         begin, length = int(problem.arrival[job]), int(episode.jct[job])
         used[:, problem.model[job]] += episode.held[job] * np.clip(edges - begin, 0, length)
     share = np.diff(used, axis=0) / (problem.horizon / bins * problem.jobs.topology.num_servers)
@@ -98,7 +99,7 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
             "outcome": CAUSES[episode.cause[job]],
         }
         if episode.jct[job] > 0:
-            for server in np.flatnonzero(episode.servers[job]).tolist():
+            for server in true_places(episode.servers[job]):
                 ticks = int(episode.jct[job])
                 events.append(slice_of(name, (1, server), start, ticks, scale, arguments))
         if episode.cause[job] != COMPLETED:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, needed_package
 from placeopt.model.files import Data
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
@@ -79,10 +79,7 @@ def result_frame(result: Result[Any], problem: Any) -> Any:
     MissingExtraError
         If pandas is not installed.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtraError("pandas", "frame", "a table of a result") from error
+    pandas = needed_package("pandas", "frame", "a table of a result")
     solution = result.solution
     if isinstance(solution, Placement):
         return pandas.DataFrame(_placement_columns(result, problem, solution))

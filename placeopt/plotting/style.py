@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from placeopt.model.arrays import Ints
-from placeopt.model.errors import MissingExtraError
+from placeopt.model.errors import needed_package
 from placeopt.model.files import write_bytes
 
 # Paul Tol's bright and muted schemes: told apart by colour-blind readers too.
@@ -41,11 +41,10 @@ def new_figure(width: float, height: float) -> Any:
     MissingExtraError
         If matplotlib is not installed.
     """
-    try:
-        # figures choose what draws them by the suffix: no backend is set, no display needed
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "drawing pictures") from error
+    needed_package("matplotlib", "plot", "drawing pictures")
+    # figures choose what draws them by the suffix: no backend is set, no display needed
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 

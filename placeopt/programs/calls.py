@@ -83,7 +83,7 @@ def homes(program: Program, placed: Mapping[str, int]) -> Ints:
         otherwise = "is it a placement of this model, read with the same options?"
         hint = did_you_mean(name, device, otherwise)
         raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
-    return _spread(program, device)
+    return spread(program, device)
 
 
 def constants(program: Program, placed: Collection[str]) -> set[int]:
@@ -101,11 +101,11 @@ def constants(program: Program, placed: Collection[str]) -> set[int]:
     return found
 
 
-def _spread(program: Program, device: Mapping[str, int]) -> Ints:
-    """Give every call without a device (-1) that of its first input, else that of its first reader,
-    else device 0.
+def spread(program: Program, placed: Mapping[str, int]) -> Ints:
+    """Return the device (or another number) of every call: its own, else that of its first input,
+    else that of its first reader, else 0.
     """
-    found = [device[call.name] for call in program.calls]
+    found = [placed.get(call.name, -1) for call in program.calls]
     for i, call in enumerate(program.calls):
         if found[i] < 0:
             found[i] = next((found[j] for j in call.inputs if found[j] >= 0), -1)

@@ -21,7 +21,7 @@ from placeopt.instances.readers import locate
 from placeopt.instances.readers.ir_graph import distinct_names
 from placeopt.instances.readers.model_ir import in_order
 from placeopt.instances.readers.onnx_file import load_model, nested_graphs, scope_of
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, needed_package
 from placeopt.model.files import Data, one_line, write_json, write_text
 from placeopt.programs import onnx_runner
 from placeopt.programs.calls import Call, Program
@@ -146,11 +146,9 @@ def onnx_program(source: str | Path) -> OnnxProgram:
     MissingExtraError
         If the onnx package is not installed.
     """
-    try:
-        import onnx
-        from onnx import inliner, shape_inference
-    except ImportError:
-        raise MissingExtraError("onnx", "onnx", "running ONNX models") from None
+    onnx = needed_package("onnx", "onnx", "running ONNX models")
+    from onnx import inliner
+
     path, entry = locate(source)
     try:
         load_model(path, max_bytes=entry.max_bytes)  # refuses nonsense within bounded memory
@@ -158,7 +156,7 @@ def onnx_program(source: str | Path) -> OnnxProgram:
         if proto.functions:
             proto = inliner.inline_local_functions(proto)
         typed = (
-            shape_inference.infer_shapes(proto, data_prop=True)
+            onnx.shape_inference.infer_shapes(proto, data_prop=True)
             if proto.ByteSize() < 2**31
             else proto
         )
@@ -325,10 +323,7 @@ def open_runner(folder: Path, threads: int = 0) -> onnx_runner.Runner:
     MissingExtraError
         If onnxruntime is not installed.
     """
-    try:
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnxruntime", "running ONNX models") from None
+    needed_package("onnxruntime", "onnxruntime", "running ONNX models")
     try:
         return onnx_runner.Runner(folder, threads=threads)
     except OSError:

@@ -31,7 +31,7 @@ from placeopt.instances.readers.torch_ops import (
 )
 from placeopt.instances.sources import TorchModel, is_torch_source, torch_model
 from placeopt.model.arrays import positions
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, needed_package
 from placeopt.model.files import Data, regular_file
 from placeopt.programs.calls import Call, Program
 
@@ -76,11 +76,7 @@ def torch_program(source: Any, *, inputs: Any = None, kwargs: Data | None = None
     InputError
         If the source cannot be read or exported.
     """
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "running torch modules") from None
-
+    torch = needed_package("torch", "torch", "running torch modules")
     if is_torch_source(source):
         example = torch_model(source, inputs, kwargs)
         exported = export_module(example.module, example.inputs, example.kwargs)

@@ -31,7 +31,7 @@ from placeopt.instances.cost_fit import (
     with_measured_times,
 )
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.arrays import Floats, Ints, by_key, together
+from placeopt.model.arrays import Floats, Ints, by_key, stable_order, together
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
 from placeopt.model.objective import time_text
@@ -322,7 +322,7 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> Floats:
     could = np.zeros(graph.num_ops)
     for d in range(len(run.device_names)):
         ops = np.flatnonzero(device == d)
-        ops = ops[np.argsort(start[ops], kind="stable")]
+        ops = ops[stable_order(start[ops])]
         could[ops[1:]] = finish[ops[:-1]]
     arrival = {
         (int(t), int(d)): end
@@ -352,7 +352,7 @@ def transfer_times(
     source = device[graph.producer[tensor]]
     seconds = np.empty(len(rows))
     last: dict[tuple[int, int], float] = {}
-    for i in np.argsort(rows[:, 4], kind="stable").tolist():
+    for i in stable_order(rows[:, 4]).tolist():
         channel = (int(source[i]), int(destination[i]))
         begin = max(finish[graph.producer[tensor[i]]], last.get(channel, 0.0))
         seconds[i] = max(1e-6, rows[i, 4] - begin)

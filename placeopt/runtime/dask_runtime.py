@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Array, Floats, Ints
+from placeopt.model.arrays import Array, Floats, Ints, true_places
 from placeopt.model.cluster import Cluster
-from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
+from placeopt.model.errors import ExecutionError, InputError, needed_package
 from placeopt.model.files import Data, one_line
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
@@ -138,12 +138,10 @@ class DaskRuntime:
     def _connect(self) -> Any:
         if self._client is not None:
             return self._client
-        try:
-            import dask
-            from distributed import Client
-        except ImportError:
-            raise MissingExtraError("distributed", "dask", "the Dask runtime") from None
+        connect = needed_package("distributed", "dask", "the Dask runtime").Client
         if self.address is None:
+            import dask
+
             with dask.config.set(SETTINGS):
                 self._local = local_cluster(
                     n_workers=self.num_devices,
@@ -153,10 +151,10 @@ class DaskRuntime:
                     memory_limit=0,
                     silence_logs=50,
                 )
-            self._client = Client(self._local, set_as_default=False)
+            self._client = connect(self._local, set_as_default=False)
             return self._client
         try:
-            self._client = Client(
+            self._client = connect(
                 self.address, set_as_default=False, timeout=min(10.0, self.timeout)
             )
         except OSError as error:
@@ -269,10 +267,7 @@ class DaskRuntime:
         if not set(addresses) <= self._installed:
             self._call(dask_worker.install, addresses, self._token, self._plan)
             self._installed = frozenset(addresses)
-        ops = {
-            address: np.flatnonzero(placement.device == d).tolist()
-            for d, address in enumerate(addresses)
-        }
+        ops = {address: true_places(placement.device == d) for d, address in enumerate(addresses)}
         self._call(dask_worker.prepare, addresses, self._token, ops)
 
     def _call(self, function: Any, addresses: tuple[str, ...], *arguments: Any) -> Data:

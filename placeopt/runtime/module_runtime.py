@@ -21,6 +21,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.threads import torch_threads
+from placeopt.programs.calls import spread
 from placeopt.programs.torch_program import TorchProgram, attribute, check_devices
 from placeopt.runtime.measurement import Measurement, check_close, check_placement
 from placeopt.runtime.serial_runtime import NamedDevices
@@ -146,7 +147,10 @@ class ModuleTasks:
                 f"'{program.program.name}'"
             )
         self.fixed = self._fixed(index)
-        self.op_of = self._ops(index)
+        homes, fixed = spread(program.program, index).tolist(), set(self.fixed)
+        self.op_of = {
+            node: op for node, op in zip(program.nodes, homes, strict=True) if node not in fixed
+        }
         self.nodes = by_number(graph.num_ops, ((op, node) for node, op in self.op_of.items()))
         output = next(node for node in program.graph_module.graph.nodes if node.op == "output")
         self.results = flat(output.args[0])
@@ -163,22 +167,6 @@ class ModuleTasks:
             else:
                 fixed.append(node)
         return fixed
-
-    def _ops(self, index: Mapping[str, int]) -> dict[Any, int]:
-        """Op that every node which is not fixed runs with: its own, its first input's, else its
-        first reader's.
-        """
-        fixed, found = set(self.fixed), dict[Any, int]()
-        nodes = [node for node in self.program.nodes if node not in fixed]
-        for node in nodes:
-            found[node] = index.get(
-                node.name,
-                next((found[x] for x in node.all_input_nodes if found.get(x, -1) >= 0), -1),
-            )
-        for node in reversed(nodes):
-            if found[node] < 0:
-                found[node] = next((found[x] for x in node.users if found.get(x, -1) >= 0), 0)
-        return found
 
     def _connect(self, graph: OpGraph) -> None:
         readers = self._readers()

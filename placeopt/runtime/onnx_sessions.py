@@ -19,7 +19,7 @@ import numpy as np
 
 from placeopt.instances.quotient import quotient
 from placeopt.model.arrays import Ints, positions
-from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
+from placeopt.model.errors import ExecutionError, InputError, needed_package
 from placeopt.model.files import one_line
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
@@ -122,10 +122,7 @@ def whole_session(program: OnnxProgram, threads: int, profile: str = "") -> Any:
     """Return a session of the whole model; with `profile`, one that writes its operators' times to
     files so called.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnxruntime", "running ONNX models") from None
+    onnxruntime = needed_package("onnxruntime", "onnxruntime", "running ONNX models")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import Array, Floats, Ints
+from placeopt.model.arrays import Array, Floats, Ints, true_places
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.graph import OpGraph, depths
 from placeopt.model.placement import Placement
@@ -69,7 +69,7 @@ class NamedDevices:
 
 def result_tensors(graph: OpGraph) -> list[int]:
     """Tensors that no op reads: the results of the graph."""
-    return np.flatnonzero(np.diff(graph.consumer_ptr) == 0).tolist()
+    return true_places(np.diff(graph.consumer_ptr) == 0)
 
 
 def make_constants(plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, Array]) -> None:

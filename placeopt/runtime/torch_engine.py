@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from placeopt.model.arrays import Floats
+from placeopt.model.arrays import Floats, true_places
 from placeopt.model.errors import ExecutionError
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
@@ -79,7 +79,7 @@ class Engine:
         }
         self.uses: Counter[tuple[int, int]] = Counter(self.results.values())
         self.times, self.moved = np.zeros((2, n)), list[tuple[int, int, float, float]]()
-        for op in np.flatnonzero(np.array(self.waiting) == 0).tolist():
+        for op in true_places(np.array(self.waiting) == 0):
             heapq.heappush(self.ready[self.device[op]], (self.rank[op], op))
         loops = [partial(self._guard, self._compute, d) for d in range(k)]
         loops += [partial(self._guard, self._copy, *pair) for pair in self.requests]

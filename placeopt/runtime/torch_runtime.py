@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, needed_package
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.runtime.array_ops import KERNELS, ON_HOST, constant
@@ -52,10 +52,7 @@ class TorchRuntime(NamedDevices):
     link = (2e-5, 2e10)
 
     def __post_init__(self) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise MissingExtraError("torch", "torch", "the torch runtime") from None
+        torch = needed_package("torch", "torch", "the torch runtime")
         if not self.devices:
             if reason := unavailable():
                 raise InputError(

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, place_in, pointers, row_numbers
-from placeopt.model.compiled import entry, inlined, pasted
+from placeopt.model.arrays import Flags, Ints, place_in, pointers, row_numbers, stable_order
+from placeopt.model.compiled import entry, inlined, pasted, row_of
 from placeopt.model.errors import InputError
 from placeopt.sharding.evaluate import exact_sum
 from placeopt.sharding.problem import ShardingProblem, starts_of
@@ -297,7 +297,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
     node_ptr = starts_of(sizes[node])
     new_node = place_in(node, len(sizes))
     kept = np.flatnonzero(alive & ~single[old_node])
-    kept = kept[np.argsort(new_node[old_node[kept]], kind="stable")]
+    kept = kept[stable_order(new_node[old_node[kept]])]
     strategy = within[kept]
 
     cost = draft.cost[kept]
@@ -316,7 +316,7 @@ def condense(draft: Draft, alive: Flags) -> Condensed:
 
 def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
     """Return what a choice costs at every node and on every edge."""
-    low, high = compact.edge[:, 0], compact.edge[:, 1]
+    low, high = compact.edge.T
     pairs = compact.edge_ptr[:-1] + choice[low] * compact.num_choices[high] + choice[high]
     return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
 
@@ -339,7 +339,7 @@ def size_of(c, v):
 
 
 @inlined
-def row_of(c, v, w, e, x):
+def table_row(c, v, w, e, x):
     """Return where the table of an edge from v to w has the row of x, the distance between its
     entries, and their number.
     """
@@ -370,7 +370,7 @@ def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
     ends = np.sort(place_in(node, count)[edge].reshape(-1, 2), axis=1)
     keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], np.int64))
     pointer, _, neighbour = adjacency(
-        len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1)
+        len(node), np.column_stack(np.divmod(keys, max(1, len(node))))
     )
     order, core = _peel(pointer, neighbour)
     return node[order], int(core)
@@ -398,7 +398,7 @@ def _peel(pointer, neighbour):
             continue
         peeled[v] = True
         done += 1
-        for i in range(pointer[v], pointer[v + 1]):
+        for i in row_of(pointer, v):
             w = neighbour[i]
             if not peeled[w]:
                 degree[w] -= 1
@@ -421,7 +421,7 @@ def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:
     order = np.lexsort((high, low))
     low, high = low[order], high[order]
     remain = low >= 0
-    return order, np.stack([low[remain], high[remain]], axis=1)
+    return order, np.column_stack([low[remain], high[remain]])
 
 
 def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
@@ -449,18 +449,18 @@ def _fill(draft, new_node, fixed, order, target):
         if a < 0 and b < 0:
             offset += draft.table[start + fixed[u] * width + fixed[v]]
         elif a < 0:
-            for y in range(node_ptr[b], node_ptr[b + 1]):
+            for y in row_of(node_ptr, b):
                 cost[y] += draft.table[start + fixed[u] * width + strategy[y]]
         elif b < 0:
-            for x in range(node_ptr[a], node_ptr[a + 1]):
+            for x in row_of(node_ptr, a):
                 cost[x] += draft.table[start + strategy[x] * width + fixed[v]]
         else:
             low, high = min(a, b), max(a, b)
             if e < 0 or edge[e, 0] != low or edge[e, 1] != high:
                 e += 1
             at = target.edge_ptr[e]
-            for x in range(node_ptr[low], node_ptr[low + 1]):
-                for y in range(node_ptr[high], node_ptr[high + 1]):
+            for x in row_of(node_ptr, low):
+                for y in row_of(node_ptr, high):
                     if a < b:
                         table[at] += draft.table[start + strategy[x] * width + strategy[y]]
                     else:

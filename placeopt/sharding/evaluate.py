@@ -75,7 +75,7 @@ def chosen(problem: ShardingProblem, solution: ShardingSolution) -> Ints:
 def total_cost(problem: ShardingProblem, solution: ShardingSolution) -> int:
     """Return the cost of a choice, whether or not it keeps the limit."""
     nodes = exact_sum(problem.cost[chosen(problem, solution)])
-    first, second = problem.edge[:, 0], problem.edge[:, 1]
+    first, second = problem.edge.T
     strategy = solution.strategy
     at = problem.edge_ptr[:-1] + strategy[first] * problem.num_choices[second] + strategy[second]
     return nodes + exact_sum(problem.edge_cost[at])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number, together
+from placeopt.model.arrays import Flags, Ints, by_number, row_at, together, true_places
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -135,11 +135,11 @@ def _supports(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> None
     """Have every strategy that does not go with all of a neighbour's imply one that does."""
     for e, (u, v) in enumerate(c.edge.tolist()):
         first, second = (range(*map(int, c.node_ptr[w : w + 2])) for w in (u, v))
-        table = pairs[c.edge_ptr[e] : c.edge_ptr[e + 1]].reshape(len(first), len(second))
+        table = row_at(pairs, c.edge_ptr, e).reshape(len(first), len(second))
         for here, there, rows in ((first, second, table), (second, first, table.T)):
-            some = np.flatnonzero(~rows.all(axis=1)).tolist()
+            some = true_places(~rows.all(axis=1))
             for i in (i for i in some if here[i] in use):
-                with_it = (there[j] for j in np.flatnonzero(rows[i]).tolist())
+                with_it = (there[j] for j in true_places(rows[i]))
                 model.add_bool_or([~use[here[i]], *(use[y] for y in with_it if y in use)])
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from placeopt.model.arrays import Ints
-from placeopt.model.bound import Witness
 from placeopt.model.objective import JudgedObjective
 from placeopt.sharding.bounds import independent_bound
 from placeopt.sharding.bounds.bounding import Bounding
@@ -46,6 +45,7 @@ class TotalCost(JudgedObjective):
     violations = staticmethod(sharding_violations)
     measured = staticmethod(evaluate)
     judged = staticmethod(judged_cost)
+    witness = staticmethod(sharding_witness)
 
     def impossible(self, problem: ShardingProblem) -> str:
         """Say so if even the smallest usage of every node passes the limit."""
@@ -87,10 +87,6 @@ class TotalCost(JudgedObjective):
             yield "independent", best
         if "lagrangian" in methods and (upper is None or best < upper):
             yield "lagrangian", _lagrangian(problem, end, upper)
-
-    def witness(self, problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
-        """Prices on usage and messages along edges; see `placeopt.sharding.witness`."""
-        return sharding_witness(problem, bound, method, seconds)
 
     def text(self, problem: ShardingProblem, value: float | None) -> str:
         """Return a cost as a time where its unit is known, else as a number."""

@@ -16,48 +16,23 @@ from placeopt.sharding.layouts import PARTIAL, REPLICATE
 
 Shape = tuple[int, ...]
 
-_PRODUCTS = {"linear", "addmm", "gemm", "dense", "matmulinteger", "matmul", "mm"}
-_CONVOLUTIONS = {"conv", "conv1d", "conv2d", "convolution"}
-_EMBEDDINGS = {"embedding", "gather", "index_select"}
 _ATTENTION = "scaled_dot_product"
-_ALONG_LAST = {
-    "softmax",
-    "log_softmax",
-    "_softmax",
-    "rms_norm",
-    "layer_norm",
-    "native_layer_norm",
-    "layernormalization",
-    "simplifiedlayernormalization",
-    "cumsum",
-    "topk",
-    "sort",
+_ROLES = {
+    kind: role
+    for role, kinds in {
+        "product": "linear addmm gemm dense matmulinteger matmul mm",
+        "convolution": "conv conv1d conv2d convolution",
+        "embedding": "embedding gather index_select",
+        "along the last": "softmax log_softmax _softmax rms_norm layer_norm native_layer_norm "
+        "layernormalization simplifiedlayernormalization cumsum topk sort",
+        "move": "transpose view reshape permute unsqueeze squeeze flatten split contiguous clone "
+        "expand unflatten merge_heads split_heads t slice chunk unbind rotary identity cast",
+        "sum": "reduce_sum reduce_mean sum mean reducesum reducemean",
+        "extreme": "reduce_max reduce_min amax amin reducemax max min argmax",
+    }.items()
+    for kind in kinds.split()
 }
-_MOVES = {
-    "transpose",
-    "view",
-    "reshape",
-    "permute",
-    "unsqueeze",
-    "squeeze",
-    "flatten",
-    "split",
-    "contiguous",
-    "clone",
-    "expand",
-    "unflatten",
-    "merge_heads",
-    "split_heads",
-    "t",
-    "slice",
-    "chunk",
-    "unbind",
-    "rotary",
-    "identity",
-    "cast",
-}
-_SUMS = {"reduce_sum", "reduce_mean", "sum", "mean", "reducesum", "reducemean"}
-_EXTREMES = {"reduce_max", "reduce_min", "amax", "amin", "reducemax", "max", "min", "argmax"}
+"""What an op of a kind is where it is divided."""
 
 
 class Way(NamedTuple):
@@ -102,23 +77,24 @@ def ways_of(form: Form) -> list[Way]:
 
 def _divided(kind: str, form: Form) -> list[Way]:
     """Return the ways of an op to share its work."""
+    role = _ROLES.get(kind, "")
     if len(form.weight) == 2:
-        if kind in _CONVOLUTIONS:
+        if role == "convolution":
             return _convolution(form)
-        if kind in _EMBEDDINGS:
+        if role == "embedding":
             return _embedding(form)
-        if kind in _PRODUCTS:
+        if role == "product":
             return _linear(form)
     count = len(form.inputs)
     if kind in ("matmul", "mm", "bmm", "baddbmm") and count == 2:
         return _product(form)
     if kind.startswith((_ATTENTION, "_" + _ATTENTION)) and count >= 3:
         return _attention(form)
-    if kind in _SUMS or kind in _EXTREMES:
-        return _reduction(form, sums=kind in _SUMS)
-    if kind in _MOVES and count == 1:
+    if role in ("sum", "extreme"):
+        return _reduction(form, sums=role == "sum")
+    if role == "move" and count == 1:
         return _move(form)
-    return _elementwise(form, frozen_last=kind in _ALONG_LAST)
+    return _elementwise(form, frozen_last=role == "along the last")
 
 
 def _only(form: Form, at: int, place: int) -> tuple[int, ...]:

@@ -26,7 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placeopt.io.serialize import Codec, register, register_plain
-from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, check_positive, int_array
+from placeopt.model.arrays import (
+    UNLIMITED,
+    UNSET,
+    ArrayHolder,
+    Ints,
+    check_positive,
+    int_array,
+    row_at,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 
@@ -191,7 +199,7 @@ class ShardingProblem(ArrayHolder):
     def edge_table(self, edge: int) -> Ints:
         """Return the costs of an edge by the strategies of its first and its second node."""
         first, second = self.edge[edge]
-        flat = self.edge_cost[self.edge_ptr[edge] : self.edge_ptr[edge + 1]]
+        flat = row_at(self.edge_cost, self.edge_ptr, edge)
         return flat.reshape(int(self.num_choices[first]), int(self.num_choices[second]))
 
 

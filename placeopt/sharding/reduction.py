@@ -34,15 +34,15 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Flags, Ints
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.sharding.compact import (
     Compact,
     Condensed,
     Draft,
     as_draft,
     condense,
-    row_of,
     size_of,
+    table_row,
     unchanged,
 )
 from placeopt.sharding.problem import starts_of
@@ -148,14 +148,14 @@ def consistent(c, alive, most):
         head = (head + 1) % n
         count -= 1
         waiting[v] = False
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        for i in row_of(c.adj_ptr, v):
             w = c.adj_node[i]
             left, changed = 0, False
             for z in range(size_of(c, w)):
                 if not alive[c.node_ptr[w] + z]:
                     continue
                 supported = False
-                at, step, size = row_of(c, w, v, c.adj_edge[i], z)
+                at, step, size = table_row(c, w, v, c.adj_edge[i], z)
                 for x in range(size):
                     if alive[c.node_ptr[v] + x] and c.table[at + x * step] < most:
                         supported = True
@@ -203,8 +203,8 @@ def without_room(c, alive, most, spans):
         if first < last:
             room = _least_between(spans, first, last)
             at = c.edge_ptr[e]
-            for x in range(c.node_ptr[u], c.node_ptr[u + 1]):
-                for y in range(c.node_ptr[v], c.node_ptr[v + 1]):
+            for x in row_of(c.node_ptr, u):
+                for y in row_of(c.node_ptr, v):
                     if c.usage[x] + c.usage[y] > room:
                         c.table[at] = max(c.table[at], most)
                     at += 1
@@ -228,7 +228,7 @@ def _star(c, alive, most, spans, v):
     for i in range(len(room)):
         room[i] = _least_between(spans, times[i], times[i + 1])
     begin, end = np.searchsorted(times, c.first[star]), np.searchsorted(times, c.last[star])
-    for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+    for x in row_of(c.node_ptr, v):
         change = np.zeros(len(times), np.int64)
         change[begin[0]] += c.usage[x]
         change[end[0]] -= c.usage[x]
@@ -249,7 +249,7 @@ def _least_with(c, alive, most, v, x, i):
     goes with it.
     """
     w = c.adj_node[i]
-    at, step, columns = row_of(c, v, w, c.adj_edge[i], x)
+    at, step, columns = table_row(c, v, w, c.adj_edge[i], x)
     least = -1
     for y in range(columns):
         usage = c.usage[c.node_ptr[w] + y]
@@ -269,7 +269,7 @@ def replaced(c, alive, most, work):
     for v in range(len(c.node_ptr) - 1):
         start, stop = c.node_ptr[v], c.node_ptr[v + 1]
         width = 0
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        for i in row_of(c.adj_ptr, v):
             w = c.adj_node[i]
             width += size_of(c, w)
         needed = (stop - start) ** 2 * width
@@ -289,10 +289,10 @@ def _replaces(c, alive, most, v, other, x):
     """Whether a strategy of v costs no more than x whatever the neighbours choose."""
     start = c.node_ptr[v]
     total = c.cost[start + other] - c.cost[start + x]
-    for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+    for i in row_of(c.adj_ptr, v):
         w, e = c.adj_node[i], c.adj_edge[i]
-        at, step, columns = row_of(c, v, w, e, x)
-        to = row_of(c, v, w, e, other)[0]
+        at, step, columns = table_row(c, v, w, e, x)
+        to = table_row(c, v, w, e, other)[0]
         worst = -most
         for z in range(columns):
             if alive[c.node_ptr[w] + z]:
@@ -329,7 +329,7 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     edge = root[compact.edge]
     follower = np.full(len(compact.edge), -1, np.int64)
     follower[link[link >= 0]] = np.flatnonzero(link >= 0)
-    edge[is_link] = np.stack([root[follower[is_link]], follower[is_link]], axis=1)
+    edge[is_link] = np.column_stack([root[follower[is_link]], follower[is_link]])
     kept = edge[:, 0] != edge[:, 1]
     lengths = np.where(kept, sizes[edge[:, 0]] * sizes[edge[:, 1]], 0)
     edge_ptr = starts_of(lengths)
@@ -385,7 +385,7 @@ def _fill_maps(c, order, following, most):
             continue
         u = leader[v]
         for y in range(map_ptr[v + 1] - at):
-            row, step, size = row_of(c, u, v, link[v], maps[map_ptr[u] + y])
+            row, step, size = table_row(c, u, v, link[v], maps[map_ptr[u] + y])
             for z in range(size):
                 if c.table[row + z * step] < most:
                     maps[at + y] = z

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Array, Flags, as_pairs, together
+from placeopt.model.arrays import UNLIMITED, Array, Flags, as_pairs, row_at, together
 from placeopt.model.bound import Witness
 from placeopt.model.uniform_flow import MOST_SENT
 from placeopt.sharding.bounds.lagrangian import Dual
@@ -220,10 +220,8 @@ def _send_on(condensed: Condensed, integers: Integers, messages: Messages) -> No
         turned = ends[0] > ends[1]
         both_ways = messages[ends[::-1] if turned else ends]
         for side, (new, pointer) in enumerate(((low, integers.low_ptr), (high, integers.high_ptr))):
-            strategies = condensed.strategy[
-                compact.node_ptr[new] : compact.node_ptr[new + 1]
-            ].tolist()
-            values = sent[side][pointer[e] : pointer[e + 1]].tolist()
+            strategies = row_at(condensed.strategy, compact.node_ptr, new).tolist()
+            values = row_at(sent[side], pointer, e).tolist()
             for x, value in zip(strategies, values, strict=True):
                 both_ways[side ^ turned][x] = value
 
@@ -296,6 +294,6 @@ def _add_stars(
         for low, high in ends[(ends == v).any(axis=1)].tolist():
             w = high if v == low else low
             if live[w]:
-                more = price * (usage[starts[w] : starts[w + 1]] - least[w]) >> sums.price_bits
+                more = price * (row_at(usage, starts, w) - least[w]) >> sums.price_bits
                 row = tables[low, high][x] if v == low else tables[low, high][:, x]
                 row += more

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, running_sums
+from placeopt.model.arrays import Flags, Floats, Ints, running_sums, true_places
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.linear_program import linear_program
@@ -162,7 +162,7 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floa
         np.repeat([-1.0, 0.0], [count, size]),
         below=(once, np.ones(size)),
         equal=(held, np.zeros(size)),
-        bounds=np.stack([np.zeros(count + size), most], axis=1),
+        bounds=np.column_stack([np.zeros(count + size), most]),
         seconds=max(0.1, seconds),
         method="highs-ipm",
     )
@@ -219,10 +219,10 @@ def _integer(
         if blocks:
             _add_blocks(model, problem, options, k, taken[k], held)
     for job in range(size):
-        model.add_at_most_one([taken[k] for k in np.flatnonzero(options.job == job).tolist()])
+        model.add_at_most_one([taken[k] for k in true_places(options.job == job)])
     # Written as linear rows, not intervals: their linear relaxation is what proves the bound.
     for arrival in range(size):
-        running = np.flatnonzero((options.job <= arrival) & (arrival < options.last)).tolist()
+        running = true_places((options.job <= arrival) & (arrival < options.last))
         load = sum(int(options.width[k]) * taken[k] for k in running)
         model.add(load <= problem.num_servers)
     for literals in itertools.chain.from_iterable(servers.values() for servers in held):

@@ -11,7 +11,7 @@ import numpy as np
 
 from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, register
-from placeopt.model.arrays import Flags
+from placeopt.model.arrays import Flags, true_places
 from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES
 from placeopt.streams.lookahead import LookaheadConfig
@@ -54,7 +54,7 @@ def _encode_episode(episode: Episode) -> dict[str, Any]:
         "problem": _encode_stream(episode.problem),
         "policy": plain(episode.policy),
         **plain(episode, "seed", *_EPISODE_ARRAYS),
-        "servers": [np.flatnonzero(row).tolist() for row in episode.servers],
+        "servers": [true_places(row) for row in episode.servers],
     }
 
 

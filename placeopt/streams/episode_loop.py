@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeopt.model.arrays import Bits, Flags, Floats, Ints
-from placeopt.model.compiled import entry, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of, uncounted_kernel
 
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
 """Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen
@@ -187,7 +187,7 @@ def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
 @uncounted_kernel
 def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether every server of a block is marked."""
-    for k in range(server_ptr[row], server_ptr[row + 1]):
+    for k in row_of(server_ptr, row):
         if not marked[server[k]]:
             return False
     return True
@@ -198,7 +198,7 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     """Return the first block of `size` free servers with `need` bytes each, or -1."""
     if size + 1 >= len(jobs.size_ptr):
         return -1
-    for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
+    for row in row_of(jobs.size_ptr, size):
         if not _all_in(jobs.server_ptr, jobs.server, row, free):
             continue
         k, end = jobs.server_ptr[row], jobs.server_ptr[row + 1]
@@ -212,7 +212,7 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
 @uncounted_kernel
 def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def]
     """Mark, or unmark, the servers of a block."""
-    for k in range(server_ptr[row], server_ptr[row + 1]):
+    for k in row_of(server_ptr, row):
         marks[server[k]] = value
 
 
@@ -231,7 +231,7 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
         return False
     if jobs.whole:
         size = jobs.degrees[d]
-        for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
+        for row in row_of(jobs.size_ptr, size):
             if _all_in(jobs.server_ptr, jobs.server, row, work.free):
                 _mark(jobs.server_ptr, jobs.server, row, held, True)
                 return True
@@ -263,7 +263,7 @@ def _roomy_parent(jobs, begin, op, d, work):  # type: ignore[no-untyped-def]
     """Return the first parent with as many servers as the op has sub-ops and the memory together,
     -1 for none.
     """
-    for k in range(jobs.parent_ptr[op], jobs.parent_ptr[op + 1]):
+    for k in row_of(jobs.parent_ptr, op):
         parent = jobs.parent[k]
         if jobs.op_splits[begin + parent, d] == jobs.op_splits[op, d]:
             room = 0.0
@@ -284,7 +284,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
         size = jobs.degrees[d]
         if 2 * size < jobs.degrees[-1]:
             continue
-        for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
+        for row in row_of(jobs.size_ptr, size):
             if _all_in(jobs.server_ptr, jobs.server, row, work.free):
                 total += 1
                 lost += _any_in(jobs.server_ptr, jobs.server, row, work.trial)
@@ -294,7 +294,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
 @uncounted_kernel
 def _any_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether a server of a block is marked."""
-    for k in range(server_ptr[row], server_ptr[row + 1]):
+    for k in row_of(server_ptr, row):
         if marked[server[k]]:
             return True
     return False
@@ -425,7 +425,7 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     _copy(work.open, work.room)
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
-    for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
+    for row in row_of(jobs.size_ptr, size):
         outside = np.uint64(0)
         for w in range(len(work.room)):
             outside |= jobs.block_mask[row, w] & ~work.room[w]

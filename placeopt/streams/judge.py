@@ -13,8 +13,7 @@ import operator
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from placeopt.model.arrays import true_places
 from placeopt.streams.split import split_counts
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def blocked_jobs(problem: JobStreamProblem, episode: Episode) -> int:
 
 def held_servers(episode: Episode) -> list[list[int]]:
     """Return the servers that each job holds."""
-    return [np.flatnonzero(row).tolist() for row in episode.servers]
+    return [true_places(row) for row in episode.servers]
 
 
 def _completion_time(table: JobTable, model: int, degree: int) -> int:

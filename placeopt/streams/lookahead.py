@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, frozen, pointers
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.arrays import Flags, Floats, Ints, frozen, pointers, stable_order
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
@@ -115,7 +115,7 @@ class _StepArrays(NamedTuple):
 
 def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) -> float:
     compute = job.compute * config.time_scale
-    order = np.argsort(job.source, kind="stable")
+    order = stable_order(job.source)
     arrays = _StepArrays(
         compute,
         job.server,
@@ -139,7 +139,7 @@ def edge_times(job: SplitJob, topology: RampTopology) -> Floats:
     """
     start, end = job.server[job.source], job.server[job.target]
     times = topology.propagation + 2 * topology.io_latency + job.size / topology.channel_bandwidth
-    order = np.argsort(job.group, kind="stable")
+    order = stable_order(job.group)
     bounds = np.flatnonzero(np.diff(job.group[order])) + 1
     for members in np.split(order, bounds):
         if job.group[members[0]] < 0:
@@ -282,7 +282,7 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
             done += 1
             changed[s], running[s] = True, -1
             _drop(op, s, head, following)
-            for k in range(job.out_ptr[op], job.out_ptr[op + 1]):
+            for k in row_of(job.out_ptr, op):
                 edge = job.out_edge[k]
                 if job.times[edge] > 0.0:
                     push(heap_time, heap_edge, 0, size, now + job.times[edge], edge)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr, row_numbers
+from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr, row_at, row_numbers
 from placeopt.model.errors import InputError
 
 
@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
     def of_size(self, size: int) -> Iterator[list[int]]:
         """Yield the servers of every block of a size."""
         for row in range(*self.size_ptr[size : size + 2].tolist()):
-            yield self.server[self.server_ptr[row] : self.server_ptr[row + 1]].tolist()
+            yield row_at(self.server, self.server_ptr, row).tolist()
 
     def masks(self, num_servers: int) -> Bits:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, true_places
 from placeopt.model.errors import InputError, Refused
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.schedules import SPECS
@@ -95,7 +95,7 @@ class KnownSchedule(SearchSolver):
         start = self.squeezed(problem, self.starts(problem, problem.micro_batches), half)
         tracker.count()
         peaks = peak_memory(problem, start)
-        over = np.flatnonzero(problem.capacity < peaks).tolist()
+        over = true_places(problem.capacity < peaks)
         if over:
             d = over[0]
             tracker.message = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, by_key
+from placeopt.model.arrays import Ints, by_key, stable_order
 from placeopt.model.errors import InputError
 from placeopt.solvers.degree.tuning import (
     DegreeSolver,
@@ -102,7 +102,7 @@ def _refusing(problem: JobStreamProblem, found: list[DegreePolicy]) -> Iterator[
     """Yield the last of the policies found with the order of one model emptied, the longest model
     first.
     """
-    for model in np.argsort(-problem.jobs.arrays.sequential, kind="stable"):
+    for model in stable_order(-problem.jobs.arrays.sequential):
         order = np.array(found[-1].order)
         order[model] = -1
         yield replace(found[-1], order=order)

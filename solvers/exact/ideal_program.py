@@ -44,8 +44,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import NO_VALUE, Bits, Flags, Ints, SmallInts, running_sums, together
-from placeopt.model.compiled import entry, inlined, inner_kernel
+from placeopt.model.arrays import (
+    NO_VALUE,
+    Bits,
+    Flags,
+    Ints,
+    SmallInts,
+    running_sums,
+    stable_order,
+    together,
+    true_places,
+)
+from placeopt.model.compiled import entry, inlined, inner_kernel, row_of
 from placeopt.model.ideals import Lattice, contains, cross, ideal_sums, put_back
 from placeopt.period.contracted import ContractedProblem, TensorArrays
 from placeopt.period.evaluate import period_loads
@@ -110,9 +120,7 @@ class IdealProgram:
             self.counts = counts = _affordable_counts(model, most)
             types = _greedy_types(model) if sequence is None else sequence
             if sequence is None and max_replicas > 1:  # they come one right after the other
-                types = types[
-                    np.argsort(np.unique(types, return_index=True)[1][types], kind="stable")
-                ]
+                types = types[stable_order(np.unique(types, return_index=True)[1][types])]
             self._used, digit = _states_along(types, counts)
             stride = np.ones_like(counts)
         else:
@@ -338,11 +346,11 @@ def _affordable_counts(model: ContractedProblem, most: int) -> Ints:
     while counts.sum() >= most:
         spare = [
             g
-            for g in np.flatnonzero(counts).tolist()
+            for g in true_places(counts)
             if counts[g] > 1
             or model.allowed[:, (counts > 0) & (np.arange(len(counts)) != g)].any(axis=1).all()
         ]
-        counts[max(spare or np.flatnonzero(counts).tolist(), key=lambda g: (slow[g], g))] -= 1
+        counts[max(spare or true_places(counts), key=lambda g: (slow[g], g))] -= 1
     return counts
 
 
@@ -406,7 +414,7 @@ def _outside(a: DpArrays, bits: Bits, ideal: int, outside: Ints, foreign: Flags)
     for t in range(len(a.tensors.producer)):
         foreign[t] = not contains(bits, ideal, a.tensors.producer[t])
         outside[t] = 0
-        for e in range(a.tensors.consumer_ptr[t], a.tensors.consumer_ptr[t + 1]):
+        for e in row_of(a.tensors.consumer_ptr, t):
             if not contains(bits, ideal, a.tensors.consumer[e]):
                 outside[t] += 1
 
@@ -433,7 +441,7 @@ def _take(a, j, tensors, load, fixed):  # type: ignore[no-untyped-def]
     """
     inside, outside, holds, foreign = tensors
     num_types = a.banned.shape[1]
-    for e in range(a.tensors.touch_ptr[j], a.tensors.touch_ptr[j + 1]):
+    for e in row_of(a.tensors.touch_ptr, j):
         t = a.tensors.touch_tensor[e]
         base = a.tensors.of_pass[t] * num_types
         size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, together
-from placeopt.model.compiled import entry
+from placeopt.model.arrays import Floats, Ints, stable_order, together
+from placeopt.model.compiled import entry, row_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.union_find import number_sets, root
 from placeopt.period.contracted import ContractedProblem
@@ -61,7 +61,7 @@ def side_by_side(
     """
     ordered = [d for devices in model.types for d in devices if problem.io_class[d] >= 0]
     for key in _keys(model):
-        along = model.renumbered(np.argsort(key, kind="stable"))
+        along = model.renumbered(stable_order(key))
         cuts = _cuts(along)
         most = isqrt(MAX_CELLS // len(cuts) ** 2)  # f takes that many steps for all pairs of ends
         units = [(d, s) for s in range(problem.slots // (1 + turn.max())) for d in ordered][:most]
@@ -135,7 +135,7 @@ def parts_between(a: Nodes, first: int, last: int) -> tuple[Ints, Floats, Ints]:
     for t in range(len(a.producer)):
         u, leaves = a.producer[t] - first, False
         inside = 0 <= u < size
-        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+        for e in row_of(a.consumer_ptr, t):
             v = a.consumer[e] - first
             if 0 <= v < size and not inside and read_by[part[v]] != t:
                 read_by[part[v]] = t
@@ -159,7 +159,7 @@ def _segments(
     ----------
     units : device and slot. width : units that a segment may have, all of other devices.
     """
-    by_from = np.argsort(model.order_from, kind="stable")
+    by_from = stable_order(model.order_from)
     kind = model.type_of[[d for d, _ in units]]
     pools = [g for g, devices in enumerate(model.types) if model.problem.io_class[devices[0]] < 0]
     nodes = Nodes(
@@ -195,7 +195,7 @@ def _segments(
             value = through[b, np.arange(size)]
             better = value < least[j]
             least[j][better] = value[better]
-            back[j][better] = np.stack([np.full(size, i), b], axis=1)[better]
+            back[j][better] = np.column_stack([np.full(size, i), b])[better]
     return _read(model, nodes, cuts, units, least, back) if least[-1].min() < NEVER else None
 
 
@@ -209,7 +209,7 @@ def _shares(
     _, ticks, held = parts_between(nodes, first, last)
     least = ticks[:, kind].min(axis=1)
     pooled = ticks[:, nodes.pool] if nodes.pool >= 0 else np.full(len(held), NEVER)
-    order = np.argsort(np.where(least < NEVER, -pooled, 0), kind="stable")
+    order = stable_order(np.where(least < NEVER, -pooled, 0))
     rest = np.append(np.maximum.accumulate(pooled[order][::-1])[::-1], 0.0)
     largest = np.maximum.accumulate(least[order])
     work, total = ticks[order][:, kind].cumsum(axis=0).clip(1.0), held[order].cumsum()
@@ -242,7 +242,7 @@ def _read(
         of_node, ticks, held = parts_between(nodes, cuts[i], cuts[j])
         given = np.append(np.arange(b, a), np.arange(len(units), len(kind)))
         load, home = np.zeros(len(given)), np.zeros_like(held)
-        for part in np.argsort(-ticks[:, kind].min(axis=1), kind="stable").tolist():
+        for part in stable_order(-ticks[:, kind].min(axis=1)).tolist():
             end = load + ticks[part, kind[given]]
             end[room[device[given]] < held[part]] = NEVER
             in_time = pool and end[-1] <= least[j, a] - least[i, b]

@@ -47,10 +47,13 @@ from placeopt.model.arrays import (
     Floats,
     Ints,
     neighbours,
+    row_at,
     running_sums,
+    stable_order,
     sums_by,
     together,
     touching_tensors,
+    true_places,
 )
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
@@ -181,7 +184,7 @@ class LatencyCpModel(PlacementModel):
 
         self.problem = problem
         self.cp = cp_model.CpModel()
-        self.accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
+        self.accelerators = true_places(problem.io_class >= 0)
         self.alike = [x for x in device_types(problem) if problem.io_class[x[0]] >= 0]
         self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [
@@ -294,7 +297,7 @@ class LatencyCpModel(PlacementModel):
             if x is not None:
                 ticks = self._ticks(int(self.problem.compute[v, self.units[u][0]]))
                 self.cp.add(self.ready[v] >= ticks).only_enforce_if(x)
-                for w in np.unique(producer[ptr[v] : ptr[v + 1]]).tolist():
+                for w in np.unique(row_at(producer, ptr, v)).tolist():
                     self.cp.add(self.ready[v] >= self.ready[w] + ticks).only_enforce_if(x)
 
     def _transfers(self, t: int, u: int, start: cp_model.IntVar) -> list[cp_model.IntVar]:
@@ -489,7 +492,7 @@ def turns(problem: PlacementProblem) -> Ints:
     ptr, producer, _ = problem.predecessors
     left = [0] * problem.num_ops  # a bit for each unit of several ops that paths to the op left
     for v in problem.topological_order.tolist():
-        for u in producer[ptr[v] : ptr[v + 1]].tolist():
+        for u in row_at(producer, ptr, v).tolist():
             left[v] |= left[u] | (mark[u] >= 0 and mark[u] != mark[v]) << max(0, mark[u])
             turn[v] |= turn[u]
         turn[v] |= mark[v] >= 0 and left[v] >> mark[v] & 1
@@ -516,7 +519,7 @@ def pooled(problem: PlacementProblem) -> Ints:
     stands_for = np.arange(problem.num_devices)
     first_of: dict[bytes, int] = {}
     unlimited = problem.capacity >= int(problem.resident.sum())
-    for d in np.flatnonzero((problem.io_class < 0) & unlimited).tolist():
+    for d in true_places((problem.io_class < 0) & unlimited):
         stands_for[d] = first_of.setdefault(problem.compute[:, d].tobytes(), d)
     return stands_for
 
@@ -691,7 +694,7 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
     touching = touching_tensors(len(keys), group[problem.producer], problem.consumer_ptr, consumers)
     return Groups(
         running_sums(sizes),
-        np.argsort(key, kind="stable"),
+        stable_order(key),
         np.where(keys[other] == keys ^ 1, other, at),
         *neighbours(len(keys), group[problem.edge_source], consumers),
         *touching[:2],

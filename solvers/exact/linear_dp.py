@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, by_number, together
+from placeopt.model.arrays import Floats, Ints, by_number, together, true_places
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
@@ -294,7 +294,7 @@ def _orders(model: ContractedProblem, count: int, generator: np.random.Generator
     yield np.arange(model.num_nodes)
     for _ in range(count - 1):
         waiting = np.bincount(model.order_to, minlength=model.num_nodes)
-        ready = np.flatnonzero(waiting == 0).tolist()
+        ready = true_places(waiting == 0)
         order = []
         while ready:
             # Half of the time stay on the branch that is open, so that orders are not all breadth

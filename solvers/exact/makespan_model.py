@@ -26,7 +26,15 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import UNLIMITED, Ints, by_key, sums_by, together
+from placeopt.model.arrays import (
+    UNLIMITED,
+    Ints,
+    by_key,
+    stable_order,
+    sums_by,
+    together,
+    true_places,
+)
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
@@ -116,7 +124,7 @@ class MakespanModel:
             able = np.zeros_like(possible)
             np.logical_or.at(able, self.item, self.allowed)
             possible[nowhere] = able[nowhere]
-        self.devices = [np.flatnonzero(row).tolist() for row in possible]
+        self.devices = [true_places(row) for row in possible]
 
     def _variables(self, lower: int) -> None:
         m = self.model
@@ -328,7 +336,7 @@ class MakespanModel:
                     )
                     intervals.append(whole)
                     demands.append(int(p.resident[v]))
-            for t in np.flatnonzero(p.tensor_bytes).tolist():
+            for t in true_places(p.tensor_bytes):
                 lives = self._live(t, d)
                 intervals += lives
                 demands += [int(p.tensor_bytes[t])] * len(lives)
@@ -418,7 +426,7 @@ class MakespanModel:
             ops += sums_by(p.producer, ticks, p.num_ops)
             ops += sums_by(p.consumer, ticks[p.edge_tensor], p.num_ops)
         weight = sums_by(self.item, ops, len(self.on))
-        return np.argsort(-weight, kind="stable")
+        return stable_order(-weight)
 
     def _symmetry(self) -> None:
         """Device j + 1 of a class is opened by a later item than device j (in pivot order)."""
@@ -454,7 +462,7 @@ class MakespanModel:
             for ticks in (self.head, self.tail, self.compute)
         )
         for a, b in self._energy_thresholds(head, tail, fastest):
-            inside = np.flatnonzero((head >= a) & (tail >= b)).tolist()
+            inside = true_places((head >= a) & (tail >= b))
             for d in range(self.problem.num_devices):
                 terms = [
                     int(self.compute[v, d]) * self._where(v)[d]

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import together
+from placeopt.model.arrays import together, true_places
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.linear_program import integer_program
 from placeopt.model.problem import PlacementProblem
@@ -166,7 +166,7 @@ class PeriodProgram:
             ]
             for compute in m.pass_compute
         ]
-        for t in np.flatnonzero(m.weight[:, g]).tolist():
+        for t in true_places(m.weight[:, g]):
             share = float(m.weight[t, g]) / self.scale
             terms[int(m.tensor_pass[t])].extend((c, share) for c in self._transfer(t, d))
         return terms

@@ -33,8 +33,17 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, Floats, Ints, SmallInts, neighbours, pointers, together
-from placeopt.model.compiled import inlined, uncounted_entry, uncounted_kernel
+from placeopt.model.arrays import (
+    UNLIMITED,
+    Floats,
+    Ints,
+    SmallInts,
+    neighbours,
+    pointers,
+    stable_order,
+    together,
+)
+from placeopt.model.compiled import inlined, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
 from placeopt.model.threads import call_interruptibly
 from placeopt.period.contracted import ContractedProblem, TensorArrays, contract
@@ -116,10 +125,10 @@ def paths_of(model: ContractedProblem) -> Paths:
         reach_ptr=np.append(0, sizes.cumsum())[np.arange(model.num_nodes + 1) + row],
         reach_op=np.concatenate(reached[0] + reached[1]),
         op_ptr=pointers(np.sort(home), model.num_nodes),
-        op=np.argsort(home, kind="stable").astype(np.int64),
+        op=stable_order(home),
         node=home,
         edge_ptr=np.searchsorted(np.sort(near), np.arange(model.num_nodes + 1) + row),
-        edge_end=ends[::-1].ravel()[np.argsort(near, kind="stable")],
+        edge_end=ends[::-1].ravel()[stable_order(near)],
     )
 
 
@@ -193,7 +202,7 @@ def _move(a, w, v, b):
         load[p, b] += a.compute[p, v, b]
     w.used[old] -= a.resident[v]
     w.used[b] += a.resident[v]
-    for e in range(tensors.touch_ptr[v], tensors.touch_ptr[v + 1]):
+    for e in row_of(tensors.touch_ptr, v):
         t = tensors.touch_tensor[e]
         p = tensors.of_pass[t]
         size = tensors.consumer_ptr[t + 1] - tensors.consumer_ptr[t]
@@ -221,7 +230,7 @@ def _move(a, w, v, b):
             elif left_after and not left_before:
                 load[p, home] += weight[t, home]
     _count(paths, w, v, old, -1)
-    for e in range(paths.op_ptr[v], paths.op_ptr[v + 1]):
+    for e in row_of(paths.op_ptr, v):
         x = paths.op[e]
         if w.reach[0, old, x] > 0 and w.reach[1, old, x] > 0:
             w.between[0] += 1
@@ -302,7 +311,7 @@ def _grow(a, w):
     home, size, at = w.device[w.block[0]], 1, 0
     while at < size and size < wanted:
         u = w.block[at]
-        for e in range(a.near_ptr[u], a.near_ptr[u + 1]):
+        for e in row_of(a.near_ptr, u):
             x = a.near[e]
             if size < wanted and w.device[x] == home and not _is_among(w.block, size, x):
                 w.block[size] = x
@@ -554,7 +563,7 @@ def _balanced(model: ContractedProblem, rng: np.random.Generator) -> Ints:
     """
     free, allowed = model.capacity[model.type_of], model.allowed[:, model.type_of]
     device = np.zeros(model.num_nodes, np.int64)
-    for v in np.argsort(-model.resident, kind="stable").tolist():
+    for v in stable_order(-model.resident).tolist():
         device[v] = np.where(allowed[v], free, np.iinfo(np.int64).min).argmax()
         free[device[v]] -= model.resident[v]
     found = first_filled(Filling.of_nodes(model).unordered, rng) if (free < 0).any() else None

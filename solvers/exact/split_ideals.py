@@ -27,8 +27,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, Flags, Ints, sums_by
-from placeopt.model.compiled import entry
+from placeopt.model.arrays import NO_VALUE, Flags, Ints, sums_by, true_places
+from placeopt.model.compiled import entry, row_of
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import Lattice, lattice_in_time, linear_lattice
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
@@ -230,7 +230,7 @@ def _best_overlapped(
 
 
 def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(np.isin(model.node, nodes)).tolist())
+    return tuple(true_places(np.isin(model.node, nodes)))
 
 
 def _best_in_groups(
@@ -313,7 +313,7 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
             up = inner = 0
             for t in range(len(a.producer)):
                 reads = stays = False
-                for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                for e in row_of(a.consumer_ptr, t):
                     if held[a.consumer[e]]:
                         reads = True
                     else:
@@ -425,7 +425,7 @@ def _chain_of(problem: SplitProblem, tracker: Tracker[Split]) -> Split | None:
     devices = used if problem.groups == 1 else problem.usable_devices
     return Split(
         tuple(
-            SplitStage(tuple(np.flatnonzero(home == old).tolist()), (new,))
+            SplitStage(tuple(true_places(home == old)), (new,))
             for old, new in zip(used, devices, strict=False)
         )
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, place_in, together
+from placeopt.model.arrays import Ints, place_in, stable_order, together
 from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
@@ -204,7 +204,7 @@ def greedy_children(context: Context) -> Ints:
     once.
     """
     problem = context.problem
-    order = np.argsort(-context.mean_transfer[problem.edge_tensor], kind="stable")
+    order = stable_order(-context.mean_transfer[problem.edge_tensor])
     return _match(problem.num_ops, problem.edge_source[order], problem.consumer[order])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placeopt.model.arrays import Ints
+from placeopt.model.arrays import Ints, stable_order
 from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
@@ -107,7 +107,7 @@ def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iter
     num_units = len(units.bytes)
     options = units.allowed.sum(axis=1)
     # column j of `choice` is the j-th device that the unit may use
-    choice = np.argsort(~units.allowed, axis=1, kind="stable")
+    choice = stable_order(~units.allowed, axis=1)
     draws = (rng.random((count, num_units)) * options).astype(np.int64)
     homes = choice[np.arange(num_units), np.minimum(draws, options - 1)]
     unlimited = bool((units.bytes.sum() <= units.capacity).all())
@@ -126,7 +126,7 @@ def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:
     home = np.zeros(len(units.bytes), np.int64)
     free = units.capacity.copy()
     weight = units.bytes.astype(np.float64) / max(1, int(units.bytes.max()))
-    for unit in np.argsort(rng.random(len(home)) - weight, kind="stable"):
+    for unit in stable_order(rng.random(len(home)) - weight):
         there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
         if not len(there):
             return context.packed[0]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import pointers
+from placeopt.model.arrays import pointers, stable_order
 from placeopt.model.errors import InputError
 from placeopt.model.projection import edges_by, join_units
 from placeopt.solvers.heuristics.clustering_kernels import (
@@ -65,7 +65,7 @@ def unit_graph(context: Context) -> UnitGraph:
     key, inverse = np.unique(low[between] * num_units + high[between], return_inverse=True)
     total = np.bincount(inverse, cost[between], minlength=len(key)).astype(np.float64)
     low, high = key // num_units, key % num_units
-    order = np.argsort(-total, kind="stable")  # of equal ones, lower units first
+    order = stable_order(-total)  # of equal ones, lower units first
     low, high, total = low[order], high[order], total[order]
     ends, others = np.concatenate([low, high]), np.concatenate([high, low])
     near = edges_by(num_units, ends, others, np.arange(len(ends)))
@@ -91,11 +91,9 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
     whether some unit found no device with space (it then sits on one that can run it).
     """
     count = int(cluster.max()) + 1
-    members = np.argsort(cluster, kind="stable")
+    members = stable_order(cluster)
     pointer = pointers(cluster[members], count)
-    longest_first = np.argsort(
-        -np.bincount(cluster, graph.mean_work, minlength=count), kind="stable"
-    )
+    longest_first = stable_order(-np.bincount(cluster, graph.mean_work, minlength=count))
     device_of, overflow = map_in_order(graph, members, pointer, longest_first, limit)
     return device_of, bool(overflow)
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number, positions
+from placeopt.model.arrays import Flags, Ints, by_number, positions, stable_order, true_places
 from placeopt.model.projection import Units
 from placeopt.period.contracted import ContractedProblem
 
@@ -145,7 +145,7 @@ def _grown(
         if not now[v]:
             heappush(by_size, (-size[v], v))
 
-    for v in np.flatnonzero(left).tolist():
+    for v in true_places(left):
         if not waiting[v] and able[v]:
             add(v)
     large, gone = rng.random(), set[int]()
@@ -179,13 +179,13 @@ def _exchanged(
     rest, so that least is free.
     """
     held = set(grown.taken)
-    rest = {v for v in np.flatnonzero(left).tolist() if v not in held}
+    rest = {v for v in true_places(left) if v not in held}
     out = _drawn([v for v in grown.taken if not now[v]], held, filling.after, filling.before, rng)
     able = [v for v in rest if filling.able[v, d]]
     into = _drawn(able, rest | set(out), filling.before, filling.after, rng)
     which_out, less = _sums(filling.size, out, filling.after)
     which_in, more = _sums(filling.size, into, filling.before)
-    order = np.argsort(more, kind="stable")
+    order = stable_order(more)
     room = grown.free + less
     at = order[np.searchsorted(more[order], room, side="right") - 1]
     best = int(np.argmin(room - more[at]))

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import islands
-from placeopt.model.arrays import Floats, Ints, frozen, place_in, value_ranks
+from placeopt.model.arrays import Floats, Ints, frozen, place_in, stable_order, value_ranks
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic, Proposals
 from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
@@ -179,7 +179,7 @@ class FewHosts(Heuristic):
         host = value_ranks(islands(context.problem))
         speed = context.mean_compute[:, None] / np.maximum(compute, 1)
         power = np.bincount(host, np.where(compute < 0, 0.0, speed).sum(axis=0))
-        place = place_in(np.argsort(-power, kind="stable"))[host]
+        place = place_in(stable_order(-power))[host]
         for doubling in range(max(1, (len(power) - 1).bit_length())):
             inside = units.allowed & (place < 2**doubling)
             allowed = np.where(inside.any(axis=1, keepdims=True), inside, units.allowed)

@@ -13,7 +13,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, stable_order
 from placeopt.model.linear_program import integer_program
 from placeopt.model.projection import Units
 from placeopt.solvers.heuristics.filling import Filling, first_filled
@@ -66,7 +66,7 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     free = _left(units, home)
     for device in range(len(free)):
         members = np.flatnonzero((home == device) & (units.bytes > 0))
-        members = members[np.argsort(units.bytes[members], kind="stable")]
+        members = members[stable_order(units.bytes[members])]
         waiting, sizes = members.tolist(), units.bytes[members].tolist()
         while free[device] < 0 and waiting:
             # The smallest unit that cures the overload; while none does, the largest.

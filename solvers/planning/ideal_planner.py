@@ -33,8 +33,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeopt.model.arrays import Bits, Flags, Floats, Ints, running_sums
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, running_sums, stable_order, true_places
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.ideals import Lattice, ideal_lattice, linear_lattice
 from placeopt.model.threads import call_interruptibly
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
@@ -124,9 +124,7 @@ class IdealPlans:
             )
             group = ReplicaGroup(DEVICE_KIND, problem.tensor_degrees[degree], data)
             again = np.flatnonzero((self.scratch.taken | self.only[degree]) & members)
-            stages.append(
-                PlanStage(tuple(np.flatnonzero(members).tolist()), (group,), tuple(again.tolist()))
-            )
+            stages.append(PlanStage(tuple(true_places(members)), (group,), tuple(again.tolist())))
             inner, at = outer, int(labels[at, LABEL_PARENT])
         return TrainingPlan(tuple(stages))
 
@@ -163,7 +161,7 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
     device_ticks = np.where(lacking > 0, 2**62, fastest * tensor[:, None]).min(axis=0)
     per_ideal = np.where(lacking > 0, 0, fastest) @ inside.T
     cut = (inside[:, problem.source] > 0) & (inside[:, problem.target] == 0)
-    order = np.argsort(per_ideal, axis=1, kind="stable")
+    order = stable_order(per_ideal, axis=1)
     return PlanArrays(
         bits=lattice.bits,
         plain=per_ideal,
@@ -470,7 +468,7 @@ def _sort_items(scratch, count):  # type: ignore[no-untyped-def]
 def _traffic(arrays, inner, outer, t):  # type: ignore[no-untyped-def]
     """Ticks of the edges that enter and leave the stage outer - inner."""
     total = arrays.sent_out[t, outer]
-    for k in range(arrays.cut_ptr[inner], arrays.cut_ptr[inner + 1]):
+    for k in row_of(arrays.cut_ptr, inner):
         e = arrays.cut_edge[k]
         if _contains(arrays, outer, arrays.target[e]):
             total += arrays.received[t, e]

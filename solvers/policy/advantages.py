@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints
+from placeopt.model.arrays import Floats, Ints, stable_order
 from placeopt.model.objective import INFEASIBLE
 
 
@@ -58,7 +58,7 @@ def rank_utilities(values: Ints) -> Floats:
     equal utilities.
     """
     count = len(values)
-    order = np.argsort(values, kind="stable")
+    order = stable_order(values)
     raw = np.maximum(0.0, np.log(count / 2 + 1) - np.log(np.arange(1, count + 1)))
     raw = raw / raw.sum() - 1.0 / count
     utility = np.empty(count)

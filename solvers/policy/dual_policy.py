@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
-from placeopt.model.arrays import Array, SmallInts
+from placeopt.model.arrays import Array, SmallInts, stable_order, true_places
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
@@ -253,7 +253,7 @@ class DualPolicy(LearnedPlacer):
         devices, ranks = samples.devices, samples.ranks
         values = evaluate_batch(problem, devices, ranks, self.queue)
         if self.measure is not None:
-            for i in np.flatnonzero(values != INFEASIBLE).tolist():
+            for i in true_places(values != INFEASIBLE):
                 values[i] = self._measured(problem, devices[i], ranks[i])
         return values
 
@@ -377,7 +377,7 @@ class DualLearner:
 
     def remember(self, episodes: Episodes, values: Ints) -> None:
         """Keep the best episodes of all, each value once."""
-        for i in np.argsort(values, kind="stable")[: self.config.memory].tolist():
+        for i in stable_order(values)[: self.config.memory].tolist():
             value = int(values[i])
             if value == INFEASIBLE or any(value == known for known, _, _ in self.elite):
                 continue

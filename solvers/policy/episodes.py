@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import Array, Bits, Floats, Ints, SmallInts, place_in
+from placeopt.model.arrays import Array, Bits, Floats, Ints, SmallInts, place_in, stable_order
 from placeopt.model.projection import Edges, edges_by
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics import ranks
@@ -206,9 +206,7 @@ class Episodes:
         """Return placements as episodes; `ranks` (by op) must follow the
         graph.
         """
-        place = np.argsort(
-            np.argsort(ordered.from_ops(ranks), axis=1, kind="stable"), axis=1, kind="stable"
-        )
+        place = stable_order(stable_order(ordered.from_ops(ranks), axis=1), axis=1)
         rows = _new_rows(len(devices), len(ordered.order))
         return cls(
             ordered,

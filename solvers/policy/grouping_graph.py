@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, place_in, pointers
+from placeopt.model.arrays import Floats, Ints, place_in, pointers, stable_order
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context
 
@@ -36,7 +36,7 @@ def grouping_graph(problem: PlacementProblem, *, num_levels: int = 16) -> Groupi
     source = problem.edge_source
     target = np.array(problem.consumer)
     ends = np.concatenate([source, target])
-    order = np.argsort(ends, kind="stable")
+    order = stable_order(ends)
     rank, _ = view.upward_rank()
     depth = (1 - rank / max(1e-300, float(rank.max()))) * num_levels
     return GroupingGraph(

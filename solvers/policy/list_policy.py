@@ -142,7 +142,7 @@ def sight_of(context: Context, *, backward: bool = False) -> ListSight:
     )
     least = np.where(usable, problem.compute + rest, np.inf).min(axis=1).max()
     facts = ListFacts(
-        np.ascontiguousarray(np.stack([np.broadcast_to(x, n) for x in columns], axis=1), float),
+        np.ascontiguousarray(np.column_stack([np.broadcast_to(x, n) for x in columns]), float),
         rest,
         weight,
         mean,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import value_ranks
+from placeopt.model.arrays import stable_order, value_ranks
 from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.threads import torch_threads
 from placeopt.solvers.heuristics.context import equal_parts
@@ -163,7 +163,7 @@ def stretches(problem: PlacementProblem, length: int) -> Ints:
     about equal work.
     """
     units = problem.units
-    order = np.argsort(np.argsort(problem.topological_order)[units.first_op], kind="stable")
+    order = stable_order(np.argsort(problem.topological_order)[units.first_op])
     if len(order) > length:
         work = np.bincount(units.unit, np.maximum(1, problem.min_compute)).astype(np.float64)[order]
         bucket = value_ranks(equal_parts(work, length))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints, SmallInts
+from placeopt.model.arrays import Floats, Ints, SmallInts, stable_order
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
@@ -79,7 +79,7 @@ class Visits:
         self.scale = ticks_of_unit_reward(tracker)
         self.num_units = len(self.units.first_op)
         position = np.argsort(problem.topological_order)
-        self.order = np.argsort(position[self.units.first_op], kind="stable")
+        self.order = stable_order(position[self.units.first_op])
         nodes = describe(problem, np.array(self.units.unit), None)
         self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
         self.network = seeded(lambda: VisitNetwork(nodes, config.hidden, config.rounds), self.rng)

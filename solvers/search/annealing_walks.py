@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.simulator import problem_arrays
-from placeopt.model.arrays import Floats, Ints, place_in
+from placeopt.model.arrays import Floats, Ints, place_in, stable_order
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.threads import map_threads, num_threads
@@ -208,7 +208,7 @@ class MutatedRows:
 
     def orders(self) -> list[Ints]:
         """Ops of each row in order; empty where order does not matter."""
-        return [np.argsort(rank, kind="stable").astype(np.int64) for rank in self.ranks]
+        return [stable_order(rank) for rank in self.ranks]
 
     def _evaluate(self, homes: Ints, ranks: Ints) -> Ints:
         devices = self.evaluator.space.devices_of(homes)
@@ -222,5 +222,5 @@ def order_of(evaluator: BudgetedEvaluator, placement: Placement) -> Ints:
     if not evaluator.ordered:
         return np.zeros(0, np.int64)
     if placement.priority is not None and not evaluator.walkable:
-        return np.argsort(placement.priority, kind="stable").astype(np.int64)
+        return stable_order(placement.priority)
     return evaluator.space.sequence_of(placement)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import SmallInts
+from placeopt.model.arrays import SmallInts, stable_order
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
@@ -329,7 +329,7 @@ class SamplingSearch:
         self.distribution = Distribution(self.allowed)
         if lean_on is not None:
             self.distribution.lean(self._group_homes(lean_on.device), 0.5)
-        self.keys = OrderKeys(np.argsort(np.argsort(self.base, kind="stable"), kind="stable"))
+        self.keys = OrderKeys(stable_order(stable_order(self.base)))
         self.exploration = self.settings.exploration
         self.batches = []
 
@@ -356,7 +356,7 @@ class SamplingSearch:
         """
         incumbent, smoothing = self.evaluator.tracker.solution, self.settings.smoothing
         values = np.concatenate([batch.values for batch in self.batches])
-        good = np.argsort(values, kind="stable")[: max(1, round(self.settings.elite * len(values)))]
+        good = stable_order(values)[: max(1, round(self.settings.elite * len(values)))]
         good = good[values[good] != INFEASIBLE]
         if len(good):
             elites = [np.concatenate([batch.drawn for batch in self.batches])[good]]

@@ -39,7 +39,15 @@ from ortools.sat.python import cp_model
 from placeopt.makespan.bounds.analysis import COMBINATORIAL
 from placeopt.makespan.coarsening import COARSE_HORIZON
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import UNLIMITED, Flags, Ints, together
+from placeopt.model.arrays import (
+    UNLIMITED,
+    Flags,
+    Ints,
+    row_at,
+    stable_order,
+    together,
+    true_places,
+)
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import analyse, offer, warm_start
@@ -268,7 +276,7 @@ def by_critical_path(problem: PlacementProblem, now: Incumbent, size: int, rng: 
 def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) -> Ints:
     """Walk back from the last end: each op waits for its device's previous op or for an input."""
     ptr, source, tensor = problem.predecessors
-    by_device = now.order[np.argsort(now.device[now.order], kind="stable")]
+    by_device = now.order[stable_order(now.device[now.order])]
     pairs = pairwise(by_device.tolist())
     previous = {v: u for u, v in pairs if now.device[u] == now.device[v]}
     at = int(now.finish.argmax())
@@ -301,7 +309,7 @@ def connected(problem: PlacementProblem, now: Incumbent, size: int, rng: Generat
     while border and len(found) < size:
         v = border.pop(int(rng.integers(len(border))))
         found.append(v)
-        around = [*target[out[v] : out[v + 1]].tolist(), *source[into[v] : into[v + 1]].tolist()]
+        around = [*row_at(target, out, v).tolist(), *row_at(source, into, v).tolist()]
         for w in around:
             if w not in known:
                 known.add(w)
@@ -423,7 +431,7 @@ class WindowModel:
         for v in self.inside:
             i, now = int(self.unit[v]), int(self.now.device[v])
             if i not in by_unit:
-                devices = np.flatnonzero(allowed[i]).tolist() if i in free else [now]
+                devices = true_places(allowed[i]) if i in free else [now]
                 only = len(devices) == 1
                 by_unit[i] = {devices[0]: true} if only else self._choice(i, devices, now)
             self.on[v] = by_unit[i]
@@ -564,7 +572,7 @@ class WindowModel:
         fixed[[*self.free_units]] = False
         left = units.capacity.copy()
         np.subtract.at(left, self.now.device[units.first_op[fixed]], units.bytes[fixed])
-        for d in np.flatnonzero(units.capacity < UNLIMITED).tolist():
+        for d in true_places(units.capacity < UNLIMITED):
             terms = [size[i] * x[d] for i, x in self.free_units.items() if size[i] and d in x]
             if terms:
                 self.model.add(sum(terms) <= int(left[d]))

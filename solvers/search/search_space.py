@@ -20,7 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import Array, Flags, Floats, Ints, SmallInts, frozen, place_in
+from placeopt.model.arrays import (
+    Array,
+    Flags,
+    Floats,
+    Ints,
+    SmallInts,
+    frozen,
+    place_in,
+    stable_order,
+)
 from placeopt.model.compiled import entry, uncounted_kernel
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
@@ -156,7 +165,7 @@ class SearchSpace:
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
         weight = self.tensor_weight[problem.edge_tensor]
-        heaviest = np.argsort(-weight, kind="stable")
+        heaviest = stable_order(-weight)
         source = units.unit[problem.edge_source][heaviest]
         target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from placeopt.model.arrays import Ints
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.sharding.bounds.lagrangian import Dual, State
-from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, row_of, size_of, unchanged
+from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, size_of, table_row, unchanged
 from placeopt.sharding.decode import decode, least_room, room_of, take
 from placeopt.sharding.reduction import composed
 
@@ -115,7 +115,7 @@ def surest(c, nodes, belief, shares):
             alive[x] = decided[v] = True
     for v in range(len(best)):
         room = least_room(least_free, added, c.first[v], c.last[v])
-        for x in range(node_ptr[v], node_ptr[v + 1]):
+        for x in row_of(node_ptr, v):
             alive[x] &= decided[v] or c.usage[x] <= room
     return alive
 
@@ -126,10 +126,10 @@ def _asked(c, best, decided, v):
     v.
     """
     most = 0
-    for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+    for i in row_of(c.adj_ptr, v):
         w = c.adj_node[i]
         if decided[w]:
-            at, step, size = row_of(c, w, v, c.adj_edge[i], best[w])
+            at, step, size = table_row(c, w, v, c.adj_edge[i], best[w])
             least = c.table[at]
             for y in range(size):
                 least = min(least, c.table[at + y * step])

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import row_at
 from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
@@ -466,7 +467,7 @@ class Windows:
                 queue.append(v)
             v = queue.pop(0)
             free[v] = True
-            near = c.adj_node[c.adj_ptr[v] : c.adj_ptr[v + 1]]
+            near = row_at(c.adj_node, c.adj_ptr, v)
             open_pairs += int(sizes[v]) + int((sizes[near] * sizes[v])[free[near]].sum())
             more = self.rng.permutation(near).tolist()
             more += self._sharing(v, used)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import pointers, together
-from placeopt.model.errors import MissingExtraError
+from placeopt.model.errors import needed_package
 from placeopt.period.contracted import ContractedProblem, contract
 from placeopt.solvers.exact.linear_dp import accelerator_type, offer_parts
 from placeopt.solvers.heuristics.heuristic import Heuristic
@@ -78,11 +78,7 @@ class GraphPartition(SearchSolver):
 
 def load_partitioner() -> Any:
     """Import pymetis, or say how to install it."""
-    try:
-        import pymetis
-    except ImportError as error:
-        raise MissingExtraError("pymetis", "partition", "solver 'metis'") from error
-    return pymetis
+    return needed_package("pymetis", "partition", "solver 'metis'")
 
 
 class WeightedGraph(NamedTuple):

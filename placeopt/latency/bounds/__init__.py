@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
-from placeopt.model.arrays import Flags, Ints, fastest
+from placeopt.model.arrays import Flags, Ints, fastest, row_at, stable_order
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 METHODS = ("path", "load", "flow")
@@ -102,7 +102,7 @@ def load_bound(problem: PlacementProblem, path: int, *, heads: int = 64) -> int:
     head, tail = _around(problem)
     times = problem.compute
     rows = head, tail, fastest(times[:, accelerators]), fastest(times[:, problem.io_class < 0])
-    order = np.argsort(-tail, kind="stable")
+    order = stable_order(-tail)
     head, tail, busy, cpu = (row[order] for row in rows)
     busy, through = np.maximum(busy, 0), head + tail + np.maximum(cpu, 0)
     levels = sample(np.unique(head), heads).tolist()
@@ -132,8 +132,8 @@ def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
     head, tail = np.zeros((2, problem.num_ops), np.int64)
     order = problem.topological_order.tolist()
     for u in order:
-        np.maximum.at(head, successor[ptr[u] : ptr[u + 1]], head[u] + time[u])
+        np.maximum.at(head, row_at(successor, ptr, u), head[u] + time[u])
     for u in reversed(order):
-        after = successor[ptr[u] : ptr[u + 1]]
+        after = row_at(successor, ptr, u)
         tail[u] = (tail[after] + time[after]).max(initial=0)
     return head, tail

@@ -98,10 +98,13 @@ from placeopt.model.arrays import (
     fastest,
     pointers,
     positions,
+    row_at,
     running_sums,
+    stable_order,
     sums_by,
     together,
     touching_tensors,
+    true_places,
     value_ranks,
 )
 from placeopt.model.ideals import Lattice, ideal_lattice, ideal_sums
@@ -178,8 +181,8 @@ class FlowBound:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
-        self._accelerators = np.flatnonzero(problem.io_class >= 0).tolist()
-        self._pools = np.flatnonzero(problem.io_class < 0).tolist()
+        self._accelerators = true_places(problem.io_class >= 0)
+        self._pools = true_places(problem.io_class < 0)
         if not self._accelerators or not 1 < problem.num_ops <= self.effort.max_ops:
             return
         io = problem.io_ticks[:, self._accelerators].min(axis=1)
@@ -225,7 +228,7 @@ class FlowBound:
         group = unit_of_ops(unit[[ops[0] for ops in nodes.ops]]).copy()
         leader, pool_time = self._leaders(group)
         follower = np.flatnonzero(leader != np.arange(n))
-        follower = follower[np.argsort(leader[follower], kind="stable")]
+        follower = follower[stable_order(leader[follower])]
         resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], np.int64)
         whole = int(resident.sum()) + sum(b.resident for b in nodes.between)
         capacity = min(int(self.problem.capacity[self._accelerators].max()), whole)
@@ -300,7 +303,7 @@ class FlowBound:
             **self._left_out(),
         )
         a = self.arrays
-        self._fast = fastest(np.stack([a.slot_time, a.pool_time], axis=1))
+        self._fast = fastest(np.column_stack([a.slot_time, a.pool_time]))
         self._hidden = sum(max(b.time, 0) for b in nodes.between)
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + self._hidden)
 
@@ -515,7 +518,7 @@ class FlowBound:
             if within:
                 pool_time[np.isin(a.group, a.group[ends])] = -1
         half.arrays = a._replace(slot_time=slot_time, pool_time=pool_time, edge_rule=rule)
-        half._fast = fastest(np.stack([slot_time, pool_time], axis=1))
+        half._fast = fastest(np.column_stack([slot_time, pool_time]))
         half._keep(kept)
         half.dead = self.dead.copy()
         half._guesses, half._begin = [], [] if half._cuts else [self._flow]
@@ -566,7 +569,7 @@ class FlowBound:
             cost,
             below=(cuts, np.zeros(len(cuts))),
             equal=equal,
-            bounds=np.stack([np.zeros_like(most), most], axis=1),
+            bounds=np.column_stack([np.zeros_like(most), most]),
             exactly=True,
         )
         if answer.x is None:
@@ -590,7 +593,7 @@ class FlowBound:
             np.ones(2 * len(best)),
             below=(np.hstack([cuts, -cuts]), -level - cuts @ best),
             equal=(hstack([balance, -balance]), np.zeros(balance.shape[0])),
-            bounds=np.stack([np.zeros_like(bounds), bounds], axis=1),
+            bounds=np.column_stack([np.zeros_like(bounds), bounds]),
             exactly=True,
         )
         if answer.x is None:
@@ -699,8 +702,8 @@ class FlowBound:
         here = {v: i for i, ops in enumerate(self.nodes.ops) for v in ops}
         held = self._held()
         nodes = [sorted({here[v] for v in ops}) for ops in coarse.nodes.ops]
-        whole = np.stack([held[:, at].all(axis=1) for at in nodes], axis=1)
-        some = np.stack([held[:, at].any(axis=1) for at in nodes], axis=1)
+        whole = np.column_stack([held[:, at].all(axis=1) for at in nodes])
+        some = np.column_stack([held[:, at].any(axis=1) for at in nodes])
         clear = (whole == some).all(axis=1) & (whole == whole[:, coarse.arrays.leader]).all(axis=1)
         number = positions(bits.tobytes() for bits in coarse.lattice.bits)
         rows = np.zeros((len(whole), 8 * coarse.lattice.bits.shape[1]), np.uint8)
@@ -838,7 +841,7 @@ class FlowBound:
             at = np.flatnonzero(out)
             found.append(np.stack([at, np.full_like(at, u), leaves[at], tail[at]]))
         ideal, border, leaves, tail = np.concatenate(found, axis=1)
-        order = np.argsort(ideal, kind="stable")
+        order = stable_order(ideal)
         ends = flow.node - sums_by(self._ends[:, 0], flow.edge, n)
         ptr = pointers(ideal[order], lattice.num_ideals)
         return no_labels()._replace(
@@ -1492,7 +1495,7 @@ def _nearest(order: list[int], ptr: Ints, near: Ints, node: dict[int, int]) -> l
     """
     found: list[set[int]] = [set() for _ in order]
     for v in order:
-        for u in near[ptr[v] : ptr[v + 1]].tolist():
+        for u in row_at(near, ptr, v).tolist():
             found[v] |= {node[u]} if u in node else found[u]
     return found
 
@@ -1506,7 +1509,7 @@ def _op_graph(problem: PlacementProblem, ops: Iterable[int]) -> nx.DiGraph:
     after: dict[int, set[int]] = {}  # kept ops right after an op that was left out
     for u in reversed(problem.topological_order.tolist()):
         heads: set[int] = set()
-        for v in successor[ptr[u] : ptr[u + 1]].tolist():
+        for v in row_at(successor, ptr, u).tolist():
             heads |= {v} if v in kept else after[v]
         if u in kept:
             graph.add_edges_from((u, v) for v in heads)

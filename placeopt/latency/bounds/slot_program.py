@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry, inlined, inner_kernel, uncounted_kernel
+from placeopt.model.compiled import entry, inlined, inner_kernel, row_of, uncounted_kernel
 from placeopt.model.ideals import Lattice, contains, cross, put_back
 
 UNKNOWN, ONE, SEVERAL = range(3)
@@ -193,7 +193,7 @@ def _lower(
 @inlined
 def _without(lattice: Lattice, ideal: int, node: int) -> int:
     """Return the ideal without a maximal node, -1 where the node is not maximal."""
-    for c in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
+    for c in row_of(lattice.child_ptr, ideal):
         if lattice.child_node[c] == node:
             return int(lattice.child_ideal[c])
     return -1
@@ -283,7 +283,7 @@ def _add_label(flow: Flow, tables: SlotTables, ideal: int, number: int) -> None:
 def _pass_on(a: FlowArrays, way: _Way, node: int, ticks: int) -> None:
     """Note when a node ends, and let those behind it begin no earlier."""
     way.when[node] = ticks
-    for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
+    for e in row_of(a.edge_ptr, node):
         way.ready[a.edge_head[e]] = max(way.ready[a.edge_head[e]], ticks)
 
 
@@ -302,7 +302,7 @@ def _label_by_pool(
     """
     labels, first, last = tables.labels, a.follower_ptr[leader], a.follower_ptr[leader + 1]
     kept = last - first + 1 == a.group_size[a.group[leader]]
-    for label in range(labels.ptr[below], labels.ptr[below + 1]):
+    for label in row_of(labels.ptr, below):
         number = labels.counts[0]
         labels.last[number], labels.ended[number] = labels.last[label], labels.ended[label]
         for i in range(first - 1, last):  # the node itself, then its followers
@@ -333,7 +333,7 @@ def _pool_steps(
     mode: int,
 ) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
-    for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
+    for e in row_of(lattice.child_ptr, ideal):
         v = a.leader[lattice.child_node[e]]
         first, last = a.follower_ptr[v], a.follower_ptr[v + 1]
         if a.pool_time[v] < 0 or (last > first and lattice.child_node[e] != a.follower[last - 1]):
@@ -402,7 +402,7 @@ def _put_back(a: FlowArrays, way: _Way, node: int) -> None:
     """Take a node out of the slot again."""
     way.chosen[a.group[node]] -= 1
     put_back(a, node, way.inside, way.holds)
-    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+    for e in row_of(a.between_ptr, node):
         if a.between_behind[e]:
             way.behind_it[a.between[e]] -= 1
         else:
@@ -415,7 +415,7 @@ def _drawn_in(a: FlowArrays, way: _Way, node: int) -> tuple[int, int]:
     in from behind. The ticks are -1 where it cannot run there.
     """
     ticks, size = 0, 0
-    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+    for e in row_of(a.between_ptr, node):
         b = a.between[e]
         if not a.between_behind[e] and way.before[b] == 0 and way.behind_it[b] > 0:
             size += a.between_resident[b]
@@ -437,7 +437,7 @@ def _may_take(
         return False
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
-    for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
+    for e in row_of(a.edge_ptr, node):
         other, rule = a.edge_head[e], a.edge_rule[e]
         # in the slot, whose nodes come in from behind
         inside = contains(lattice.bits, way.at[0], other) and not contains(
@@ -464,12 +464,12 @@ def _take(a: FlowArrays, way: _Way, depth: int, node: int) -> None:
     way.ahead[d] -= 1 if way.chosen[g] > 0 and way.chosen[g] + 1 == way.within[g] else 0
     way.chosen[g] += 1
     way.moved[d] = way.moved[depth]
-    for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
+    for e in row_of(a.touch_ptr, node):
         t = a.touch_tensor[e]
         before, after = cross(a.touch_role[e] == 1, t, a.size[t], way.inside, way.holds)
         if before != after:
             way.moved[d] += a.io_time[t] if after else -a.io_time[t]
-    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+    for e in row_of(a.between_ptr, node):
         if a.between_behind[e]:
             way.behind_it[a.between[e]] += 1
         else:
@@ -583,11 +583,11 @@ def _label_by_slot(
     for i in range(last - first if labels.ptr[below] < labels.ptr[below + 1] else 0):
         u = labels.border[first + i]
         way.place[u], way.enters[i] = i, 0
-        for e in range(a.edge_ptr[u], a.edge_ptr[u + 1]):
+        for e in row_of(a.edge_ptr, u):
             v = a.edge_head[e]
             if contains(lattice.bits, ideal, v) and not contains(lattice.bits, below, v):
                 way.enters[i] = 1
-    for label in range(labels.ptr[below], labels.ptr[below + 1]):
+    for label in row_of(labels.ptr, below):
         state = labels.state[label]
         if labels.used[label] == slots or not _fits(a, tables, way, below, state, d, two_slots):
             continue

@@ -55,7 +55,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE, Direction, Relaxation, fits
 from placeopt.model.arrays import Ints, frozen
-from placeopt.model.compiled import entry, uncounted_entry, uncounted_kernel
+from placeopt.model.compiled import entry, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.heaps import argsort, pop, push
 
 
@@ -360,7 +360,7 @@ def _delays(graph, position, window, ends, mark, ancestors, delays):  # type: ig
             ancestors[count] = w
             count += 1
             base = max(base, ends[w] + d0[w])
-        for e in range(graph.ptr[w], graph.ptr[w + 1]):
+        for e in row_of(graph.ptr, w):
             u = graph.op[e]
             with_free = graph.free[e] + run + d0[w]
             here = INFINITE if graph.pay[e] >= INFINITE else graph.pay[e] + run + d0[w]
@@ -377,9 +377,7 @@ def _delays(graph, position, window, ends, mark, ancestors, delays):  # type: ig
                 d0[u] = max(d0[u], with_free)
                 d1[u] = max(d1[u], paid)
                 d2[u] = max(d2[u], crossed)
-    for e in range(
-        graph.ptr[v], graph.ptr[v + 1]
-    ):  # direct predecessors beyond the window still count
+    for e in row_of(graph.ptr, v):  # direct predecessors beyond the window still count
         base = max(base, ends[graph.op[e]] + graph.free[e])
     return count, base
 

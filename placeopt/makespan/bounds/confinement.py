@@ -31,6 +31,7 @@ from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation, fastest_ticks, islands
+from placeopt.model.arrays import stable_order
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def confined(analysis: Analysis, horizon: int, seconds: float) -> PlacementProbl
     allowed = relaxation.allowed & (heads.compute[:, relaxation.class_of] >= 0)
     cluster = _clusters(relaxation, heads, decided, horizon)
     work = np.bincount(cluster, weights=relaxation.min_compute)
-    for turn, c in enumerate(np.argsort(-work, kind="stable").tolist()):
+    for turn, c in enumerate(stable_order(-work).tolist()):
         if time.perf_counter() >= end:
             break
         ops = np.flatnonzero(cluster == c)

@@ -59,7 +59,7 @@ from scipy.sparse.csgraph import connected_components
 
 from placeopt.makespan.bounds.relaxation import islands
 from placeopt.makespan.bounds.segment_graph import Delay, Evidence, Segment, SegmentGraph, too_large
-from placeopt.model.arrays import Ints, positions
+from placeopt.model.arrays import Ints, positions, row_at, stable_order
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.uniform_flow import Flow, best_of_flows, flows
 
@@ -232,7 +232,7 @@ def hubs(part: Partition, ticks: Ints, pins: Pins) -> Iterator[Hub]:
     pin = np.array([v for x in pins for v in x], np.int64)
     near = np.bincount(pin, part.weight[row], len(ticks))
     best = -(-int(ticks.sum()) // sum(part.sizes))
-    for op in np.argsort(-near, kind="stable").tolist():
+    for op in stable_order(-near).tolist():
         if near[op] <= part.channels * best:
             return  # no cut weighs more than that around the hub
         found = _to_hub(part, ticks, (row, pin), op)
@@ -366,7 +366,7 @@ class Inside:
         self.tensors, self.pins = list[int](), list[list[int]]()
         pointer, tensor = problem.outputs
         for u in ops[:-1]:
-            for t in tensor[pointer[u] : pointer[u + 1]].tolist():
+            for t in row_at(tensor, pointer, u).tolist():
                 there = [number[v] for v in problem.readers_of(t) if v in number]
                 if there:
                     self.tensors.append(t)

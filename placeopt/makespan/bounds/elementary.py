@@ -28,7 +28,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import Relaxation, fastest_ticks, most_weight
 from placeopt.model.arrays import UNLIMITED, Floats, Ints, place_in, running_sums, sums_by
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, row_of
 from placeopt.model.linear_program import linear_program
 
 _COARSE = 1024
@@ -45,7 +45,7 @@ def critical_path_bound(relaxation: Relaxation) -> int:
 def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
     before = np.zeros(len(order), np.int64)
     for v in order:
-        for e in range(ptr[v], ptr[v + 1]):
+        for e in row_of(ptr, v):
             before[v] = max(before[v], before[op[e]] + fastest[op[e]] + free[e])
     return before
 

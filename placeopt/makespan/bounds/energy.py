@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import Relaxation, fits, sample, weight_choices
+from placeopt.model.arrays import stable_order
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def head_tail_bound(
     most_work : thresholds times ops times devices, about; of more thresholds a sample is taken.
     """
     head, tail = heads.minima()
-    order = np.argsort(-tail, kind="stable")
+    order = stable_order(-tail)
     num_devices = int(relaxation.class_size.sum())
     most = max(8, most_work // (relaxation.num_ops * (num_devices + 1)))
     thresholds = sample(np.unique(head), most)

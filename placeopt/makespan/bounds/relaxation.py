@@ -31,6 +31,7 @@ from placeopt.model.arrays import (
     frozen,
     pointers,
     row_numbers,
+    stable_order,
     sums_by,
     unique_columns,
     unique_rows,
@@ -106,7 +107,7 @@ class Relaxation:
     @cached_property
     def backwards(self) -> Direction:
         """Out-edges in reversed topological order."""
-        by = np.argsort(self.source, kind="stable")
+        by = stable_order(self.source)
         ptr = pointers(self.source[by], self.num_ops)
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
         rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
@@ -118,7 +119,7 @@ class Relaxation:
         """
         known = np.where(ticks < 0, INFINITE, ticks)
         classes = range(len(self.class_size))
-        return np.stack([known[:, self.class_of == c].min(axis=1) for c in classes], axis=1)
+        return np.column_stack([known[:, self.class_of == c].min(axis=1) for c in classes])
 
     @cached_property
     def items(self) -> tuple[Ints, Ints]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.communication import HeadsTails, heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation
-from placeopt.model.arrays import Ints, by_number, frozen
+from placeopt.model.arrays import Ints, by_number, frozen, stable_order
 
 MOST_TICKS = 2**50
 """Work beyond which no segments are looked for."""
@@ -110,7 +110,7 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
     """
     first, last, ticks = np.array(delays, np.int64).T
     target = np.concatenate([relaxation.target, last])
-    order = np.argsort(target, kind="stable")
+    order = stable_order(target)
     source = frozen(np.concatenate([relaxation.source, first])[order])
     free, pay, far = (
         frozen(np.concatenate([old, ticks])[order])

@@ -33,7 +33,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE, Relaxation
-from placeopt.model.arrays import Flags, Ints, distinct, place_in, running_sums
+from placeopt.model.arrays import (
+    Flags,
+    Ints,
+    distinct,
+    place_in,
+    row_at,
+    running_sums,
+    stable_order,
+)
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
@@ -138,7 +146,7 @@ def part_problem(problem: PlacementProblem, place: Place) -> PlacementProblem:
 
 def _rows(pointer: Ints, flat: Ints, rows: Ints) -> Ints:
     """Return what some rows of a CSR table hold, one after the other."""
-    return np.concatenate([flat[:0], *(flat[pointer[i] : pointer[i + 1]] for i in rows.tolist())])
+    return np.concatenate([flat[:0], *(row_at(flat, pointer, i) for i in rows.tolist())])
 
 
 def part_looks(problem: PlacementProblem, place: Place) -> bytes:
@@ -202,7 +210,7 @@ def placement_in_series(
         new = ~known & (own | (kind[there] == kind[device[ops]]))
         device[ops[new]], settled[ops[new]] = there[new], True
         rank = position[ops] if placement.priority is None else placement.priority
-        order = np.argsort(rank, kind="stable")
+        order = stable_order(rank)
         sequence.append(ops[order][own[order]])
     return Placement(device, np.argsort(np.concatenate(sequence)))
 

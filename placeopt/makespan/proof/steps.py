@@ -25,7 +25,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.relaxation import sample
 from placeopt.makespan.proof.supposition import INFINITE, Delay, Neighbours, Supposition
-from placeopt.model.arrays import Floats, Ints, running_sums, sums_by, together
+from placeopt.model.arrays import Floats, Ints, running_sums, stable_order, sums_by, together
 from placeopt.model.bound import Step
 
 Latest = tuple[Delay, list[int]]
@@ -221,7 +221,7 @@ def _serial_or_paid(t: _Table, floor: Delay) -> Latest | None:
     key.
     """
     usable = np.flatnonzero((t.length < INFINITE) & (t.key > floor))
-    order = usable[np.argsort(-t.key[usable], kind="stable")]
+    order = usable[stable_order(-t.key[usable])]
     low, high = 0, len(order)  # smallest number of ops that take longer than the next key
     while low < high:
         middle = (low + high) // 2
@@ -246,7 +246,7 @@ def _one_machine(t: _Table, rows: Ints) -> Latest:
     """
     if not len(rows):
         return 0, []
-    by_tail = rows[np.argsort(-t.near[rows], kind="stable")]
+    by_tail = rows[stable_order(-t.near[rows])]
     release, length, tail = t.release[by_tail], t.length[by_tail], t.near[by_tail]
     levels = np.unique(release)
     inside = release[None, :] >= levels[:, None]
@@ -267,7 +267,7 @@ def _all_devices(t: _Table, of: _Weighed, most_levels: int = 24) -> Latest | Non
     width = of.own + of.others
     if len(usable) < 2 or not width:
         return None
-    order = usable[np.argsort(-t.apart[usable], kind="stable")]
+    order = usable[stable_order(-t.apart[usable])]
     levels = sample(np.unique(t.start[order]), most_levels)
     inside = t.start[order][None, :] >= levels[:, None]
     work = np.cumsum(np.where(inside, np.array(of.work, np.float64)[order], 0.0), axis=1)
@@ -405,7 +405,7 @@ def late_and_early(columns: Columns, most_levels: int = 400) -> Step | None:
     """
     most, devices = columns.state.most, columns.state.problem.num_devices
     head, time, tail = columns.least
-    order = np.argsort(-tail, kind="stable")
+    order = stable_order(-tail)
     for level in sample(np.unique(head), most_levels).tolist():
         ops = order[head[order] >= level]
         work, tails = np.cumsum(time[ops]), np.cumsum(tail[ops])
@@ -426,7 +426,7 @@ def pigeonhole(columns: Columns) -> Step | None:
     """Return h k + 1 ops of which no h + 1 fit on one device."""
     state = columns.state
     devices, time = state.problem.num_devices, columns.time.min(axis=1)
-    order = np.argsort(-time, kind="stable")
+    order = stable_order(-time)
     total = running_sums(time[order])
     for few in range(1, (len(order) - 1) // devices + 1):
         last = few * devices + 1

@@ -50,7 +50,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Bits, Flags, Floats, Ints, together
+from placeopt.model.arrays import Bits, Flags, Floats, Ints, stable_order, together
 from placeopt.model.compiled import inlined, uncounted_entry
 from placeopt.model.ideals import contains
 from placeopt.model.objective import INFEASIBLE
@@ -247,7 +247,7 @@ class Closing:
         rows = self.listing.rows
         parts = [members[at : at + rows] @ resident for at in range(0, len(members), rows)]
         fits = np.concatenate([np.zeros(0, np.int64), *parts]) <= int(model.capacity[g])
-        order = np.argsort(np.where(fits, -sets.price, 1), kind="stable")[: int(fits.sum())]
+        order = stable_order(np.where(fits, -sets.price, 1))[: int(fits.sum())]
         ticks, cost, room = self._rest(prices)
         choice = Choice(
             np.ascontiguousarray(sets.bits[order]), prices.most - sets.price[order], ticks, cost
@@ -487,7 +487,7 @@ class _Generation:
         if slack < 0 or most == 0:  # refuted, or no set is worth anything: what costs no time
             return True
         worth = listed.astype(np.float64) @ prices
-        order = np.argsort(-worth, kind="stable")[: rounds.together]
+        order = stable_order(-worth)[: rounds.together]
         new = sum(self._add(listed[j]) for j in order.tolist() if worth[j] > 1 + rounds.tolerance)
         gap = value - self._paid() / self.proved.most
         if gap <= max(

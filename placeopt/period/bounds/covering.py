@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, Flags, Floats, Ints, together
+from placeopt.model.arrays import NO_VALUE, Flags, Floats, Ints, stable_order, together, true_places
 from placeopt.period.bounds.set_prices import (
     PRICES,
     Frontier,
@@ -134,7 +134,7 @@ def ratio(model: ContractedProblem, h: int, price: Ints, limit: int) -> tuple[in
     """
     ticks = model.total[:, h]
     timed = np.flatnonzero(model.allowed[:, h] & (ticks <= limit) & (ticks > 0))
-    timed = timed[np.argsort(-price[timed] / ticks[timed], kind="stable")]
+    timed = timed[stable_order(-price[timed] / ticks[timed])]
     full = int(np.searchsorted(np.cumsum(ticks[timed]), limit * len(model.types[h])))
     return (0, 1) if full == len(timed) else (int(price[timed[full]]), int(ticks[timed[full]]))
 
@@ -161,11 +161,7 @@ class Master:
         for h, others in enumerate(model.types):
             ticks = model.total[:, h]
             room = solver.Constraint(-solver.infinity(), float(len(others)))
-            for v in (
-                np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist()
-                if h not in counts
-                else ()
-            ):
+            for v in true_places(model.allowed[:, h] & (ticks <= limit)) if h not in counts else ():
                 share = self._add(0.0, 1.0, [self._rows[v]])
                 room.SetCoefficient(share, float(ticks[v]) / max(1, limit))
 
@@ -182,7 +178,7 @@ class Master:
         if key in self._sets:
             return False
         self._sets.add(key)
-        rows = [self._rows[v] for v in np.flatnonzero(members).tolist()]
+        rows = [self._rows[v] for v in true_places(members)]
         self._add(0.0, self._solver.infinity(), [self._used[g], *rows])
         return True
 
@@ -358,7 +354,7 @@ class CoverBound:
         """Whether some node is in no set within `limit`, whatever it is together with: its price
         may then be anything, and the linear program knows only prices up to a device's.
         """
-        for v in np.flatnonzero(self._alone > limit).tolist():
+        for v in true_places(self._alone > limit):
             price = np.zeros(self.model.num_nodes, np.int64)
             price[v] = 1
             try:

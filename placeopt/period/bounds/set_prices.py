@@ -54,8 +54,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import networkx as nx
 import numpy as np
 
-from placeopt.model.arrays import Flags, Ints, by_number, pointers
-from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.model.arrays import Flags, Ints, by_number, pointers, stable_order, true_places
+from placeopt.model.compiled import inlined, row_of, uncounted_entry
 from placeopt.period.evaluate import order_edges
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _conducting(model: ContractedProblem) -> list[bool]:
 def _paid_tensors(model: ContractedProblem, types: Sequence[int]) -> list[_Tensor]:
     """Return the tensors that devices of some of the types pay for."""
     weight, tensors = model.weight[:, types], []
-    for t in np.flatnonzero(weight.any(axis=1)).tolist():
+    for t in true_places(weight.any(axis=1)):
         pins = sorted({int(model.producer[t]), *model.readers(t)})
         tensors.append(_Tensor(pins, weight[t]))
     return tensors
@@ -456,7 +456,7 @@ def _graph(order: list[int], layer: list[int], target: Ints) -> FrontierGraph:
     """Return the graph with the arcs into every state, which take no time."""
     width = target.shape[1]
     codes = (2 * np.arange(width)[None, :] + np.arange(2)[:, None]).ravel()
-    by_target = np.argsort(target.ravel(), kind="stable")
+    by_target = stable_order(target.ravel())
     arc_ptr = pointers(target.ravel()[by_target], layer[-1])
     return FrontierGraph(
         np.array(order, np.int64),
@@ -526,7 +526,7 @@ def longest_rest(graph, price, usable, multiplier, rest):
     rest[graph.layer[layers]] = 0
     for i in range(layers - 1, -1, -1):
         v = graph.order[i]
-        for s in range(graph.layer[i], graph.layer[i + 1]):
+        for s in row_of(graph.layer, i):
             best = rest[graph.target[0, s]] - multiplier * graph.ticks[0, s]
             if usable[v]:
                 best = max(
@@ -593,11 +593,11 @@ def extend_labels(graph, ask, labels, buckets, layer, work):
         v = graph.order[layer]
         for state in range(graph.layer[layer + 1], graph.layer[layer + 2]):
             low, high = len(buckets.price), -1
-            for e in range(graph.arc_ptr[state], graph.arc_ptr[state + 1]):
+            for e in row_of(graph.arc_ptr, state):
                 source, held = graph.arc[e] >> 1, graph.arc[e] & 1
                 if held == 1 and not ask.usable[v]:
                     continue
-                for k in range(labels.first[source], labels.first[source + 1]):
+                for k in row_of(labels.first, source):
                     ticks = labels.load[k] + graph.ticks[held, source]
                     if ticks > ask.limit:
                         break

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Bits, Flags, Ints
-from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.model.compiled import inlined, row_of, uncounted_entry
 from placeopt.period.bounds.set_prices import FrontierGraph, OutOfTimeError, UndecidedError
 
 
@@ -142,13 +142,13 @@ def rests(graph, want, beginnings, table):
     room.
     """
     layers, count = len(graph.order), 0
-    for s in range(graph.layer[layers], graph.layer[layers + 1]):
+    for s in row_of(graph.layer, layers):
         table.first[s] = count
         count = _store(table, count, 0, 0)
         table.end[s] = count
     for i in range(layers - 1, -1, -1):
         v = graph.order[i]
-        for s in range(graph.layer[i], graph.layer[i + 1]):
+        for s in row_of(graph.layer, i):
             table.first[s] = table.end[s] = count
             out, held = graph.target[0, s], graph.target[1, s]
             a, a_end, b = table.first[out], table.end[out], table.first[held]

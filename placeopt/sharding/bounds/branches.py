@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import row_at
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual, State
 from placeopt.sharding.bounds.message_passing import chain_choices
@@ -213,6 +214,6 @@ def _usage_split(dual: Dual, alive: Flags) -> Flags:
         low[span] = usage[span] - least[v] <= spread[v] / 2
         return low
     v = int(np.argmax(np.add.reduceat(alive.astype(np.int64), node_ptr[:-1])))
-    left = node_ptr[v] + np.flatnonzero(alive[node_ptr[v] : node_ptr[v + 1]])
+    left = node_ptr[v] + np.flatnonzero(row_at(alive, node_ptr, v))
     low[left[len(left) // 2 :]] = False
     return low

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Array, Flags, Floats, Ints, running_sums
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, row_of
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
 from placeopt.sharding.compact import MAX_TOTAL, Compact
 
@@ -146,7 +146,7 @@ def _pass(c, w, price):
     belief = np.empty(len(c.cost), np.int64)
     slack = np.zeros(len(c.cost), np.int64)
     for v in range(len(node_ptr) - 1):
-        for x in range(node_ptr[v], node_ptr[v + 1]):
+        for x in row_of(node_ptr, v):
             belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
@@ -172,7 +172,7 @@ def _pass(c, w, price):
         least = belief[node_ptr[v] : node_ptr[v + 1]].min()
         words[0] += least >> 32
         words[1] += least & low
-        for x in range(node_ptr[v], node_ptr[v + 1]):
+        for x in row_of(node_ptr, v):
             slack[x] += belief[x] - least
     return words, slack
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.sharding.compact import Compact, size_of
 from placeopt.sharding.problem import starts_of
 
@@ -61,7 +61,7 @@ class Factors(NamedTuple):
 def factors_of(compact: Compact) -> Factors:
     """Return the factors of a compact problem, all messages 0."""
     sizes = compact.num_choices
-    low, high = compact.edge[:, 0], compact.edge[:, 1]
+    low, high = compact.edge.T
     low_ptr, high_ptr = starts_of(sizes[low]), starts_of(sizes[high])
     cost = compact.cost.astype(np.float64)
     children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
@@ -193,7 +193,7 @@ def lift_trees(f, price):
     """
     bound = 0.0
     for v in range(len(f.node_ptr) - 1):
-        for x in range(f.node_ptr[v], f.node_ptr[v + 1]):
+        for x in row_of(f.node_ptr, v):
             f.base[x] = f.cost[x] + price[v] * f.usage[x]
     for v in range(f.core):
         i = f.core_ptr[v]
@@ -339,7 +339,7 @@ def _followed(f, weight):
                 weight[start + following(f, v, e, y)] += share
     expected = np.zeros(len(f.node_ptr) - 1)
     for v in range(len(expected)):
-        for x in range(f.node_ptr[v], f.node_ptr[v + 1]):
+        for x in row_of(f.node_ptr, v):
             expected[v] += weight[x] * f.usage[x]
     return expected
 

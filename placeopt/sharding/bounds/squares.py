@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg, sparse
 
-from placeopt.model.arrays import Flags, Floats, Ints
+from placeopt.model.arrays import Flags, Floats, Ints, row_at
 from placeopt.model.compiled import entry
 from placeopt.model.threads import one_blas_thread
 from placeopt.sharding.bounds.exact_pass import Witness, prices_of_nodes, survivors
@@ -154,7 +154,7 @@ class Squares:
         cost = diagonal[1:]
         least = np.minimum.reduceat(cost, c.node_ptr[:-1])
         n, sizes = c.num_nodes, c.num_choices
-        edge = np.stack(np.triu_indices(n, 1), axis=1)
+        edge = np.column_stack(np.triu_indices(n, 1))
         edge_ptr = starts_of(sizes[edge[:, 0]] * sizes[edge[:, 1]])
         table = np.empty(int(edge_ptr[-1]), np.int64)
         offset = int(least.sum() + _fill(c.node_ptr, left, table)) - int(squares[0, 0])
@@ -217,7 +217,7 @@ def _matrices(compact: Compact, below: int) -> tuple[Ints, Flags]:
     open_ = owner[:, None] != owner[None]
     for e, (u, v) in enumerate(c.edge.tolist()):
         rows, columns = slice(1 + ptr[u], 1 + ptr[u + 1]), slice(1 + ptr[v], 1 + ptr[v + 1])
-        table = c.table[c.edge_ptr[e] : c.edge_ptr[e + 1]].reshape(-1, ptr[v + 1] - ptr[v])
+        table = row_at(c.table, c.edge_ptr, e).reshape(-1, ptr[v + 1] - ptr[v])
         costs[rows, columns] = np.minimum(table, below)
         costs[columns, rows] = costs[rows, columns].T
     np.einsum("ii->i", costs)[1:] = np.minimum(c.cost, below)

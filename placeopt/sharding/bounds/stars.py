@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, Ints
-from placeopt.model.compiled import entry, inner_kernel
+from placeopt.model.arrays import Floats, Ints, stable_order
+from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.sharding.bounds.message_passing import following
-from placeopt.sharding.compact import Compact, Condensed, row_of, size_of
+from placeopt.sharding.compact import Compact, Condensed, size_of, table_row
 
 
 class Stars(NamedTuple):
@@ -57,7 +57,7 @@ def stars_of(compact: Compact, prices: Floats, below: float) -> Stars:
     edges = len(compact.edge)
     if not edges or not prices.any():
         return NO_STARS
-    dear = np.argsort(-prices, kind="stable")[: max(1, len(compact.table) // edges)]
+    dear = stable_order(-prices)[: max(1, len(compact.table) // edges)]
     dear = dear[prices[dear] > 0]
     limit = min(below, 2.0**62)
     pairs = len(compact.table) // 2
@@ -73,14 +73,14 @@ def _stars_at(c, times, most, below, pairs):
         for v in range(len(most)):
             live = 0
             total = most[v] if c.first[v] <= t < c.last[v] else 0
-            for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+            for i in row_of(c.adj_ptr, v):
                 w = c.adj_node[i]
                 if c.first[w] <= t < c.last[w] and most[w] > 0:
                     live += 1
                     total += most[w]
             if live < 2 or total <= c.capacity[t]:
                 continue
-            for s in range(c.node_ptr[v], c.node_ptr[v + 1]):
+            for s in row_of(c.node_ptr, v):
                 room = c.capacity[t] - (c.usage[s] if c.first[v] <= t < c.last[v] else 0)
                 if room < 0 or c.cost[s] >= below:
                     continue
@@ -106,11 +106,11 @@ def _most_around(c, v, x, t, below):
     number of their strategies.
     """
     used = size = 0
-    for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+    for i in row_of(c.adj_ptr, v):
         w = c.adj_node[i]
         if not c.first[w] <= t < c.last[w]:
             continue
-        at, step, columns = row_of(c, v, w, c.adj_edge[i], x)
+        at, step, columns = table_row(c, v, w, c.adj_edge[i], x)
         most = 0
         for y in range(columns):
             if c.table[at + y * step] < below:
@@ -129,11 +129,11 @@ def weigh(f, c, stars, change):
         v, s, t = stars.node[r], stars.strategy[r], stars.time[r]
         x, size = s - c.node_ptr[v], size_of(c, v)
         f.cost[s] -= change[r] * stars.room[r]
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        for i in row_of(c.adj_ptr, v):
             w, e = c.adj_node[i], c.adj_edge[i]
             if not c.first[w] <= t < c.last[w]:
                 continue
-            at, step, columns = row_of(c, v, w, e, x)
+            at, step, columns = table_row(c, v, w, e, x)
             # of the other order of the table
             back, other = c.edge_ptr[e] + (x if v < w else x * columns), size if v < w else 1
             for y in range(columns):
@@ -148,10 +148,10 @@ def weigh_exactly(c, stars, price, bits, cost, table):
     for r in range(len(stars.node)):
         v, s, t = stars.node[r], stars.strategy[r], stars.time[r]
         cost[s] += (-price[r] * stars.room[r]) >> bits
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        for i in row_of(c.adj_ptr, v):
             w = c.adj_node[i]
             if c.first[w] <= t < c.last[w]:
-                at, step, columns = row_of(c, v, w, c.adj_edge[i], s - c.node_ptr[v])
+                at, step, columns = table_row(c, v, w, c.adj_edge[i], s - c.node_ptr[v])
                 for y in range(columns):
                     table[at + y * step] += (price[r] * c.usage[c.node_ptr[w] + y]) >> bits
 
@@ -166,7 +166,7 @@ def excess(f, c, stars, chains):
         v, s, t = stars.node[r], stars.strategy[r], stars.time[r]
         x = s - c.node_ptr[v]
         total = -stars.room[r] * chains.weight[s]
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        for i in row_of(c.adj_ptr, v):
             w, e = c.adj_node[i], c.adj_edge[i]
             if c.first[w] <= t < c.last[w]:
                 if v < f.core and i == f.core_ptr[v]:
@@ -188,7 +188,7 @@ def excess(f, c, stars, chains):
 def _above(f, v, w, e, x, weight):
     """Return the usage of the parent w of v over the choices in which v has x."""
     total = 0.0
-    for y in range(f.node_ptr[w], f.node_ptr[w + 1]):
+    for y in row_of(f.node_ptr, w):
         if weight[y] > 0.0 and following(f, v, e, y - f.node_ptr[w]) == x:
             total += weight[y] * f.usage[y]
     return total
