@@ -109,7 +109,10 @@ class PeriodSearch:
                     and wanted == self.pattern.period - 1
                     and seconds > first
                 )
-                decided = self._try(wanted, seconds, last=last)
+                # what takes longer counts as more, so that a limit of evaluations limits the work
+                times = min(round(seconds / first), self.tracker.evaluations_left)
+                self.tracker.count(times)
+                decided = self._try(wanted, times * first, last=last)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:
                     break
@@ -149,7 +152,6 @@ class PeriodSearch:
 
         Return whether one was decided.
         """
-        self.tracker.count()
         period, answer = self._by_device_tree(period, seconds)
         if answer is None:
             model = CyclicModel(self.problem, period, self.size)

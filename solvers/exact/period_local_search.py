@@ -32,16 +32,21 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from placeopt.model.arrays import (
     UNLIMITED,
     Floats,
     Ints,
     SmallInts,
+    by_number,
     neighbours,
     pointers,
     stable_order,
+    sums_by,
     together,
+    value_ranks,
 )
 from placeopt.model.compiled import inlined, row_of, uncounted_entry, uncounted_kernel
 from placeopt.model.exchanges import FEW, MANY, few_between
@@ -54,6 +59,7 @@ from placeopt.solvers.heuristics.filling import Filling, first_filled
 from placeopt.solving.tracker import PlacementTracker
 
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
+_GROWING = 0.35  # part of the moves that are of blocks
 
 
 class SearchArrays(NamedTuple):
@@ -384,7 +390,7 @@ def _propose(a, w):
     if b == home:
         return 0, b
     w.block[0] = v
-    if kind > 0.35 and kind < 0.7:
+    if kind > 0.35 and kind < 0.35 + _GROWING:
         size = _grow(a, w)
     elif kind > 0.85:
         size = _partner(w, b)
@@ -504,7 +510,8 @@ class _Annealing:
     Attributes
     ----------
     aim : the target is this part of the value below it in the mean, or at the bound.
-    most_moves, moves_per_choice : of a chunk, at most; fewer on small problems.
+    most_moves, moves_per_choice : of a chunk, at most; fewer on small problems, and where hubs make
+    moves dear.
     """
 
     aim: ClassVar[float] = 0.004
@@ -523,7 +530,7 @@ class _Annealing:
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
         choices = model.num_nodes * model.problem.num_devices
-        self.moves = min(self.most_moves, self.moves_per_choice * choices)
+        self.moves = min(self.most_moves, self.moves_per_choice * choices) // _cost_of_moves(model)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
         # from a quarter of this to 16 times it, four graphs differed less than seeds do
         self.op_price = self.value / max(1, len(self.arrays.paths.node))  # an edge: all of it
@@ -568,6 +575,89 @@ def _balanced(model: ContractedProblem, rng: np.random.Generator) -> Ints:
         free[device[v]] -= model.resident[v]
     found = first_filled(Filling.of_nodes(model).unordered, rng) if (free < 0).any() else None
     return device if found is None else found
+
+
+def _cost_of_moves(model: ContractedProblem) -> int:
+    """Return how many times the tensors of a node a move touches, about: one where nodes touch
+    about as many, more where blocks grow along tensors into hubs.
+    """
+    touched = np.diff(model.tensors.touch_ptr).astype(np.float64)
+    if not touched.any():
+        return 1
+    met = float((touched**2).sum() / touched.sum() / touched[touched > 0].mean())
+    return max(1, round(1 - _GROWING + _GROWING * met))
+
+
+def around_hubs(model: ContractedProblem) -> Iterator[Ints]:
+    """Yield devices of the nodes of a contracted model without contiguity: 1, 2, 4, ... hubs, the
+    nodes of the largest surroundings, are on one device with all pieces that are left without them,
+    and pieces leave it as long as another device stays below it.
+
+    Hubs together, and each piece, take no more than a device's share of the work. Pieces leave in
+    the order of work per transfer; none whose work is no more than its transfers, each shared by
+    the pieces that it touches, but where memory is short.
+    """
+    share = model.smallest_times.sum() / model.problem.num_devices
+    order = np.argsort(-model.surroundings, kind="stable")
+    hubs_work, count = np.cumsum(model.smallest_times[order]), 1
+    while count < len(order) and hubs_work[count - 1] <= share:
+        hubs = order[:count]
+        piece, ties = _pieces(model, hubs)
+        able = model.allowed[hubs].all(axis=0)
+        if np.bincount(piece, model.smallest_times)[1:].max() <= share and able.any():
+            kind = int(np.where(able, model.total[hubs].sum(axis=0), UNLIMITED).argmin())
+            yield _spread(model, piece, ties, model.types[kind][0])
+        count *= 2
+
+
+def _pieces(model: ContractedProblem, hubs: Ints) -> tuple[Ints, Ints]:
+    """Return the piece of each node, 0 for hubs, and pairs of a piece and a tensor that a hub
+    touches.
+    """
+    n, m = model.num_nodes, len(model.producer)
+    of_hubs = np.isin(np.arange(n), hubs)
+    pin = np.concatenate([model.producer, model.consumer])
+    tensor = np.concatenate([np.arange(m), model.edge_tensor])
+    tied = np.isin(tensor, tensor[of_hubs[pin]])
+    ends = pin[~tied], n + tensor[~tied]
+    graph = coo_matrix((np.ones(len(ends[0]), np.int8), ends), shape=(n + m, n + m))
+    label = connected_components(graph, directed=False)[1][:n]
+    piece = np.zeros(n, np.int64)
+    piece[~of_hubs] = 1 + value_ranks(label[~of_hubs])
+    return piece, np.unique(np.stack([piece[pin], tensor])[:, tied & ~of_hubs[pin]], axis=1).T
+
+
+def _spread(model: ContractedProblem, piece: Ints, ties: Ints, home: int) -> Ints:
+    """Return the devices of nodes where pieces leave `home`; see `around_hubs`."""
+    count, kinds = int(piece.max()) + 1, model.type_of
+    able = np.ones((count, model.num_types), np.bool_)
+    np.logical_and.at(able, piece, model.allowed)
+    work = np.where(able, sums_by(piece, model.total, count), np.inf)[:, kinds]
+    held, room = sums_by(piece, model.resident, count), model.capacity[kinds].copy()
+    weight, tied = model.weight[:, kinds], by_number(count, ties.tolist())
+    touched = np.maximum(1, np.bincount(ties[:, 1], minlength=len(weight)))
+    shared = np.bincount(ties[:, 0], (weight[:, home] / touched)[ties[:, 1]], minlength=count)
+    here, load, device = (
+        np.zeros(weight.shape, np.bool_),
+        np.zeros(len(kinds)),
+        np.full(count, home),
+    )
+    own = np.where(np.isfinite(work[:, home]), work[:, home], 0.0)
+    load[home], room[home] = own.sum(), room[home] - held.sum()
+    for x in np.lexsort((-own, shared / np.maximum(1, own))).tolist():
+        forced = room[home] < 0 or work[x, home] == np.inf
+        if x == 0 or not (forced or own[x] > shared[x]):
+            continue
+        comes = work[x] + np.where(here[tied[x]], 0, weight[tied[x]]).sum(axis=0)
+        after = np.where(room >= held[x], load + comes, np.inf)
+        after[home] = np.inf
+        d = int(after.argmin())
+        if after[d] < (np.inf if forced else load[home]):
+            load[home] += weight[tied[x], home][~here[tied[x], home]].sum() - own[x]
+            load[d], device[x] = after[d], d
+            room[d], room[home] = room[d] - held[x], room[home] + held[x]
+            here[tied[x], d] = here[tied[x], home] = True
+    return device[piece]
 
 
 def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:

@@ -58,7 +58,7 @@ from placeopt.solvers.exact.linear_dp import (
     raise_bounds,
     search_orders,
 )
-from placeopt.solvers.exact.period_local_search import anneal_period
+from placeopt.solvers.exact.period_local_search import anneal_period, around_hubs
 from placeopt.solvers.exact.placement_cp_sat import (
     MAX_GRID,
     CpSatSettings,
@@ -202,13 +202,17 @@ def first_placements(tracker: PlacementTracker) -> None:
 
 def _starts(state: State) -> Iterator[None]:
     """Offer the best pipeline along a few orders; before a large graph is contracted for that,
-    chunks of equal work.
+    chunks of equal work, and without contiguity pieces around hubs.
     """
     if state.problem.num_ops**2 > MAX_CELLS:
         space = SearchSpace(state.problem, packing_seconds(state.tracker))
         homes = space.chunk_homes()
         if homes is not None:
             _offer(state, space.devices_of(homes))
+            yield
+    if state.problem.contiguity == "none":
+        for device in around_hubs(state.facts.free):
+            _offer(state, state.facts.free.expand(device))
             yield
     if state.facts.chain is not None:
         yield from search_orders(state.tracker, state.facts.chain)

@@ -163,3 +163,70 @@ def test_passes_through_full_memory():
         if tracker.solution is not None:
             break
     assert tracker.solution is not None
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_hangs_on_a_hub_stays_or_leaves_by_what_is_less(backwards):
+    """A fork or a join: the device of the hub takes the lesser of work and transfer of each branch,
+    as the first pieces do.
+    """
+    rng, n = np.random.default_rng(4), 60
+    compute = np.repeat(rng.integers(10, 100, (n + 1, 1)), 4, axis=1)
+    ends = [(0, v, int(rng.integers(10, 100))) for v in range(1, n + 1)]
+    if backwards:
+        ends = [(v, 0, ticks) for _, v, ticks in ends]
+    problem = po.PlacementProblem.from_edges(compute, ends, objective="period")
+    model = contract(problem, contiguity="none")
+    device = model.expand(next(search.around_hubs(model)))
+    assert period_batch(problem, device[None])[0] == model.surroundings.max()
+
+
+def test_a_tensor_that_all_branches_read_is_paid_for_once():
+    """Work is spread evenly beside a transfer that is longer than every branch."""
+    compute, n = np.arange(10, 71).reshape(-1, 1).repeat(4, axis=1), 60
+    problem = po.PlacementProblem(
+        name="broadcast",
+        compute=compute,
+        producer=[0],
+        consumer_ptr=[0, n],
+        consumer=np.arange(1, n + 1),
+        transfer=[[90]],
+        objective="period",
+    )
+    model = contract(problem, contiguity="none")
+    device = model.expand(next(search.around_hubs(model)))
+    load = period_loads(problem, device).sum(axis=0)
+    assert load.max() - load.min() < compute.max()
+
+
+def test_pieces_leave_a_hub_where_memory_is_short_or_they_run_elsewhere_only():
+    """Two of five branches fit beside the hub, and one does not run there."""
+    compute = [[1, 1], *[[10, 10]] * 4, [-1, 10]]
+    problem = po.PlacementProblem.from_edges(
+        compute,
+        [(0, v, 50) for v in range(1, 6)],
+        resident=[1] * 6,
+        capacity=[3, 6],
+        objective="period",
+    )
+    model = contract(problem, contiguity="none")
+    assert any(
+        period_batch(problem, model.expand(device)[None])[0] < INFEASIBLE
+        for device in search.around_hubs(model)
+    )
+
+
+def test_moves_are_dear_where_blocks_grow_into_hubs():
+    """A chain's moves cost one each, those of a star of n branches grow with n."""
+    for n, least, most in ((40, 3, 10), (400, 30, 100)):
+        star = [(0, v, 5) for v in range(1, n + 1)]
+        chain = [(v, v + 1, 5) for v in range(n)]
+        models = [
+            contract(
+                po.PlacementProblem.from_edges([[7] * 3] * (n + 1), edges, objective="period"),
+                contiguity="none",
+            )
+            for edges in (chain, star)
+        ]
+        assert search._cost_of_moves(models[0]) == 1
+        assert least <= search._cost_of_moves(models[1]) <= most

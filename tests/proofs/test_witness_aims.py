@@ -32,7 +32,7 @@ def test_next_best_bound(monkeypatch, refused):
     analysis.run_all((*COMBINATORIAL, "segments"), optional=True)
     known = sorted(set(analysis.bounds.values()), reverse=True)
     assert len(known) > refused
-    derive = witness.derive
+    derive, load_steps = witness.derive, witness._load_steps
 
     def reluctant(state, effort):
         if state.most >= known[refused - 1] - 1:
@@ -40,6 +40,13 @@ def test_next_best_bound(monkeypatch, refused):
         return derive(state, effort)
 
     monkeypatch.setattr(witness, "derive", reluctant)
+    monkeypatch.setattr(
+        witness,
+        "_load_steps",
+        lambda state, *given: (
+            None if state.most >= known[refused - 1] - 1 else load_steps(state, *given)
+        ),
+    )
     monkeypatch.setattr(witness, "_by_fronts", lambda *_: None)
     found = witness.makespan_witness(problem, known[0] + 5, "cp-sat", 1.0)
     assert 0 < found.bound <= known[refused]
@@ -123,3 +130,20 @@ def test_loads_are_proved_by_prices_of_bytes():
     problem = PlacementProblem.from_edges([[10, 100]] * 10, [])
     problem = problem.replace(resident=np.full(10, 50), capacity=np.array([100, 10_000]))
     assert witness.makespan_witness(problem, 800, "load", 1.0).bound == 800
+
+
+def test_what_is_shown_below_the_claim_has_an_end(monkeypatch):
+    """Every derivation ends with the time; without any, paths or loads are shown, not nothing."""
+    problem, ends = random_layered(60, 4, 1), []
+
+    def late(state, effort):
+        ends.append(effort.end)
+        raise OutOfReachError
+
+    monkeypatch.setattr(witness, "derive", late)
+    monkeypatch.setattr(witness, "_by_fronts", lambda *_: None)
+    found = witness.makespan_witness(problem, 10_000, "cp-sat", 1.0)
+    assert all(map(np.isfinite, ends))
+    analysis = Analysis(problem)
+    analysis.run_all(["critical-path", "load"], optional=False)
+    assert found.bound == analysis.best()[0]

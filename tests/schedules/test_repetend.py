@@ -140,7 +140,7 @@ def test_longer_units_decide_whole_periods_alike(seed: int, unit: int):
     tree; the least one lies within a unit of the old one.
     """
     problem = random_blocks(seed)
-    schedule_found = po.solve(problem, num_workers=1, evaluations=50).solution
+    schedule_found = po.solve(problem, num_workers=1, evaluations=12).solution
     assume(schedule_found is not None)  # no schedule of some fits into memory
     least = schedule_found.repetend.period
     scaled = in_longer_units(problem, unit)
@@ -148,9 +148,25 @@ def test_longer_units_decide_whole_periods_alike(seed: int, unit: int):
         status, pattern = CyclicModel(scaled, period * unit).solve(10, num_workers=1, seed=0)
         assert status == ("infeasible" if period < least else "optimal")
         assert pattern is None or not pattern_violations(scaled, pattern.period, pattern.start)
-    found = po.solve(scaled, num_workers=1, evaluations=12).solution.repetend
+    found = po.solve(scaled, num_workers=1, evaluations=4).solution.repetend
     assert (least - 1) * unit < found.period <= least * unit
     assert pattern_violations(scaled, found.period, found.start) == []
+
+
+def test_a_limit_of_evaluations_limits_the_work(monkeypatch: pytest.MonkeyPatch):
+    """Nothing decides a period: later rounds, of four times the effort each, count as much more."""
+    efforts: list[float] = []
+
+    def undecided(self: CyclicModel, *, effort: float, **_: object) -> tuple[str, None]:
+        efforts.append(effort)
+        return "unknown", None
+
+    monkeypatch.setattr(CyclicModel, "solve", undecided)
+    monkeypatch.setattr(PeriodSearch, "_by_device_tree", lambda _, period, __: (period, None))
+    monkeypatch.setattr(PeriodSearch, "_walk", lambda *_: None)
+    po.solve(po.load_pipeline("shape:V?devices=4&memory=3"), num_workers=1, evaluations=40)
+    assert len(set(efforts)) > 1
+    assert sum(efforts) <= 40 * efforts[0]
 
 
 def test_a_long_unit_costs_no_more_work_than_a_tick():

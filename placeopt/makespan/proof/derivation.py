@@ -15,8 +15,9 @@ J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Manageme
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +37,8 @@ from placeopt.model.bound import Step
 
 Choice = tuple["Ints", "Ints"]
 """Weights of the classes of devices, and prices of their bytes."""
+
+T = TypeVar("T")
 
 
 class OutOfReachError(Exception):
@@ -66,7 +69,7 @@ class Effort:
     def sweep(self, state: Supposition, *, backwards: bool, goal: Ints | None) -> list[Lemma]:
         """Raise the heads (or tails) of all ops and return the lemmas that it took."""
         weights = [weights for weights, _ in self.choices[:2] if np.ptp(weights)]
-        return sweep(state, backwards=backwards, goal=goal, weights=weights)
+        return sweep(state, backwards=backwards, goal=goal, weights=weights, end=self.end)
 
     def spend(self) -> None:
         """Count a case.
@@ -79,6 +82,19 @@ class Effort:
         self.spent += 1
         if self.spent > self.cases or time.perf_counter() > self.end:
             raise OutOfReachError
+
+    def timed(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items while there is time.
+
+        Raises
+        ------
+        OutOfReachError
+            If the time is over.
+        """
+        for item in items:
+            if time.perf_counter() > self.end:
+                raise OutOfReachError
+            yield item
 
 
 def derive(state: Supposition, effort: Effort) -> list[Step]:
@@ -115,7 +131,7 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     if step is not None:
         steps.append(step)
         return True
-    for _ in range(effort.rounds):
+    for _ in effort.timed(range(effort.rounds)):
         before = [list(map(list, table)) for table in (state.head, state.tail, state.time)]
         goals = effort.goals(state) if effort.goals else (None, None)
         for backwards, goal in enumerate(goals):
@@ -124,9 +140,9 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
             if state.closed:
                 return True
         if (
-            _share(state, steps)
-            or _crowded(state, steps)
-            or _separate(state, steps)
+            _share(state, effort, steps)
+            or _crowded(state, effort, steps)
+            or _separate(state, effort, steps)
             or _close(state, effort, steps)
         ):
             return True
@@ -139,7 +155,9 @@ def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Look for a step that closes the supposition as it is."""
     columns = Columns(state)
     step = (
-        pigeonhole(columns) or late_and_early(columns) or overfull_window(columns, effort.choices)
+        pigeonhole(columns)
+        or late_and_early(columns)
+        or overfull_window(columns, effort.choices, until=effort.end)
     )
     if step is not None:
         steps.append(step)
@@ -147,9 +165,9 @@ def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     return step is not None
 
 
-def _share(state: Supposition, steps: list[Step]) -> bool:
+def _share(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Add which ops must share a device; return whether that is a contradiction."""
-    for u, v in _undecided(state):
+    for u, v in effort.timed(_undecided(state)):
         if state.must_share(u, v):
             steps.append(["same", u, v])
             state.join(u, v)
@@ -158,9 +176,9 @@ def _share(state: Supposition, steps: list[Step]) -> bool:
     return False
 
 
-def _crowded(state: Supposition, steps: list[Step]) -> bool:
+def _crowded(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Whether ops that share a device are too much for it, which is added."""
-    for members in {id(x): x for x in state.group}.values():
+    for members in effort.timed({id(x): x for x in state.group}.values()):
         if len(members) > 1 and (ops := critical_ops(state, members)) is not None:
             steps.append(["apart", members[0], members[1], ops])
             state.closed = True
@@ -168,9 +186,9 @@ def _crowded(state: Supposition, steps: list[Step]) -> bool:
     return False
 
 
-def _separate(state: Supposition, steps: list[Step]) -> bool:
+def _separate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Add which ops cannot share a device; return whether that is a contradiction."""
-    for u, v in _undecided(state):
+    for u, v in effort.timed(_undecided(state)):
         if (state.group[u][0], state.group[v][0]) in state.splits():
             continue
         ops = critical_ops(state, state.group[u] + state.group[v])

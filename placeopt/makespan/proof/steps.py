@@ -18,6 +18,8 @@ share a device count together.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,47 +55,38 @@ def sweep(
     backwards: bool,
     goal: Ints | None = None,
     weights: Sequence[Ints] = (),
+    end: float = math.inf,
 ) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
 
     Parameters
     ----------
+    end : in seconds of `time.perf_counter`, after which no more lemmas are looked for.
     goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do
     not reach them.
     weights : of the classes of devices, to be tried beside equal ones.
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
     into, split = state.neighbours(backwards=backwards), state.splits()
+    rows = _Rows(_as_floats(far), _as_floats(state.time))
     found: list[Lemma] = []
     for at, v in enumerate(order):
         _follow_edges(state, far, v, into)
         wanted = [
             c for c in state.classes(v) if into.get(v) and (goal is None or goal[v, c] > far[v][c])
         ]
-        if wanted:
+        if wanted and time.perf_counter() < end:
             before = ancestors(state, order[: at + 1], into, split)
             for c in wanted:
-                found += _lemmas(state, far, (v, c), before, weights)
+                ticks, ops, *weighed = best_lemma(state, rows, (v, c), far[v][c], before, weights)
+                if ticks > far[v][c]:
+                    far[v][c] = int(ticks)
+                    found.append([v, c, int(ticks), sorted(ops), *weighed])
         state.narrow(v)
+        rows.far[v], rows.time[v] = far[v], _as_floats(state.time[v])
         if state.closed:
             break
     return found
-
-
-def _lemmas(
-    state: Supposition,
-    far: list[list[Delay]],
-    at: tuple[int, int],
-    before: Ancestors,
-    weights: Sequence[Ints],
-) -> list[Lemma]:
-    """Raise the head of an op on a class, `at`, and return the lemma that it took, if any."""
-    v, c = at
-    ticks, ops, *weighed = best_lemma(state, far, at, before, weights)
-    if ticks <= far[v][c]:
-        return []
-    far[v][c] = int(ticks)
-    return [[v, c, int(ticks), sorted(ops), *weighed]]
 
 
 def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neighbours) -> None:
@@ -137,11 +130,26 @@ def ancestors(
     return Ancestors(ops, near, apart)
 
 
+class _Rows(NamedTuple):
+    """Heads, and ticks, of every op by class, INFINITE where it cannot run."""
+
+    far: Floats
+    time: Floats
+
+
+def _as_floats(rows: Sequence[Any]) -> Floats:
+    """Return ticks as an array, INFINITE for None."""
+    found = np.array(rows, np.float64)
+    found[np.isnan(found)] = INFINITE
+    return found
+
+
 class _Table(NamedTuple):
     """The ops before v as arrays, for one class of v's device."""
 
+    time: Floats  # ticks by class, INFINITE where it cannot run
     release: Floats  # head here
-    length: Floats  # ticks here, INFINITE where it cannot run
+    length: Floats  # ticks here
     near: Floats
     apart: Floats
     key: Floats  # when its result comes from another device at the earliest
@@ -151,17 +159,22 @@ class _Table(NamedTuple):
 
 def best_lemma(
     state: Supposition,
-    far: list[list[Delay]],
+    rows: _Rows,
     at: tuple[int, int],
+    known: Delay,
     before: Ancestors,
     weights: Sequence[Ints],
 ) -> tuple[Any, ...]:
     """Return the latest start of an op on a class, `at`, that some set of ops before it proves, and
     that set; the weights that it takes, where they are not equal.
+
+    Parameters
+    ----------
+    known : start that is proved already.
     """
-    v, c = at
-    table = _table(state, far, c, before)
-    best: Latest = (far[v][c], [])
+    c = at[1]
+    table = _table(rows, c, before, several=state.count[c] > 1)
+    best: Latest = (known, [])
     elsewhere = np.flatnonzero(
         (table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE)
     )
@@ -173,47 +186,35 @@ def best_lemma(
         best = found
     weighed: list[list[int]] = []
     for row in (np.ones(len(state.count), np.int64), *weights):
-        found = _all_devices(table, _weighed(state, c, before, row))
+        found = _all_devices(table, state.count, c, row.tolist())
         if found is not None and found[0] > best[0]:
             best, weighed = found, [row.tolist()] if np.ptp(row) else []
     return best[0], [before.ops[i] for i in best[1]], *weighed
 
 
-class _Weighed(NamedTuple):
-    """What the work of the ops before v counts, and the devices, where classes have weights."""
-
-    work: list[int]  # least weighted ticks anywhere
-    own: int  # weight of v's device
-    others: int  # of all others
-
-
-def _weighed(state: Supposition, c: int, before: Ancestors, weights: Ints) -> _Weighed:
-    """Weigh the ops before v and the devices; v is on one of class c."""
-    y = weights.tolist()
-    work = [min(y[d] * (state.time[u][d] or 0) for d in state.classes(u)) for u in before.ops]
-    width = sum(count * weight for count, weight in zip(state.count, y, strict=True))
-    return _Weighed(work, y[c], width - y[c])
-
-
-def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors) -> _Table:
-    several = state.count[c] > 1
-    rows = []
-    for u in before.ops:
-        others = [d for d in state.classes(u) if d != c or several]
-        ends = [far[u][d] + (state.time[u][d] or 0) for d in others]
-        here = state.time[u][c]
-        rows.append(
-            (
-                far[u][c],
-                INFINITE if here is None else here,
-                before.near[u],
-                before.apart[u],
-                min(ends, default=INFINITE) + before.apart[u],
-                state.least(far, u),
-                min((far[u][d] for d in others), default=INFINITE),
-            )
-        )
-    return _Table(*np.array(rows, np.float64).reshape(-1, len(_Table._fields)).T)
+def _table(rows: _Rows, c: int, before: Ancestors, *, several: bool) -> _Table:
+    """Return the ops before v, which is on class c; `several` says whether that has devices beside
+    v's.
+    """
+    far, time = rows.far[before.ops], rows.time[before.ops]
+    near, apart = (
+        np.array([delay[u] for u in before.ops], np.float64)
+        for delay in (before.near, before.apart)
+    )
+    start = np.where(time < INFINITE, far, INFINITE)
+    other, ends = start.copy(), start + time
+    if not several:
+        other[:, c] = ends[:, c] = INFINITE
+    return _Table(
+        time,
+        far[:, c],
+        time[:, c],
+        near,
+        apart,
+        ends.min(axis=1) + apart,
+        start.min(axis=1),
+        other.min(axis=1),
+    )
 
 
 def _serial_or_paid(t: _Table, floor: Delay) -> Latest | None:
@@ -257,20 +258,29 @@ def _one_machine(t: _Table, rows: Ints) -> Latest:
     return float(total[level, last]), by_tail[chosen].tolist()
 
 
-def _all_devices(t: _Table, of: _Weighed, most_levels: int = 24) -> Latest | None:
+def _all_devices(
+    t: _Table, count: Sequence[int], c: int, weights: Sequence[int], most_levels: int = 24
+) -> Latest | None:
     """Work that starts late, on v's device until shortly before v and on the others until the
     results can come; `most_levels` thresholds on heads are tried.
 
     Sets are compared in floating point; what the best one proves is counted in whole numbers.
+
+    Parameters
+    ----------
+    count, weights : devices of each class, and what a tick of theirs counts. c : class of v's.
     """
-    usable = np.flatnonzero(t.apart < INFINITE) if of.others else np.arange(len(t.apart))
-    width = of.own + of.others
+    width = sum(x * y for x, y in zip(count, weights, strict=True))
+    own, others = weights[c], width - weights[c]
+    usable = np.flatnonzero(t.apart < INFINITE) if others else np.arange(len(t.apart))
     if len(usable) < 2 or not width:
         return None
     order = usable[stable_order(-t.apart[usable])]
     levels = sample(np.unique(t.start[order]), most_levels)
     inside = t.start[order][None, :] >= levels[:, None]
-    work = np.cumsum(np.where(inside, np.array(of.work, np.float64)[order], 0.0), axis=1)
+    able = t.time < INFINITE
+    weighed = np.where(able, np.where(able, t.time, 0.0) * weights, INFINITE).min(axis=1)
+    work = np.cumsum(np.where(inside, weighed[order], 0.0), axis=1)
     length = np.cumsum(np.where(inside, t.length[order], 0.0), axis=1)
     release = np.where(t.length < INFINITE, t.release, OFF)
     least = (
@@ -280,13 +290,17 @@ def _all_devices(t: _Table, of: _Weighed, most_levels: int = 24) -> Latest | Non
     begin, near, begin_other, apart = least
     first, other = begin + near, begin_other + apart
     alone, ready = first + length, np.minimum(first, other)
-    spread = np.maximum(other, (work + of.own * ready + of.others * other) / width)
+    spread = np.maximum(other, (work + own * ready + others * other) / width)
     value = np.where(inside, np.where(alone <= other, alone, spread), -1.0)
     level, last = np.unravel_index(int(value.argmax()), value.shape)
     late, chosen = alone[level, last], order[np.flatnonzero(inside[level, : last + 1])].tolist()
     if late > other[level, last]:
-        ends = of.own * int(ready[level, last]) + of.others * int(other[level, last])
-        spent = -(-(sum(of.work[i] for i in chosen) + ends) // width)
+        ends = own * int(ready[level, last]) + others * int(other[level, last])
+        energy = sum(
+            min(int(x) * y for x, y in zip(row, weights, strict=True) if x < INFINITE)
+            for row in t.time[chosen].tolist()
+        )
+        spent = -(-(energy + ends) // width)
         late = max(other[level, last], spent)
     return float(late), chosen
 
@@ -331,9 +345,9 @@ class Columns:
             for row, here in together(cost, self.possible)
         )
 
-    def needs(self, begin: int, ends: Ints, weights: Ints, prices: Ints) -> Floats:
-        """Weighted work that must lie in windows from one begin to several ends, in floating
-        point.
+    def needs(self, begin: int, ends: Ints, choices: Sequence[tuple[Ints, Ints]]) -> Floats:
+        """Weighted work that must lie in windows from one begin to several ends, in floating point,
+        shape (num_choices, num_ends).
         """
         length = (ends - begin)[:, None, None]
         left, right = self.head + self.time - begin, self.tail + self.time - self.state.most
@@ -342,9 +356,11 @@ class Columns:
         )
         inside = np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1)
         work = sums_by(self.item, inside, len(self.first)).swapaxes(0, 1)
-        dear = self.resident[:, None].astype(np.float64) * prices.astype(np.float64)
-        cost = work * weights.astype(np.float64) + dear
-        return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
+        resident, rows = self.resident[:, None].astype(np.float64), []
+        for weights, prices in choices:
+            cost = work * weights.astype(np.float64) + resident * prices.astype(np.float64)
+            rows.append(np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1))
+        return np.array(rows)
 
 
 def _whole_ticks(rows: Sequence[Sequence[Delay | None]]) -> Ints:
@@ -355,7 +371,11 @@ def _whole_ticks(rows: Sequence[Sequence[Delay | None]]) -> Ints:
 
 
 def overfull_window(
-    columns: Columns, choices: Sequence[tuple[Ints, Ints]], most_ends: int = 64
+    columns: Columns,
+    choices: Sequence[tuple[Ints, Ints]],
+    *,
+    most_ends: int = 64,
+    until: float = math.inf,
 ) -> Step | None:
     """Return a window whose work passes what the devices offer, under one of the choices of weights
     and prices.
@@ -363,14 +383,18 @@ def overfull_window(
     Windows between heads, ends, latest starts and latest ends, at most `most_ends` of their begins
     and ends, are compared in floating point; the fullest is then counted in whole numbers, if it is
     too full but for what rounding each number once may have changed.
+
+    Parameters
+    ----------
+    until : in seconds of `time.perf_counter`, when no more begins are looked at.
     """
     state = columns.state
-    head, time, tail = columns.least
+    head, run, tail = columns.least
     begins, ends = (
         sample(np.unique(np.clip(np.concatenate(times), 0, state.most)), most_ends)
         for times in (
-            ([0], head, state.most - tail - time),
-            ([state.most], state.most - tail, head + time),
+            ([0], head, state.most - tail - run),
+            ([state.most], state.most - tail, head + run),
         )
     )
     capacity = state.problem.capacity.tolist()
@@ -378,15 +402,16 @@ def overfull_window(
         sum(m for m, kind in zip(capacity, state.kind, strict=True) if kind == c)
         for c in range(len(state.count))
     ]
-    for weights, prices in choices:
+    needs = list[Floats]()
+    for a in begins.tolist():
+        if needs and time.perf_counter() > until:
+            break
+        needs.append(columns.needs(a, ends, choices))
+    begins = begins[: len(needs)]
+    for (weights, prices), need in zip(choices, np.stack(needs, axis=1), strict=True):
         width = sum(int(s) * int(y) for s, y in zip(state.count, weights, strict=True))
         stock = sum(int(z) * m for z, m in zip(prices, room, strict=True))
-        excess = np.stack(
-            [
-                columns.needs(a, ends, weights, prices) - float(width) * (ends - a)
-                for a in begins.tolist()
-            ]
-        )
+        excess = need - float(width) * (ends - begins[:, None])
         excess[begins[:, None] >= ends[None, :]] = -np.inf
         at = np.unravel_index(int(excess.argmax()), excess.shape)
         begin, end = int(begins[at[0]]), int(ends[at[1]])

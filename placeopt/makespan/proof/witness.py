@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -66,29 +66,40 @@ Copies = dict[tuple[int, tuple[int, ...], str], list[tuple[int, ...]]]
 of the ops spread in it, and their looks."""
 
 
+Found = tuple[list[Step], tuple[Belief, ...]]
+"""Steps to a contradiction, and what they believe."""
+
+KINDS = ("none", "whole", "useful", "flows", "all")
+"""Delays that a supposition is told beside its own, cheapest first; `whole` is a step instead."""
+
+QUEUES = ("whole", "flows")
+"""Those for which transfers have to wait for one another."""
+
+
 def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
     """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be
     shown.
 
-    Propagation and, for small problems, cases come first, then fronts, whose statements have to be
-    believed. What neither shows is lowered to the best combinatorial bound of which steps are
-    found.
+    Paths and loads come first, then propagation and, for small problems, cases, then fronts, whose
+    statements have to be believed. What none of them shows in half of the time is lowered to the
+    best combinatorial bound of which steps are found.
 
     Parameters
     ----------
     bound, method : a bound in ticks that is known to hold, and what found it.
-    seconds : time for fronts and cases.
+    seconds : time for it, a second at least; paths and loads need none.
     """
-    end, unit = time.perf_counter() + max(seconds, 1.0), problem.common_unit
-    for aim, name in _aims(problem, bound, method):
-        found = _steps(problem, (aim - 1) // unit * unit, end, cases=name == method)
-        if found is not None:
-            steps, beliefs = found
-            content: dict[str, Any] = {"steps": steps, "unit": unit}
-            if (island := islands(problem)).any():
-                content["islands"] = island.tolist()
-            return Witness(aim, name, content, beliefs)
-    return Witness(0, "none", {"steps": []})
+    end, name = time.perf_counter() + max(seconds, 1.0), method
+    aim, found = bound, bound > 0 and _steps(problem, bound, half_way(end), cases=5000)
+    if not found:
+        name, (aim, found) = "propagation", _next_best(problem, bound, end)
+    if not found:
+        return Witness(0, "none", {"steps": []})
+    steps, beliefs = found
+    content: dict[str, Any] = {"steps": steps, "unit": problem.common_unit}
+    if (island := islands(problem)).any():
+        content["islands"] = island.tolist()
+    return Witness(aim, name, content, beliefs)
 
 
 def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
@@ -112,7 +123,9 @@ def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
     return best
 
 
-def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
+def _load_steps(
+    state: Supposition, choices: list[Choice], most_ends: int = 64
+) -> list[Step] | None:
     """Return steps by which paths, and the loads of devices, refute a supposition, None if they do
     not; they are found in whole numbers, however large.
     """
@@ -127,41 +140,63 @@ def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
         if len(members) > 1 and state.too_much(members):
             return [*steps, ["apart", members[0], members[1], members]]
     columns = Columns(state)
-    step = pigeonhole(columns) or overfull_window(columns, choices)
+    step = pigeonhole(columns) or overfull_window(columns, choices, most_ends=most_ends)
     return None if step is None else [*steps, step]
 
 
+def _next_best(problem: PlacementProblem, bound: int, end: float) -> tuple[int, Found | None]:
+    """Return the best of the combinatorial bounds, none above `bound`, that steps show until `end`:
+    from the least upwards as far as no delays are needed, then the best one by these.
+    """
+    analysis = Analysis(problem, seconds=_left(end) / 2, upper=bound, written=True)
+    analysis.run_all((*COMBINATORIAL, "congestion", "segments"), optional=True)
+    aims = sorted({min(bound, found) for found in analysis.bounds.values()} - {0})
+    shown: tuple[int, Found | None] = 0, None
+    while aims and (found := _steps(problem, aims[0], half_way(end), KINDS[:1])):
+        shown = aims.pop(0), found
+    better = ((aim, _steps(problem, aim, half_way(end), KINDS[1:])) for aim in reversed(aims))
+    return next((pair for pair in better if pair[1]), shown)
+
+
 def _steps(
-    problem: PlacementProblem, most: int, end: float, *, cases: bool, most_cases: int = 5000
-) -> tuple[list[Step], tuple[Belief, ...]] | None:
-    """Return steps that refute a horizon, and what they believe; None if none were found.
+    problem: PlacementProblem, aim: int, end: float, kinds: Sequence[str] = KINDS, *, cases: int = 0
+) -> Found | None:
+    """Return steps that refute what is shorter than `aim`, and what they believe; None if none were
+    found.
 
     Parameters
     ----------
-    cases : whether some, at most `most_cases`, may be told apart.
+    end : in seconds of `time.perf_counter`, but for paths and loads. kinds : of steps, and delays.
+    cases : that may be told apart; without any there are no fronts either.
     """
-    if most >= LARGEST:
-        state = Supposition(problem, most)
-        steps = _load_steps(state, class_choices(state))
+    unit = problem.common_unit
+    most = (aim - 1) // unit * unit
+    state = Supposition(problem, most)
+    steps = _load_steps(state, class_choices(state), 2)  # the whole, and what is read off at once
+    if steps is not None or most >= LARGEST:
         return None if steps is None else (steps, ())
-    analysis, until = Analysis(problem, seconds=20.0, upper=most + 1), end if cases else math.inf
-    queues = bool(partitions(problem))
-    for kind in (
-        ("none", "whole", "useful", "flows", "all") if queues else ("none", "useful", "all")
-    ):
-        now = half_way(until) if queues else until
+    analysis = Analysis(problem, seconds=_left(end), upper=most + 1)
+    for kind in kinds:
+        until = half_way(end) if cases or kind != kinds[-1] else end
+        if kind in QUEUES and not partitions(problem):
+            continue
         if kind == "whole":
-            step = whole_step(problem, most, now)
+            step = whole_step(problem, most, until)
             if step is not None:
                 return [step], ()
             continue
         state = Supposition(problem, most)
-        steps = _raised(kind, state, analysis, now)
+        steps = _raised(kind, state, analysis, until)
         if steps or kind == "none":
-            found = _derived(state, now, most_cases if cases else 1)
+            found = _derived(state, until, max(1, cases))
             if found is not None:
                 return [*steps, *found], ()
     return _by_fronts(problem, most, end) if cases else None
+
+
+def _left(end: float) -> float:
+    """Return the seconds until `end` (`time.perf_counter`)."""
+    return max(0.0, end - time.perf_counter())
 
 
 def _raised(kind: str, state: Supposition, analysis: Analysis, end: float) -> list[Step]:
@@ -191,7 +226,7 @@ def _derived(state: Supposition, until: float, cases: int) -> list[Step] | None:
     found.
     """
     small = _is_small(state.problem)
-    goals = None if small else goals_of(state)
+    goals = None if small else goals_of(state, until)
     effort = Effort(cases if small else 1, until, class_choices(state), goals)
     try:
         return derive(state, effort)
@@ -204,20 +239,18 @@ def _is_small(problem: PlacementProblem, *, most_ops: int = 40) -> bool:
     return problem.num_ops <= most_ops
 
 
-def _by_fronts(
-    problem: PlacementProblem, most: int, end: float
-) -> tuple[list[Step], tuple[Belief, ...]] | None:
+def _by_fronts(problem: PlacementProblem, most: int, end: float) -> Found | None:
     """Raise heads and tails, then let fronts close the supposition; None if they do not prove it
     until `end`.
     """
     state = Supposition(problem, most)
-    goals = (None, None) if _is_small(problem) else goals_of(state)(state)
+    goals = (None, None) if _is_small(problem) else goals_of(state, end)(state)
     effort = Effort(1, end, class_choices(state))
     steps: list[Step] = [
         ["sweep", backwards, effort.sweep(state, backwards=bool(backwards), goal=goal)]
         for backwards, goal in enumerate(goals)
     ]
-    analysis = Analysis(problem, seconds=max(1.0, end - time.perf_counter()), upper=most + 1)
+    analysis = Analysis(problem, seconds=_left(end), upper=most + 1)
     analysis.run_all(COMBINATORIAL, optional=True)
     proof = front_proof(_supposed(state, analysis), end)
     if proof is None or proof.bound <= most:
@@ -243,19 +276,6 @@ def _supposed(state: Supposition, analysis: Analysis) -> Evidence:
     return Evidence(r, heads, weights, analysis.best()[0], never)
 
 
-def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
-    """Yield what to prove and its name: the bound, then the combinatorial bounds, none above it,
-    best first.
-    """
-    if bound > 0:
-        yield bound, method
-    analysis = Analysis(problem, seconds=20.0, upper=bound, written=True)
-    analysis.run_all((*COMBINATORIAL, "congestion", "segments"), optional=True)
-    for aim in sorted({min(bound, found) for found in analysis.bounds.values()}, reverse=True):
-        if aim > 0:
-            yield aim, "propagation"
-
-
 def _classes(state: Supposition, relaxation: Relaxation) -> list[int]:
     """Return the relaxation's class of each class of devices of a supposition."""
     return [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]
@@ -275,11 +295,13 @@ def class_choices(state: Supposition) -> list[Choice]:
     return [(choice, none) for choice in weights] + priced
 
 
-def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
+def goals_of(
+    state: Supposition, end: float = math.inf
+) -> Callable[[Supposition], tuple[Ints, Ints]]:
     """Return a function that finds heads and tails of a state by the kernels of
-    `placeopt.makespan.bounds.communication`.
+    `placeopt.makespan.bounds.communication`, until `end` (`time.perf_counter`).
     """
-    analysis = Analysis(state.problem, seconds=20.0)
+    analysis = Analysis(state.problem, seconds=_left(end))
     relaxation, weights = analysis.relaxation, analysis.load.weights
     column = _classes(state, relaxation)
     pairs = list(together(relaxation.source, relaxation.target))
@@ -290,7 +312,7 @@ def goals_of(state: Supposition) -> Callable[[Supposition], tuple[Ints, Ints]]:
         costs = replace(relaxation, free=free, pay=pay)
         longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
         costs = with_delays(costs, longer) if longer else costs
-        found = heads_tails(costs, weights=weights)
+        found = heads_tails(costs, None, end, weights)
         return found.head[:, column], found.tail[:, column]
 
     return goals
@@ -532,7 +554,7 @@ def segment_flows(
     segments = Segments(problem, parts, lambda: evidence, end)
     found: dict[Segment, int] = {}
     for bounds in (partial(Inside.to_hubs, written=True), Inside.to_all):
-        for delays in segments.steps(bounds):
+        for delays in takewhile(lambda _: time.perf_counter() < end, segments.steps(bounds)):
             found.update(delays if isinstance(delays, list) else ())
     insides = ((Inside(problem, segment), ticks) for segment, ticks in found.items())
     alike = by_key(((t, b"".join(map(inside.looks, parts))), inside) for inside, t in insides)
