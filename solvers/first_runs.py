@@ -177,7 +177,9 @@ def learned_lists() -> None:
 def latency() -> None:
     """Evaluate and improve a small placement under the latency, and bound it by flows."""
     from placeopt.latency.bounds.flow import FlowBound
+    from placeopt.solvers.search.search_space import SearchSpace
 
+    SearchSpace(small_problem("latency")).groups(2)
     _run("cp-sat", "latency")
     flow = FlowBound(small_problem("latency"))
     rounds = iter((False, False, True))

@@ -94,7 +94,12 @@ GROUPS = {
         ),
         KernelGroup(
             "latency",
-            ("latency.evaluate", "latency.bounds.slot_program", "solvers.exact.latency_parts"),
+            (
+                "latency.evaluate",
+                "latency.bounds.slot_program",
+                "solvers.exact.latency_parts",
+                "solvers.search.search_space",
+            ),
             10.0,
             _LATENCY,
         ),

@@ -80,6 +80,7 @@ from placeopt.solvers.exact.placement_cp_sat import (
     with_threads,
 )
 from placeopt.solvers.heuristics.filling import Filling, fillings, first_filled
+from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.tactic import BOTH, BOUND, FIRST_SECONDS, VALUE, Runs, State, Steps, Tactic
 
 if TYPE_CHECKING:
@@ -619,13 +620,17 @@ def _pipeline(chain: ContractedProblem, stop: Callable[[], bool] | None) -> Ints
 
 def anneal(tracker: PlacementTracker, rng: Generator) -> Iterator[None]:
     """Anneal from the incumbent, again and again; one chunk per step."""
-    walk = _Walk(tracker)
-    return anneal_in_cycles(tracker, rng, walk.begin)
+    return anneal_in_cycles(tracker, rng, partial(_Walk(tracker).begin, rng))
 
 
 class _Walk:
     """A cycle from the incumbent (see `annealing_cycles`); as long as there is none, from where the
     last one ended, at first from one device.
+
+    Every other cycle, by chance, moves groups of units, at least as many as there are slots, any
+    number about as likely as twice it: single units do not leave a slot where all that they
+    exchange much with stays. Groups grow along heavy edges, those within a factor of two in any
+    order, and gather where the first op of each is.
 
     Attributes
     ----------
@@ -647,8 +652,9 @@ class _Walk:
     ) -> None:
         problem = tracker.problem
         self.tracker, self.arrays = tracker, latency_arrays(problem)
-        turn = turns(problem)
-        self.groups, self.pooled = _groups(problem, turn), pooled(problem)
+        self.space, self.turn = SearchSpace(problem), turns(problem)
+        self.single = _groups(problem, self.turn, np.arange(self.space.num_units))
+        self.groups, self.pooled = self.single, pooled(problem)
         choices = (len(self.groups.member_ptr) - 1) * problem.num_devices
         size = problem.num_ops + problem.num_edges
         self.moves = min(moves, moves_per_choice * choices, 1 + work // size)
@@ -660,16 +666,32 @@ class _Walk:
         if above[d] > 0:
             home = first_filled(Filling.of_units(problem.units), tracker.rng())
             self.device = self.device if home is None else self.pooled[home[problem.units.unit]]
-        self.slot = turn * (problem.slots - 1)
+        self.slot = self.turn * (problem.slots - 1)
 
-    def begin(self) -> _Walk:
-        """Go back to the incumbent."""
+    def begin(self, rng: Generator) -> _Walk:
+        """Go back to the incumbent, and draw what moves together."""
         solution = self.tracker.solution
         if solution is not None:
             self.value = int(self.tracker.value or 0)
             self.device = self.pooled[solution.device].copy()
             self.slot = placement_slots(self.tracker.problem, solution).copy()
+        self.groups, joined = self.single, self._joined(rng) if rng.random() < 0.5 else None
+        if joined is not None:
+            self.groups = _groups(self.tracker.problem, self.turn, joined)
+            lead = self.groups.member[self.groups.member_ptr[:-1]]
+            homes = np.repeat(lead, np.diff(self.groups.member_ptr))
+            self.device[self.groups.member] = self.device[homes]
+            self.slot[self.groups.member] = self.slot[homes]
         return self
+
+    def _joined(self, rng: Generator) -> Ints | None:
+        """Draw a group of every unit; None where there are no more units than slots."""
+        problem, units = self.tracker.problem, self.space.num_units
+        slots = problem.slots * int((problem.io_class >= 0).sum())
+        if not 0 < slots < units:
+            return None
+        weight = self.space.tensor_weight * np.exp2(rng.random(problem.num_tensors))
+        return self.space.groups(int(slots * (units / slots) ** rng.random()), weight)
 
     def cool(self, hot: float, cold: float, seed: int, *, serial: float = 0.01) -> None:
         """Walk one chunk; `serial` is the weight of the mean slot duration in the energy: it tells
@@ -685,8 +707,9 @@ class _Walk:
             self.tracker.offer(found, Placement(device, slots))
 
 
-def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
-    key = 2 * problem.units.unit + turn
+def _groups(problem: PlacementProblem, turn: Ints, label: Ints) -> Groups:
+    """Return the ops of each turn in units of the same label, whose numbers have no gaps."""
+    key = 2 * label[problem.units.unit] + turn
     keys, group, sizes = np.unique(key, return_inverse=True, return_counts=True)
     at = np.arange(len(keys))
     other = np.searchsorted(keys, keys ^ 1).clip(max=len(keys) - 1)
@@ -698,5 +721,5 @@ def _groups(problem: PlacementProblem, turn: Ints) -> Groups:
         np.where(keys[other] == keys ^ 1, other, at),
         *neighbours(len(keys), group[problem.edge_source], consumers),
         *touching[:2],
-        problem.units.bytes[keys >> 1],
+        sums_by(label, problem.units.bytes, int(label.max()) + 1)[keys >> 1],
     )

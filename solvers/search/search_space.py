@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.makespan.objective import MAKESPAN
 from placeopt.model.arrays import (
     Array,
     Flags,
@@ -36,7 +37,6 @@ from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.union_find import number_sets, root as find_root
-from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context, equal_parts
 from placeopt.solvers.heuristics.repair import fits
 from placeopt.solvers.search.walk_state import WalkGraph
@@ -81,11 +81,11 @@ class SearchSpace:
     @cached_property
     def tensor_weight(self) -> Floats:
         """Mean ticks that each tensor costs between two devices, or to and from host memory
-        (period).
+        (period, latency).
         """
-        if objective_of(self.problem) is PERIOD:
-            return self.problem.io_ticks.mean(axis=1, dtype=np.float64)
-        return self.context.mean_transfer
+        if objective_of(self.problem) is MAKESPAN:
+            return self.context.mean_transfer
+        return self.problem.io_ticks.mean(axis=1, dtype=np.float64)
 
     @cached_property
     def sequence(self) -> Ints:
@@ -152,10 +152,11 @@ class SearchSpace:
         device[order] = equal_parts(self.context.mean_compute[order], problem.num_devices)
         return self.context.repaired_homes(self.homes_of(device))
 
-    def groups(self, count: int) -> Ints:
+    def groups(self, count: int, weight: Floats | None = None) -> Ints:
         """Label of each unit, at most about `count` labels, by merging along the heaviest edges.
 
-        Edges are taken by decreasing transfer time (ties in order of the tensors); two groups merge
+        Edges are taken by decreasing weight of their tensors, `tensor_weight` by default (ties in
+        order of the tensors); two groups merge
         unless the result would do more than half a device's share of the work, need more bytes than
         a device has, or have no device that runs all. Groups left over are then merged along the
         topological order.
@@ -164,7 +165,7 @@ class SearchSpace:
         work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
-        weight = self.tensor_weight[problem.edge_tensor]
+        weight = (self.tensor_weight if weight is None else weight)[problem.edge_tensor]
         heaviest = stable_order(-weight)
         source = units.unit[problem.edge_source][heaviest]
         target = units.unit[problem.consumer][heaviest]

@@ -185,6 +185,33 @@ def test_a_move_leaves_the_units_of_the_whole(monkeypatch, seed):
     assert len(whole) > 20
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_annealing_gathers_communities(seed):
+    """Trees of heavy edges, one for each slot, which light edges join, come together: op by op, all
+    that an op exchanges much with holds it back.
+    """
+    rng, devices, turns, size = np.random.default_rng(seed), 3, 3, 6
+    edges = []
+    for first in range(0, devices * turns * size, size):
+        edges += [(first + int(rng.integers(i)), first + i, 100) for i in range(1, size)]
+        before = first // (devices * size) - 1
+        for part in rng.permutation(devices)[:2].tolist() if before >= 0 else ():
+            source = (before * devices + part) * size + int(rng.integers(size))
+            edges.append((source, first + int(rng.integers(size)), 1))
+    tree = np.arange(devices * turns * size) // size
+    problem = PlacementProblem.from_edges(
+        [[10] * devices] * len(tree),
+        edges,
+        resident=[1] * len(tree),
+        capacity=[turns * size] * devices,
+        objective="latency",
+        slots=turns,
+    )
+    planted = evaluate.latency_value(problem, po.Placement(tree % devices, tree // devices))
+    found = po.solve(problem, "cp-sat", evaluations=10, tactics="starts,annealing")
+    assert found.value <= planted
+
+
 def test_annealing_finds_a_placement_where_no_start_is_one():
     """Ops that run on the accelerator only, and others that do not, alternate in every order of
     which starts are segments: the one accelerator op of a chain ends before the other one can begin.
