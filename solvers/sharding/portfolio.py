@@ -1,8 +1,8 @@
 """The default: the Lagrangian bound, CP-SAT on what it leaves, and the search by tree moves.
 
-`prices`, `branches`, `squares` and `cp-sat` raise the bound, `tree-moves` improves the choice. What
-one finds serves the others: the prices and the choices that the bound's messages decode guide the
-moves, and the cost of the best choice aims and narrows the bound.
+`prices`, `branches`, `joins`, `squares` and `cp-sat` raise the bound, `tree-moves` improves the
+choice. What one finds serves the others: the prices and the choices that the bound's messages
+decode guide the moves, and the cost of the best choice aims and narrows the bound.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from placeopt.model.threads import num_threads
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
 from placeopt.sharding.bounds.branches import STEPS, Branches
+from placeopt.sharding.bounds.joins import GAINED, GROWTH, MOST_PAIRS, Joins
 from placeopt.sharding.bounds.squares import FITS, MOST_STRATEGIES, ROUND, Squares
 from placeopt.sharding.compact import MAX_TOTAL, Compact, Condensed, cost_of, costs_of
 from placeopt.sharding.decode import least_usage
@@ -295,6 +296,71 @@ def _part_seconds(sides: Sides) -> float:
     return 2 * (STEPS * sides.step_seconds + sides.reduce_seconds)
 
 
+def _joins(state: State) -> Iterator[str | None]:
+    """Join nodes of what is left: first while its tables double, then anew, more and more."""
+    sides: Sides = state.facts
+    bounding, growth, narrowed = sides.bounding, 1, None
+    while not bounding.settled and not state.stop():
+        sides.aim(state)
+        if bounding.settled or not bounding.cheap:
+            yield WAITING
+            continue
+        assert bounding.upper is not None
+        pairs = len(bounding.dual.compact.table)
+        if narrowed is not bounding.narrowed:
+            narrowed, prices = bounding.narrowed, bounding.dual.prices
+        if growth * pairs > MOST_PAIRS or _late_for_joins(state, growth):
+            return
+        below = bounding.upper - narrowed.offset
+        joins = Joins(bounding.dual.compact, below, prices, growth * pairs)
+        growth *= GROWTH
+        yield None
+        if joins.empty:
+            continue
+        yield from _join_steps(state, joins, below)
+        if narrowed is bounding.narrowed and not bounding.settled:
+            prices = joins.prices
+            bounding.certify_by(joins)
+            sides.report(state, "joins")
+
+
+def _join_steps(state: State, joins: Joins, below: int) -> Iterator[None]:
+    """Take steps until the later half of them gained next to nothing, or as long as there is time
+    for a proof.
+    """
+    sides, taken, looked, before, longest = state.facts, 0, STEPS, -math.inf, 0.0
+    pieces, tracker = sides.pieces, state.tracker
+    cost = pieces.moves * len(joins.dual.compact.table)
+    cost //= pieces.steps * max(1, len(sides.bounding.dual.compact.table))
+    while not state.stop() and (state.by_evaluations or tracker.seconds_left > 5 * longest):
+        begun = time.perf_counter()
+        joins.step()
+        taken += 1
+        if state.by_evaluations:
+            tracker.count(min(max(1, cost), tracker.evaluations_left))
+        longest = max(longest, time.perf_counter() - begun)
+        if taken == looked:
+            if joins.bound - before <= GAINED * (below - joins.bound):
+                return
+            before, looked = joins.bound, 2 * taken
+        yield
+
+
+def _late_for_joins(state: State, growth: int) -> bool:
+    """Whether too little time is left for a round of joins."""
+    seconds = _joins_seconds(state.facts) * (1 + growth)
+    return not state.by_evaluations and state.tracker.seconds_left < seconds
+
+
+def _joins_seconds(sides: Sides) -> float:
+    """Return about how long joining takes for each time that the tables grow."""
+    if sides.bounding.settled:
+        return 0.0
+    if not sides.bounding.cheap:
+        return math.inf
+    return sides.reduce_seconds + STEPS * sides.step_seconds
+
+
 def _squares(state: State) -> Iterator[str | None]:
     """Look for squares of what is left, and bound what these leave, until they fit and bring no
     more.
@@ -317,7 +383,7 @@ def _squares(state: State) -> Iterator[str | None]:
         yield from _square_steps(state, squares)
         if narrowed is bounding.narrowed and not state.stop():
             known = bounding.bound
-            bounding.certify_squares(squares)
+            bounding.certify_by(squares)
             sides.report(state, "squares")
             if bounding.bound <= known and squares.misfit < FITS:
                 return
@@ -451,6 +517,7 @@ def _make_moves(state: State, search: TreeSearch) -> None:
 TACTICS: tuple[Tactic, ...] = (
     Steps("prices", BOUND, _prices),
     Steps("branches", BOTH, _branches, needs=_part_seconds),
+    Steps("joins", BOUND, _joins, needs=_joins_seconds),
     Steps("squares", BOUND, _squares, needs=_squares_seconds),
     Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
     Steps("tree-moves", VALUE, _moves),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.sharding.bounds.joins import Joins
     from placeopt.sharding.bounds.squares import Squares
     from placeopt.sharding.problem import ShardingProblem
 
@@ -184,11 +185,13 @@ class Bounding:
             self._narrow(alive, pairs)
         self._reopen_if_empty()
 
-    def certify_squares(self, squares: Squares) -> None:
-        """Prove the bound by squares of what is left, and rule out what no better choice uses."""
+    def certify_by(self, other: Squares | Joins) -> None:
+        """Prove the bound by squares or joins of what is left, and rule out what no better choice
+        uses.
+        """
         assert self.upper is not None
         offset = self.narrowed.offset
-        proof = squares.prove(self.upper - offset)
+        proof = other.prove(self.upper - offset)
         pairs = np.ones(len(self.dual.compact.table), np.bool_)
         self.dual.rule_out(proof.alive, pairs)
         self.prove(min(proof.bound + offset, self.upper))
