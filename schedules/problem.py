@@ -43,6 +43,7 @@ from placeopt.model.arrays import (
     ints,
     names,
     positions,
+    refuse_types,
     row_at,
     row_numbers,
     settle,
@@ -80,6 +81,9 @@ class Block:
     memory: tuple[int, ...] = ()
     after: tuple[tuple[str, int], ...] = ()
     stage: int = -1
+
+    def __post_init__(self) -> None:
+        refuse_types(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,6 +394,8 @@ class PipelineProblem(ArrayHolder):
             If a predecessor or device is unknown, predecessors form a cycle, the memory of one
             micro-batch does not return to zero, or a block alone exceeds a capacity.
         """
+        if not all(isinstance(block, Block) for block in blocks):
+            raise InputError(f"pipeline '{name}': expected blocks as Block records")
 
         def column(field: str) -> list[Any]:
             return [getattr(block, field) for block in blocks]

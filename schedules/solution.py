@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, Ints, frozen, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, as_array, check_count, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
@@ -33,16 +33,14 @@ class Repetend(ArrayHolder):
     start: Ints  # (size, num_blocks) ticks, smallest is 0
 
     def __post_init__(self) -> None:
-        start = np.asarray(self.start, np.int64)
+        start = as_array(self.start, "repetend: start")
+        start = int_array(start, start.shape, "repetend: start")
         if start.ndim != 2 or not start.size:
             raise InputError(
                 "repetend: expected starts of shape (micro-batches, blocks), received "
                 f"{start.shape}"
             )
-        if self.period < 1:
-            raise InputError(
-                f"repetend: expected a period of at least 1 tick, received {self.period}"
-            )
+        check_count("repetend: period", self.period)
         object.__setattr__(self, "period", int(self.period))
         object.__setattr__(self, "start", frozen(start - start.min()))
 
@@ -103,7 +101,7 @@ class PipelineSchedule(ArrayHolder):
     claims: ClassVar[tuple[str, ...]] = ("makespan_bound", "size_bound")
 
     def __post_init__(self) -> None:
-        start = np.asarray(self.start)
+        start = as_array(self.start, "start")
         if start.ndim != 2 or start.shape[1] != self.problem.num_blocks or not len(start):
             raise InputError(
                 f"start: expected shape (micro-batches, {self.problem.num_blocks}), received "

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import placeopt as po
-from placeopt.cli import common, main
+from placeopt.cli import common, interrupt, main
 from placeopt.cli.solve import SolveReport
 from placeopt.instances.clusters import EXAMPLE
 from placeopt.solving.registry import register
@@ -394,6 +394,29 @@ def test_pipelines_are_bounded_verified_and_evaluated(capsys, tmp_path):
     for command in ("verify", "evaluate"):
         code, out, err = run(capsys, command, "shape:V?devices=2", given)
         assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
+def test_what_fails_after_a_signal_is_an_interruption(capsys, monkeypatch):
+    """An import that a signal has broken off may fail in any way; without one it is an error."""
+    from placeopt import cli
+
+    with pytest.raises(ValueError, match="odd"):
+        cli._explain(ValueError("odd"), [])
+    monkeypatch.setattr(interrupt._SignalState, "received", signal.SIGTERM)
+    monkeypatch.setattr(interrupt, "leave", sys.exit)  # a process would end at once
+    interrupt._SignalState.said.clear()
+    with pytest.raises(SystemExit) as stop:
+        cli._explain(ValueError("odd"), [])
+    assert stop.value.code == 143
+    assert capsys.readouterr().err == "placeopt: error: interrupted\n"
+
+
+def test_a_folder_is_tried_by_no_file_of_others(tmp_path):
+    """What lies in an output folder stays there, whatever its name."""
+    (tmp_path / ".placeopt").write_text("mine")
+    common.out_folder(tmp_path)
+    common.out_file(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == [".placeopt"]
 
 
 def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypatch):

@@ -10,6 +10,9 @@ import pytest
 import placeopt as po
 from placeopt.cli import main
 from placeopt.model.errors import InputError
+from placeopt.schedules.problem import Block
+from placeopt.schedules.solution import Repetend
+from placeopt.splits.problem import SplitProblem
 
 DATA_DEPENDENT = """
 import torch
@@ -170,8 +173,11 @@ MISTAKES = [
     ("out-lost", "verify {g} ok.json -c uniform:2 --proof /proc/x/p", "cannot write", "another"),
     ("out-folder", "verify {g} ok.json -c uniform:2 -o folder", "received a folder", "name a file"),
     ("out-twice", "verify {g} ok.json -c uniform:2 -o x --proof x", "goes there", "name another"),
+    ("out-read", "verify {g} ok.json -c uniform:2 -o ok.json", "reads this file", "name another"),
+    ("plot-read", "plot {g} ok.json -c uniform:2 -o ok.json", "reads this file", "name another"),
     ("out-of-a-check", "verify {g} ok.json --recheck c -o x", "writes nothing", "leave it out"),
     ("out-suffix", "plot {g} ok.json -c uniform:2 -o g.gif", "received 'g.gif'", ".png, .svg"),
+    ("out-picture", "info {g} -o g.json", "received 'g.json'", ".png, .svg, .pdf"),
     ("out-format", "convert {g} -o g.xyz", "suffix '.xyz'", "use one of .json"),
     ("out-suffix", "solve {g} -c 4xA100 --out s.json", "the name of a file", "--out s"),
     ("out-none", "convert {g}", "the file to write", "--out GRAPH.json"),
@@ -287,6 +293,18 @@ CALLS = {
     "part-of-a-byte": (lambda _: po.load(FOUR, "4xA100", memory_limit=1.5), "received 1.5"),
     "costs": (lambda _: po.load(FOUR, "4xA100", costs={}), "received dict"),
     "training": (lambda _: po.load(FOUR, "4xA100", training="no"), "received 'no'"),
+    "block": (lambda _: Block("a", "F", 0, 1), "Block: devices: expected tuple"),
+    "blocks": (lambda _: po.PipelineProblem.from_blocks("a", ["b"], ["c"]), "as Block records"),
+    "repetend": (lambda _: Repetend("5", [[0]]), "period: expected a whole number"),
+    "starts": (lambda _: Repetend(5, [["a"]]), "start: expected whole numbers"),
+    "split": (lambda _: SplitProblem(None), "placement: expected PlacementProblem, received None"),
+    "device": (lambda _: po.Device("a", "b", "c", "d", 1.0), "peak_flops: expected float"),
+    "cluster": (
+        lambda _: po.Cluster("a", ["b"], [po.Link("l", 0.0, 1.0)]),
+        "devices: expected tuple.Device",
+    ),
+    "producer": (lambda p: p.replace(producer=None), "producer: expected an array of whole"),
+    "names": (lambda p: p.replace(op_names=5), "op_names: expected tuple.*received 5"),
 }
 
 

@@ -51,6 +51,8 @@ def test_round_trip(suffix, priority, tmp_path):
         '{"device": [1, 0, "gpu1"]}',
         'op,device\nconv/1,gpu1\n2,gpu0\n"a, ""b""",gpu1\n',
         'op,device\n\n0,1\n2,0\n"a, ""b""",1',
+        'op;device\n0;1\n2;0\n"a, ""b""";1\n',
+        ',op,device\n0,0,1\n1,2,0\n2,"a, ""b""",1\n',
         '﻿OP, Device\r\n0,1\r\n2,0\r\n"a, ""b""",1\r\n',
     ],
 )
@@ -134,6 +136,31 @@ def test_wrong_files_give_one_line(case, tmp_path):
     assert "\n" not in message
 
 
+def test_arrays_that_numpy_saved_are_placements(tmp_path):
+    """Devices by index or name; a cut file, pickled objects, two axes, fractions and masked entries
+    are one line each.
+    """
+    path = tmp_path / "learned.npy"
+    for devices in ([1, 0, 1], [1.0, 0.0, 1.0], ["gpu1", "gpu0", "gpu1"]):
+        np.save(path, np.array(devices))
+        assert read_placement(path, problem()).device.tolist() == [1, 0, 1]
+    whole = path.read_bytes()
+    for wrong, words in (
+        (np.array([[1, 0, 1]]), r"one device per op, received shape \(1, 3\)"),
+        (np.array([0.5, 0, 1]), "expected whole numbers"),
+        (np.array([{}, 0, 1]), "not a whole .npy file"),
+        (np.array([9, 0, 1]), "expected a device in 0..1"),
+        (None, "not a whole .npy file"),
+    ):
+        path.write_bytes(whole[:-9])
+        if wrong is not None:
+            np.save(path, wrong)
+        with pytest.raises(InputError, match=words):
+            read_placement(path, problem())
+    with pytest.raises(InputError, match=r"device: .*masked"):
+        placement_of(np.ma.array([0, 1, 1], mask=[0, 1, 0]), problem())
+
+
 def test_objects_of_a_script_stand_for_placements():
     """Columns as of a CSV file (a data frame), names of devices in order, and a Result are taken by
     `verify` and `evaluate`.
@@ -193,9 +220,9 @@ def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
     path, reads = tmp_path / "p.json", []
     problem = po.load("gen:fork-join", cluster="uniform:1")
     write_placement(path, problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)))
-    read_text = placement_file.read_text
+    read_bytes = placement_file.read_bytes
     monkeypatch.setattr(
-        placement_file, "read_text", lambda *a, **k: reads.append(a) or read_text(*a, **k)
+        placement_file, "read_bytes", lambda *a, **k: reads.append(a) or read_bytes(*a, **k)
     )
     with pytest.raises(SystemExit) as ended:
         main(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,15 @@ from placeopt.instances.readers.onnx_file import read_varint
 from placeopt.model.errors import InputError
 
 NUMBERS = re.compile(r"[0-9\s,]*$")
+_TOLD = {
+    b"\x1f\x8b": "the file is compressed (gzip); unpack it first: gunzip FILE",
+    b"BZh": "the file is compressed (bzip2); unpack it first: bunzip2 FILE",
+    b"\xfd7zXZ": "the file is compressed (xz); unpack it first: unxz FILE",
+    b"\x28\xb5\x2f\xfd": "the file is compressed (zstd); unpack it first: unzstd FILE",
+    **dict.fromkeys((BOM_UTF16_LE, BOM_UTF16_BE), "the text is UTF-16; write it as UTF-8"),
+}
+"""What is said of files that begin like this."""
+
 _DOT_HEAD = re.compile(
     r"(?:\s|(?://|#)[^\n]*\n|/\*.*?\*/)*+(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I | re.S
 )
@@ -63,15 +73,16 @@ def _by_content(path: Path) -> str:
         )
     if prefix.startswith(b"PK\x03\x04"):
         return "pt2"
-    if prefix.startswith(b"\x1f\x8b"):
-        raise InputError("the file is compressed (gzip); unpack it first: gunzip FILE")
+    told = next((words for start, words in _TOLD.items() if prefix.startswith(start)), None)
+    if told:
+        raise InputError(told)
     text = _text(prefix, whole=size == len(prefix))
     known = None if text is None else _by_text(text.lstrip())
     if known is not None:
         return known
     if _looks_like_protobuf(prefix):  # a tiny model can be all ASCII
         return "onnx"
-    what = "neither text nor an ONNX model"
+    what = "neither UTF-8 text nor an ONNX model"
     if text is not None:
         what = f"it begins with {text.lstrip().splitlines()[0][:40]!r}"
     raise InputError(f"the format is not recognised: {what}")
@@ -205,7 +216,8 @@ def _csv(lines: list[str]) -> bool:
 
 
 def _edge_list(lines: list[str]) -> bool:
-    body = [line for line in lines[:-1] or lines if line.partition("#")[0].strip()][:50]
+    said = [line for line in lines if line.partition("#")[0].strip()]
+    body = (said[:-1] or said)[:50]  # the last line may be cut
     try:
         return bool(body) and all(parse_line(line, at) for at, line in enumerate(body, start=1))
     except InputError:

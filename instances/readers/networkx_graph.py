@@ -78,6 +78,8 @@ def read_node_link(path: Path, *, max_bytes: int, **names: Any) -> OpGraph:
     data = body.data
     if data.get("directed") is False:
         raise InputError("expected a directed graph, received directed=false")
+    if "edges" in data and "links" in data:
+        raise InputError('expected one list of edges, received "edges" and "links"; keep one')
     graph = data["graph"] if isinstance(data.get("graph"), dict) else {}
     draft = AttributeDraft(
         str(graph.get("name") or path.stem),

@@ -172,6 +172,8 @@ def _explain(error: Exception, arguments: list[str]) -> None:
         _fail("interrupted", interrupt.exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors
         _fail(usage_line(error, arguments, NAMES), error.exit_code)
+    if interrupt.received():  # what it has broken off, an import say, may fail in any way
+        _fail("interrupted", interrupt.exit_code())
     raise error
 
 

@@ -7,7 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
@@ -396,9 +397,9 @@ def out_folder(out: Path | None) -> Path | None:
     return out
 
 
-def out_file(path: Path | None, option: str = "--out") -> None:
-    """Refuse what cannot be the file to write, before the work is done; devices and pipes take
-    all.
+def out_file(path: Path | None, option: str = "--out", *read: Path | str | None) -> None:
+    """Refuse what cannot be the file to write, before the work is done, also one that is `read`;
+    devices and pipes take all.
     """
     if path is None or (path.exists() and not path.is_dir() and not path.is_file()):
         return
@@ -406,16 +407,27 @@ def out_file(path: Path | None, option: str = "--out") -> None:
         raise InputError(
             f"{option} '{path}': expected a file, received a folder; name a file in it"
         )
+    for other in map(str, filter(None, read)):
+        name = other if os.path.exists(other) else other.partition("?")[0]
+        if path.exists() and os.path.exists(name) and path.samefile(name):
+            raise InputError(f"{option} '{path}': the command reads this file; name another one")
     _try_folder(path.resolve().parent, option)
 
 
+def check_suffix(path: Path, suffixes: Collection[str]) -> None:
+    """Refuse a file to write whose name says of no format that is written."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(
+            f"--out: expected a file ending in {', '.join(suffixes)}, received '{path}'"
+        )
+
+
 def _try_folder(folder: Path, option: str) -> None:
-    """Make a folder, and a file in it for a moment."""
+    """Make a folder, and a file in it for a moment, of a name that nobody else has."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".placeopt"
-        probe.touch()
-        probe.unlink()
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(
             f"{option} '{folder}': expected a folder, received a file; give another name"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +13,7 @@ from typer import Argument, Option
 from placeopt.cli import common
 from placeopt.cli.problem import GraphOptions, takes_options
 from placeopt.instances.clusters import make_cluster
-from placeopt.io.placement_file import open_placement, read_placement, read_stages
+from placeopt.io.placement_file import open_placement, placement_rows, read_placement, read_stages
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -143,11 +141,11 @@ def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """Return the name of the cluster and the names of the devices that a placement file tells, in
     the order of their numbers; "" and [] if none.
     """
-    _, text, data = open_placement(path)
+    where, text, data = open_placement(path)
     if data is None:
         rows: list[list[str]] = []
-        with suppress(csv.Error):  # whoever reads the placement says what is wrong with it
-            rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
+        with suppress(InputError):  # whoever reads the placement says what is wrong with it
+            rows = [row for _, row in placement_rows(text, where)[1:] if len(row) > 1]
         return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops}, key=_numbered)
     data = data if isinstance(data, dict) else {}
     problem, table = data.get("problem"), data.get("device")

@@ -39,6 +39,8 @@ def info_command(
     from placeopt.model.cost_model import lower
     from placeopt.sharding.contest_format import holds_sharding
 
+    if out is not None:
+        common.check_suffix(out, (".png", ".svg", ".pdf"))
     common.out_file(out)
     if holds_sharding(options.source):
         from placeopt.cli.shard import describe_problem

@@ -51,8 +51,8 @@ def profile_command(
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "6"
     )  # else torch's profiler tells of its starts and ends
-    common.out_file(out)
-    common.out_file(keep, "--keep-trace")
+    for option, path in (("--out", out), ("--keep-trace", keep)):
+        common.out_file(path, option, model, trace, inputs)
     graph, _ = GraphOptions(model, None, format, dim=dim, trip_count=trip_count).graph()
     try:
         if trace is not None:

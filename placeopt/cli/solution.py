@@ -5,6 +5,7 @@ evaluate`, its value and what its devices do, and `placeopt plot`, its pictures.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,7 +113,7 @@ def verify_command(
             "verify: expected a placement file after the source (JSON or CSV with "
             "op,device[,priority])"
         )
-    _check_files(out, proof, recheck)
+    _check_files(out, proof, recheck, (options.source, options.cluster, options.costs, placement))
     problem = options.load()
     if recheck is not None:
         raise Exit(_check_again(problem, placement, recheck, seconds, json=json))
@@ -141,12 +142,17 @@ def verify_command(
     raise Exit(int(not certificate.feasible))
 
 
-def _check_files(out: Path | None, proof: Path | None, recheck: Path | None) -> None:
+def _check_files(
+    out: Path | None,
+    proof: Path | None,
+    recheck: Path | None,
+    read: Iterable[Path | str | None],
+) -> None:
     """Refuse files that cannot be written, one for two things, and any beside what only checks."""
     for option, path in (("--out", out), ("--proof", proof)):
         if path is not None and recheck is not None:
             raise InputError(f"{option} '{path}': --recheck writes nothing; leave it out")
-        common.out_file(path, option)
+        common.out_file(path, option, *read)
     if out is None or proof is None or out.resolve() != proof.resolve():
         return
     if out.is_file() or not out.exists():  # devices and pipes take both
@@ -318,11 +324,8 @@ def plot_command(
     from placeopt.makespan.evaluate import evaluate
     from placeopt.model.placement import Placement
 
-    if out.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'"
-        )
-    common.out_file(out)
+    common.check_suffix(out, SUFFIXES)
+    common.out_file(out, "--out", options.source, options.cluster, options.costs, placement)
     problem = options.load()
     given, named, _ = read_solution(problem, placement)
     if not isinstance(given, Placement):

@@ -2,8 +2,10 @@
 
 JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional;
 "stage", the pipeline stage by op, may stand beside them: `placeopt schedule` writes it, exports of
-pipelines read it). CSV: the header `op,device` or `op,device,priority`, one line per op. Ops and
-devices are given by name or by index; a name wins over an index that reads the same.
+pipelines read it). CSV: the header `op,device` or `op,device,priority`, one line per op; cells are
+separated by commas, semicolons or tabs, and a first column without a name is left out. Ops and
+devices are given by name or by index; a name wins over an index that reads the same. `numpy.save`:
+an array of the device of every op, as the JSON list "device" is.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.io.serialize import from_dict
-from placeopt.model.arrays import Ints, as_array, positions
-from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.arrays import Ints, as_array, int_array, positions
+from placeopt.model.errors import InputError, brief, did_you_mean
 from placeopt.model.files import (
     Data,
     csv_rows,
     csv_text,
     parse_json,
-    read_text,
+    read_bytes,
+    text_of,
     write_json,
     write_text,
 )
@@ -34,6 +37,7 @@ from placeopt.model.result import Result
 
 JSON_KEYS = ("problem", "device", "priority", "queue", "stage")
 CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
+_NPY = b"\x93NUMPY"
 
 
 class PlacementText(NamedTuple):
@@ -56,13 +60,30 @@ def open_placement(path: str | Path | PlacementText) -> PlacementText:
     """
     if isinstance(path, PlacementText):
         return path
-    where, text = f"placement '{path}'", read_text(path, what="placement")
+    where = f"placement '{path}'"
+    content = read_bytes(path, what="placement")
+    if content.startswith(_NPY):
+        return PlacementText(where, "", {"device": _saved_array(Path(path), where)})
+    text = text_of(content, where)
     is_json = text.lstrip().startswith(("{", "["))
     return PlacementText(where, text, parse_json(text, where) if is_json else None)
 
 
+def _saved_array(path: Path, where: str) -> list[Any]:
+    """Return the entries of an array of `numpy.save`; nothing in it is executed."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: not a whole .npy file: {brief(str(error))}") from error
+    if array.dtype.kind != "U":
+        array = int_array(array, array.shape, where)
+    if array.ndim != 1:
+        raise InputError(f"{where}: expected one device per op, received shape {array.shape}")
+    return list(array.tolist())
+
+
 def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) -> Placement:
-    """Read a placement of `problem` from a JSON or CSV file (told apart by content).
+    """Read a placement of `problem` from a JSON, CSV or .npy file (told apart by content).
 
     The JSON of a `Result` or a `Placement` written by `placeopt.io.serialize` is accepted as well.
 
@@ -262,8 +283,17 @@ def _from_object(data: Data, problem: PlacementProblem, where: str) -> Placement
     return value
 
 
+def placement_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
+    """Return the rows of a CSV placement, the header first, each with the line it ends in."""
+    separator = re.search("[,;\t]", text)
+    rows = list(csv_rows(text, f"{where}: ", separator=separator[0] if separator else ","))
+    if rows and len(rows[0][1]) > 2 and not rows[0][1][0]:  # the index of a data frame
+        return [(line, cells[1:]) for line, cells in rows]
+    return rows
+
+
 def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
-    rows = list(csv_rows(text, f"{where}: "))
+    rows = placement_rows(text, where)
     header = [cell.lower() for cell in rows[0][1]] if rows else []
     if header not in CSV_HEADERS:
         raise InputError(

@@ -10,6 +10,7 @@ checks them all::
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
@@ -100,8 +101,74 @@ def _immutable(array: Any) -> bool:
     return type(array) is bytes
 
 
+def tells_types(cls: type[K]) -> type[K]:
+    """Make a dataclass say which field is not of its declared type, where its checks stumble over
+    that.
+    """
+    check: Any = cls.__dict__.get("__post_init__")
+
+    def post_init(self: Any) -> None:
+        try:
+            check(self)
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            if not isinstance(error, InputError):
+                refuse_types(self)
+            raise
+
+    if check is not None:
+        cls.__post_init__ = post_init  # type: ignore[attr-defined]
+    return cls
+
+
+def refuse_types(holder: Any) -> None:
+    """Refuse a dataclass with a field that is not of its declared type."""
+    for item in fields(holder):
+        value, declared = getattr(holder, item.name), str(item.type)
+        if value is not item.default and not _fits(value, declared):
+            raise InputError(
+                f"{type(holder).__name__}: {item.name}: expected {_WORDS.get(declared, declared)}, "
+                f"received {value!r:.40}"
+            )
+
+
+_WORDS = {"Ints": "an array of whole numbers", "Flags": "an array of True and False"}
+_PLAIN: dict[str, Any] = {"int": Integral, "float": Real, "bool": (bool, np.bool_), "str": str}
+
+
+def _fits(value: Any, declared: str) -> bool:
+    """Whether a value is of a type that a field names."""
+    if value is None:
+        return declared.endswith("None")
+    declared = declared.removesuffix(" | None")
+    if declared in _PLAIN:
+        whole = declared == "int" and isinstance(value, Real) and value == value // 1
+        return whole or isinstance(value, _PLAIN[declared])
+    if declared in _WORDS or declared.startswith("tuple["):
+        return _all_fit(value, declared)
+    return declared == "Any" or any(one.__name__ == declared for one in type(value).__mro__)
+
+
+def _all_fit(values: Any, declared: str) -> bool:
+    """Whether values are an array of numbers, or members that fit each."""
+    try:
+        members = list(values)
+        if declared in _WORDS:
+            return np.asarray(values).dtype.kind in "iufb"
+    except (TypeError, ValueError):
+        return False
+    if isinstance(values, str | bytes | dict):
+        return False
+    each, _, last = declared[6:-1].rpartition(", ")
+    kinds = [each] * len(members) if last == "..." else [each, last]
+    return len(kinds) == len(members) and all(map(_fits, members, kinds))
+
+
 class ArrayHolder(Shown):
     """Base of what holds read-only arrays: they are still immutable after pickling and copying."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        tells_types(cls)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for key, value in state.items():
@@ -126,8 +193,10 @@ def as_array(values: ArrayLike, what: str) -> Array:
     Raises
     ------
     InputError
-        If they are none: rows of unlike lengths, a tensor that numpy does not take.
+        If they are none: rows of unlike lengths, a tensor that numpy does not take, masked entries.
     """
+    if np.ma.is_masked(values):
+        raise InputError(f"{what}: expected an array of whole numbers, received masked entries")
     try:
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -290,7 +359,7 @@ def _check_shape(array: Array, shape: tuple[int, ...], what: str) -> None:
 
 def check_positive(what: str, value: float) -> float:
     """Return a number, which has to be positive."""
-    if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
+    if not (isinstance(value, Real) and 0 < value <= sys.float_info.max):
         raise InputError(f"{what}: expected a positive number, received {value!r:.40}")
     return float(value)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, own_links, settle
+from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, own_links, settle, tells_types
 from placeopt.model.errors import InputError, check_choice
 
 SLOWEST = 1e-3
@@ -26,6 +27,7 @@ class Rates:
     launch: float
 
 
+@tells_types
 @dataclass(frozen=True)
 class Device:
     """One device.
@@ -54,12 +56,12 @@ class Device:
     def __post_init__(self) -> None:
         for key in ("peak_flops", "memory_bandwidth"):
             value = getattr(self, key)
-            if not (np.isfinite(value) and value >= SLOWEST):
+            if not (math.isfinite(value) and value >= SLOWEST):
                 raise InputError(
                     f"device '{self.name}': {key} must be a number of at least {SLOWEST} per "
                     f"second, received {value}"
                 )
-        if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
+        if not (math.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
             raise InputError(
                 f"device '{self.name}': launch_overhead must be >= 0, received "
                 f"{self.launch_overhead}"
@@ -80,6 +82,7 @@ class Device:
         return replace(self, half=None, attention=None)
 
 
+@tells_types
 @dataclass(frozen=True)
 class Link:
     """A class of connections: time of b bytes is latency + b / bandwidth."""
@@ -89,11 +92,11 @@ class Link:
     bandwidth: float  # bytes per second
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.latency) and self.latency >= 0):
+        if not (math.isfinite(self.latency) and self.latency >= 0):
             raise InputError(
                 f"link '{self.name}': latency must be >= 0 seconds, received {self.latency}"
             )
-        if not (np.isfinite(self.bandwidth) and self.bandwidth >= SLOWEST):
+        if not (math.isfinite(self.bandwidth) and self.bandwidth >= SLOWEST):
             raise InputError(
                 f"link '{self.name}': bandwidth must be at least {SLOWEST} bytes per second, "
                 f"received {self.bandwidth}"

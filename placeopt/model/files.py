@@ -107,12 +107,16 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     """Return the UTF-8 text of a file (a byte-order mark is dropped); otherwise like
     `read_bytes`.
     """
-    data = read_bytes(path, max_bytes=max_bytes, what=what)
+    return text_of(read_bytes(path, max_bytes=max_bytes, what=what), f"{what} '{path}'")
+
+
+def text_of(data: bytes, where: str) -> str:
+    """Return bytes as UTF-8 text, without a byte-order mark."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{what} '{path}': expected UTF-8 text, received byte {data[error.start]:#04x} "
+            f"{where}: expected UTF-8 text, received byte {data[error.start]:#04x} "
             f"at offset {error.start}"
         ) from error
 

@@ -150,9 +150,10 @@ class Objective(ABC):
 
     def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
         """Judge and value a solution, whoever made it; evaluator and judge must agree."""
-        violations = self.judge(problem, solution)
+        said = self.judge(problem, solution)
+        violations = (said,) if isinstance(said, str) else tuple(said or ())
         if violations:
-            return Finished(None, "", tuple(violations))
+            return Finished(None, "", violations)
         try:
             found, judged = self.measured(problem, solution), self.judged(problem, solution)
         except InfeasiblePlacementError as error:
@@ -293,8 +294,11 @@ class OutsideObjective:
             if found.dtype == object:
                 found = np.asarray(found.tolist())
         right = found.shape == rows.shape[:1] and found.dtype.kind in "iuf"
-        if not right or not (found >= 0).all():
-            raise self._wrong("evaluate_batch", f"{len(rows)} numbers of ticks, 0 or more", given)
+        # an infinite one is whole
+        if not right or not ((found >= 0) & (found == np.floor(found))).all():
+            raise self._wrong(
+                "evaluate_batch", f"{len(rows)} numbers of whole ticks, 0 or more", given
+            )
         ticks, valid = np.full(len(rows), INFEASIBLE, np.int64), found < INFEASIBLE
         ticks[valid] = found[valid]
         return ticks
@@ -430,7 +434,13 @@ def register_objective(objective: Objective) -> None:
     InputError
         If the name is taken by one of this package, or by one of another class.
     """
-    key = objective.kind, objective.name
+    key: Any = getattr(objective, "kind", None), getattr(objective, "name", None)
+    if isinstance(objective, type) or not all(isinstance(word, str) for word in key):
+        given = objective if isinstance(objective, type) else type(objective)
+        raise InputError(
+            "register_objective: expected an object with the texts kind and name, received "
+            f"{'the class ' if given is objective else ''}{given.__qualname__}"
+        )
     known = _targets.get(key, objective)
     if key in _ours or _class_name(known) != _class_name(objective):
         raise InputError(

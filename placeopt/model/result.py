@@ -11,6 +11,7 @@ from fractions import Fraction
 from numbers import Integral, Rational, Real
 from typing import Any, Generic, TypeVar
 
+from placeopt.model.arrays import tells_types
 from placeopt.model.bound import BoundReport, plain_number
 from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
@@ -122,6 +123,7 @@ class TacticUse:
     exhausted: bool
 
 
+@tells_types
 @dataclass(frozen=True, eq=False)
 class Result(Shown, Generic[SolutionT]):
     """What a solver found and what is proved about it.

@@ -43,7 +43,7 @@ class SearchSolver(ABC):
             cls.name = name
 
     def __post_init__(self) -> None:
-        check_options(self, self.name)
+        check_options(self, getattr(self, "name", type(self).__qualname__))
 
     @abstractmethod
     def search(self, problem: Any, tracker: Tracker[Any]) -> None:

@@ -145,6 +145,7 @@ def register(
             raise InputError(
                 f"solver '{name}': {target} is a class of placeopt; derive one from it"
             )
+        _name(cls, name)
         words = summary or _summary_of(cls)
         _registered[name] = SolverSpec(name, target, kind, objectives, words)
         _classes[name] = cls
@@ -154,6 +155,12 @@ def register(
 
 
 _classes: dict[str, type] = {}
+
+
+def _name(cls: Any, name: str) -> None:
+    """Name a class that has no name of its own as it is registered."""
+    if isinstance(cls, type) and not hasattr(cls, "name"):
+        cls.name = name  # type: ignore[attr-defined]
 
 
 def registered_solver(name: str) -> tuple[SolverSpec, type] | None:
@@ -260,6 +267,7 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
         cls = point.load()
         if point.name in _registered:  # its module says of what kind it is, and what it takes
             return _registered[point.name]
+        _name(cls, point.name)
         return SolverSpec(
             point.name,
             point.value,

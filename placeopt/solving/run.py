@@ -8,8 +8,10 @@ search.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -74,7 +76,7 @@ def run(
     """
     if isinstance(solver, type):
         raise InputError(f"expected a solver, received the class {solver.__qualname__}; call it")
-    if not any(callable(getattr(solver, way, None)) for way in ("search", "solve")):
+    if not _searches(solver):
         raise InputError(
             "expected the name of a solver, or an object with a method solve, received "
             f"{type(solver).__name__}"
@@ -119,6 +121,17 @@ def run(
         return _conclude(tracker, objective)
 
 
+def _searches(solver: Any) -> bool:
+    """Whether an object has a method that searches."""
+    try:
+        return any(callable(getattr(solver, way, None)) for way in ("search", "solve"))
+    except Exception as error:
+        raise SolverError(
+            f"solver class '{type(solver).__qualname__}': its search cannot be read "
+            f"({raised(error)})"
+        ) from error
+
+
 def _may_have_solutions(
     tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool
 ) -> bool:
@@ -154,13 +167,24 @@ def _put_back(*, foreign: bool) -> Iterator[None]:
         yield
         return
     limit, streams, folder = sys.getrecursionlimit(), (sys.stdout, sys.stderr), ""
+    path, environment, mask = list(sys.path), dict(os.environ), os.umask(0o077)
+    os.umask(mask)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with suppress(OSError):  # a folder that is no more
         folder = os.getcwd()
     try:
-        yield
+        with warnings.catch_warnings():
+            yield
     finally:
         sys.setrecursionlimit(limit)
         sys.stdout, sys.stderr = streams
+        sys.path[:] = path
+        os.umask(mask)
+        os.environ.clear()
+        os.environ.update(environment)
+        for number, handler in handlers.items():
+            if handler is not None:  # else it was not set from Python
+                signal.signal(number, handler)
         with suppress(OSError):
             os.chdir(folder)
 
@@ -441,6 +465,9 @@ def _conclude(tracker: Tracker[Any], objective: Objective) -> Result[Any]:
         solution = first  # a solver that is wrong about its values is still never worse
         finished = _finish(tracker, objective, solution)
     value = _checked(tracker, finished)
+    if value > tracker.value and not tracker.measured:
+        wrong = f"values of many placements are wrong: {tracker.value} ticks for one of {value}"
+        tracker.message = "; ".join(filter(None, [tracker.message, wrong]))
     tracker.offer(value, solution)
     tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= value]
     return tracker.result(

@@ -324,6 +324,8 @@ class Tracker(Generic[SolutionT]):
                 self.stop_reason = "proved"
         elif status is None:
             status = "unknown" if solution is None else "feasible"
+            if self.stop_reason == "proved":  # by a value that it does not have
+                self.stop_reason = "converged"
         return Result(
             problem=self.problem.name,
             solver=self.solver,

@@ -35,7 +35,15 @@ import numpy as np
 
 from placeopt.io.body import Body, plain
 from placeopt.io.serialize import Codec, from_dict, register, to_dict
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, as_array, check_count, int_array
+from placeopt.model.arrays import (
+    MAX_SUM,
+    ArrayHolder,
+    Ints,
+    as_array,
+    check_count,
+    int_array,
+    tells_types,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.model.problem import PlacementProblem
@@ -175,6 +183,7 @@ class SplitStage:
             object.__setattr__(self, key, tuple(whole.tolist()))
 
 
+@tells_types
 @dataclass(frozen=True, repr=False)
 class Split(Shown):
     """A chain of stages, first to last."""

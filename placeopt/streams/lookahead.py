@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import Flags, Floats, Ints, frozen, pointers, stable_order
+from placeopt.model.arrays import (
+    Flags,
+    Floats,
+    Ints,
+    frozen,
+    pointers,
+    stable_order,
+    tells_types,
+)
 from placeopt.model.compiled import entry, inner_kernel, row_of
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
 UNITS = ("consistent", "published")
 
 
+@tells_types
 @dataclass(frozen=True)
 class LookaheadConfig:
     """What a step time depends on, besides the profile, the degree and the topology.

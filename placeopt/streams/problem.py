@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, positions, to_ticks
+from placeopt.model.arrays import (
+    MAX_SUM,
+    ArrayHolder,
+    Ints,
+    csr,
+    int_array,
+    positions,
+    tells_types,
+    to_ticks,
+)
 from placeopt.model.cluster import CONTENTION, contention_matrix
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.objective import check_objective
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
     from placeopt.streams.profiles import JobProfile
 
 
+@tells_types
 @dataclass(frozen=True, eq=False)
 class JobTable:
     """Job types on a topology: what each model costs for each degree.

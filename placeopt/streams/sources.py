@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.model.arrays import Floats, round_half_up, running_sums, to_ticks
+from placeopt.model.arrays import Floats, round_half_up, running_sums, tells_types, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import Data, csv_columns, is_file, read_json, read_text, read_toml
 from placeopt.model.query import parse_query
@@ -76,6 +76,7 @@ def beta_distribution(name: str, draw: int | None = None) -> tuple[Floats, Float
     return values, weights / weights.sum()
 
 
+@tells_types
 @dataclass(frozen=True)
 class StreamSpec:
     """How to draw a stream.
@@ -301,6 +302,12 @@ def _build(
         profiles = folder / other["profiles"]
     spec = StreamSpec(**parts["spec"])
     trace = _read_trace(folder / other["trace"]) if "trace" in other else None
+    drawn = [key for key in parts["spec"] if key not in ("horizon", "models", "name")]
+    if trace is not None and drawn:
+        raise InputError(
+            f"stream option {drawn[0]}: the trace '{other['trace']}' says when which job comes, so "
+            "nothing is drawn; leave the option or the trace out"
+        )
     if trace is not None and "models" not in parts["spec"]:
         spec = replace(spec, models=tuple(dict.fromkeys(row.model for row in trace)))
     table = JobTable(
@@ -314,7 +321,8 @@ def _build(
         raise InputError(f"stream option seed: expected a whole number >= 0, received {draw}")
     if trace is None:
         return spec.draw(table, draw)
-    problem = _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+    name = parts["spec"].get("name", Path(other["trace"]).stem)
+    problem = _trace_problem(trace, table, spec, name)
     return replace(problem, seed=draw)
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr, row_at, row_numbers
+from placeopt.model.arrays import MAX_SUM, Bits, Ints, csr, row_at, row_numbers, tells_types
 from placeopt.model.errors import InputError
 
 
@@ -50,6 +50,7 @@ class Blocks(NamedTuple):
         return np.packbits(marks, axis=1, bitorder="little").view(np.uint64)
 
 
+@tells_types
 @dataclass(frozen=True)
 class RampTopology:
     """A grid of identical servers, each pair connected.

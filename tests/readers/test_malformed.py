@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import tracemalloc
 
@@ -425,11 +427,32 @@ def test_other_files_are_named(text, part, tmp_path):
     assert part in str(error.value)
 
 
-def test_compressed_files_are_named(tmp_path):
-    """A gzip file is told to be one."""
-    path = tmp_path / "graph.dot.gz"
-    path.write_bytes(gzip.compress(b"digraph { a -> b }"))
-    with pytest.raises(InputError, match=r"compressed \(gzip\); unpack it first"):
+@pytest.mark.parametrize(
+    ("encode", "words"),
+    [
+        (gzip.compress, r"compressed \(gzip\); unpack it first"),
+        (bz2.compress, r"compressed \(bzip2\); unpack it first"),
+        (lzma.compress, r"compressed \(xz\); unpack it first"),
+        (lambda data: data.decode().encode("utf-16"), "UTF-16; write it as UTF-8"),
+        (lambda data: data.replace(b"a", b"\xe9"), "neither UTF-8 text nor"),
+    ],
+)
+def test_how_a_file_is_packed_is_named(encode, words, tmp_path):
+    """A compressed file is told to be one, and text that is not UTF-8 too."""
+    path = tmp_path / "graph.dot"
+    path.write_bytes(encode(b"digraph { a -> b }"))
+    with pytest.raises(InputError, match=words):
+        read_graph(path)
+
+
+def test_one_edge_behind_comments_and_two_lists_of_edges(tmp_path):
+    """A list of a single edge is one, whatever stands before; two lists of edges are refused."""
+    path = tmp_path / "graph"
+    path.write_text("# written by hand\na b\n")
+    assert read_graph(path).op_names == ("a", "b")
+    nodes = '"directed": true, "nodes": [{"id": 1}, {"id": 2}]'
+    path.write_text(f'{{{nodes}, "edges": [], "links": [{{"source": 1, "target": 2}}]}}')
+    with pytest.raises(InputError, match=r"received .edges. and .links.; keep"):
         read_graph(path)
 
 

@@ -17,8 +17,8 @@ from placeopt.certify.certificate import prove
 from placeopt.certify.verify import verify
 from placeopt.model import objective as objectives
 from placeopt.model.bound import BoundReport
-from placeopt.model.errors import Refused, SolverError
-from placeopt.model.objective import INFEASIBLE, Finished, named_objective
+from placeopt.model.errors import InputError, Refused, SolverError
+from placeopt.model.objective import INFEASIBLE, Finished, Objective, named_objective
 from placeopt.model.placement import Placement
 from placeopt.model.result import Budget
 from placeopt.solving import registry
@@ -136,6 +136,7 @@ def changed(objective, monkeypatch, **members):
         (lambda self, problem, devices, *rest, **how: np.full(len(devices), -1), "0 or more"),
         (lambda self, problem, devices, *rest, **how: np.zeros((len(devices), 2)), "0 or more"),
         (lambda self, problem, devices, *rest, **how: np.full(len(devices), np.nan), "nan"),
+        (lambda self, problem, devices, *rest, **how: np.full(len(devices), 0.5), "whole ticks"),
         (lambda self, problem, devices, *rest, **how: [[1], [1, 2]], "expected 1 numbers"),
         (lambda self, problem, devices, *rest, **how: Mute(), "gives Mute, expected 1 numbers"),
     ],
@@ -162,6 +163,35 @@ def test_what_was_found_before_an_objective_fails_is_kept(traffic, monkeypatch):
     with pytest.raises(SolverError, match="'traffic'") as failed:
         solve(problem, solver="cross-entropy", evaluations=4000)
     assert failed.value.partial.value > 0
+
+
+def test_batches_that_contradict_the_objective_are_told(traffic, monkeypatch):
+    """A value of 0 ends the search, but it proves nothing, and the result says so."""
+
+    def zeros(self, problem, devices, *rest, **how):
+        return np.zeros(len(devices), np.int64)
+
+    problem = changed(
+        traffic, monkeypatch, evaluate_batch=zeros, finish=lambda *x: Finished(7, "", ())
+    )
+    result = solve(problem, solver="annealing", evaluations=20)
+    assert (result.value, result.status, result.stop_reason) == (7, "feasible", "converged")
+    assert result.message == "values of many placements are wrong: 0 ticks for one of 7"
+
+
+@pytest.mark.parametrize("words", ["heavy", ["heavy"], ("heavy",), (x for x in ["heavy"])])
+def test_one_violation_is_one(traffic, monkeypatch, words):
+    """A text that a judge returns is no list of its letters, and what is iterated once is read."""
+    problem = changed(traffic, monkeypatch, judge=lambda *x: words, finish=Objective.finish)
+    report = verify(problem, [0] * problem.num_ops, seconds=0)
+    assert report.violations == ("heavy",)
+
+
+def test_what_is_no_objective_is_not_registered(traffic):
+    """A class instead of an object, or one without a kind, is told in one line."""
+    for given, words in ((type(traffic), "the class Traffic"), (object(), "received object")):
+        with pytest.raises(InputError, match=f"expected an object with the texts .*{words}"):
+            objectives.register_objective(given)
 
 
 def test_infeasible_placements_may_have_infinite_values(traffic, monkeypatch):

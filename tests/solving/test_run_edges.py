@@ -5,8 +5,10 @@ wrong without any other test telling (`tests/attack/mutants.py`).
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,6 +30,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Budget, TracePoint
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.stages import hot_kernels
+from placeopt.solving import registry
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import MOST_EVALUATIONS, PluginTracker, adopt, lent, restated
 from placeopt.solving.registry import make_solver, register
@@ -468,7 +471,9 @@ def test_an_error_without_words_is_named():
 
 
 def test_what_the_process_shares_is_put_back(tmp_path, monkeypatch):
-    """A search changes folder, outputs and the depth of calls; results went to another folder."""
+    """A search changes folder, outputs, the depth of calls, where modules are, what warnings are,
+    variables, signals and rights of new files; results went to another folder.
+    """
     monkeypatch.chdir(tmp_path)
 
     def deed(_, face):
@@ -476,10 +481,31 @@ def test_what_the_process_shares_is_put_back(tmp_path, monkeypatch):
         os.chdir("work")
         sys.stdout = sys.stderr = None
         sys.setrecursionlimit(sys.getrecursionlimit() - 1)
+        sys.path.clear()
+        os.environ.clear()
+        os.umask(0o777)
+        warnings.simplefilter("error")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    before = sys.getrecursionlimit(), sys.stdout, sys.stderr, tmp_path
+    def state():
+        shared = sys.getrecursionlimit(), sys.stdout, sys.stderr, Path.cwd(), list(sys.path)
+        (new := tmp_path / f"new{len(list(tmp_path.iterdir()))}").touch()
+        return *shared, dict(os.environ), new.stat().st_mode, *warnings.filters
+
+    before, handler = state(), signal.getsignal(signal.SIGTERM)
     run(problem_of(), Plugin(deed), Budget(evaluations=9))
-    assert (sys.getrecursionlimit(), sys.stdout, sys.stderr, Path.cwd()) == before
+    assert state() == before
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_search_that_cannot_be_read_is_named():
+    """A property that raises instead of giving a method."""
+
+    class Unread(Plugin):
+        search = property(lambda self: 1 / 0)
+
+    with pytest.raises(SolverError, match=r"Unread': its search cannot be read \(ZeroDivision"):
+        run(problem_of(), Unread(None), Budget(evaluations=9))
 
 
 @pytest.mark.parametrize("offered", [[0, 0, 0], np.zeros(3, np.int64), (0, 0, 0)])
@@ -838,6 +864,31 @@ def test_a_solver_is_registered_by_a_name(name):
     """`@register` without its name is one line, and registers nothing."""
     with pytest.raises(InputError, match=r'@placeopt\.register\("mine"\)'):
         register(name)
+
+
+def test_a_class_without_a_name_gets_the_registered_one(monkeypatch):
+    """With `search` and with `solve`; an option is checked under it."""
+    for table in ("_registered", "_classes"):
+        monkeypatch.setattr(registry, table, {})
+
+    @register("mine-search")
+    @dataclass(frozen=True)
+    class Mine(SearchSolver):
+        steps: int = po.option(1, low=1, meaning="steps")
+
+        def search(self, problem, tracker):
+            tracker.offer(Placement(GOOD))
+
+    @register("mine-solve")
+    class Yours:
+        def solve(self, problem, budget, *, seed, initial, on_progress):
+            return SimpleNamespace(solution=Placement(GOOD))
+
+    for name in ("mine-search", "mine-solve"):
+        result = po.solve(problem_of(), name, seconds=1)
+        assert (result.solver, result.value) == (name, VALUE)
+    with pytest.raises(InputError, match=r"mine-search.*steps"):
+        Mine(steps=0)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,9 @@ def test_trace(profiles, tmp_path):
         json.dumps({"trace": "trace.csv", "profiles": "profiles", "horizon": 0.2})
     )
     assert load_stream(description).resample(1).horizon == 2 * 10**8
+    for idle in ({"jobs": 5}, {"beta": "A"}, {"arrivals": "poisson"}, {"interval": 2}):
+        with pytest.raises(InputError, match=f"stream option {next(iter(idle))}: the trace"):
+            load_stream({"trace": str(path), **idle}, profiles=profiles)
 
 
 def test_job_types_from_any_graph(profiles):
