@@ -324,9 +324,15 @@ def _sizes(row: Data, degrees: dict[str, int], notes: list[str]) -> tuple[int, i
     return batch, micro
 
 
-def _expert_degree(row: Data, shape: ModelShape, degrees: dict[str, int], notes: list[str]) -> int:
+def _expert_degree(
+    row: Data, framework: str, shape: ModelShape, degrees: dict[str, int], notes: list[str]
+) -> int:
     """Return the ranks that experts are spread over, at most 64 where a row does not say it: no
     plan searched has more.
+
+    Tensor ranks share each expert out in Megatron, whose `--expert-tensor-parallel-size` is that of
+    all layers where it is not given, unless the degree is above the replicas: it spans tensor ranks
+    then, which have whole experts.
     """
     degree, ranks = _count(row, "ep"), degrees["dp"] * degrees["cp"]
     if not shape.experts:
@@ -336,22 +342,24 @@ def _expert_degree(row: Data, shape: ModelShape, degrees: dict[str, int], notes:
     if degree is None and degrees["tp"] == 1:
         degree = min(64, math.gcd(shape.experts, degrees["dp"]))
         notes.append(f"ep {degree} assumed: experts are spread over the replicas")
+    whole = degree is None or degree > ranks or not framework.startswith("megatron")
     taken = min(degree or 1, shape.experts, ranks)
     if degree and degree > taken:
         notes.append(f"ep {degree} is more than experts or replicas: {taken} taken")
-    return taken
+    return taken if whole else taken * degrees["tp"]
 
 
 def _kernels(launcher: str, framework: str, precision: str, said: str, gpu: Gpu) -> dict[str, bool]:
-    """Return how the kernels of a launcher differ; before Hopper, fp16 or the Megatron of
-    DeepSpeed mean a time without fused attention.
+    """Return how the kernels of a launcher differ; before Hopper, fp16, the Megatron of DeepSpeed
+    or Paxml without Transformer Engine ("te-bf16") mean a time without fused attention.
     """
     early = "fp8" not in gpu.peaks
     deepspeed = framework == "megatron-deepspeed"
     old = early and framework == "megatron" and precision == "fp16"
+    plain = early and "pax" in launcher and not said.startswith("te")
     return {
         "sequence_parallel": not (deepspeed or old),
-        "flash": gpu.fuses_attention and not (old or (early and deepspeed)),
+        "flash": gpu.fuses_attention and not (old or (early and deepspeed) or plain),
         "compiled": framework == "jax" or "compile" in said + launcher,
         "triton": "composer" in launcher or "foundry" in launcher,
         "async_tensor": "asynctp" in said,
@@ -394,6 +402,10 @@ def _configuration(
     precision, text = _precision(said, notes), _text(row, "sharding")
     sharding, group = _sharding(text, framework, per_host, notes)
     short = precision == "fp16" and sharding in ("zero2", "zero3")
+    recompute = _recompute(_text(row, "recompute"))
+    # nothing of PyTorch's fused attention is kept: its launchers compute every other layer, or
+    # product, again
+    partly = recompute == "selective" and framework == "fsdp"
     return Configuration(
         sequence,
         batch,
@@ -402,14 +414,15 @@ def _configuration(
         degrees["vp"],
         degrees["dp"],
         degrees["cp"],
-        _expert_degree(row, shape, degrees, notes),
+        _expert_degree(row, framework, shape, degrees, notes),
         micro,
         per_host,
-        _recompute(_text(row, "recompute")),
+        "full" if partly else recompute,
         sharding,
         group,
         precision,
         framework=framework,
+        share=0.5 if partly else 1.0,
         adapters=_text(row, "kind").lower() in ("lora", "qlora", "peft"),
         main_gradients=2 if short or _sums_short(launcher, framework, text.lower()) else 4,
         # its benchmarks run PyTorch's own Adam on 16-bit parameters

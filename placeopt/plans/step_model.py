@@ -229,7 +229,7 @@ class StepModel:
                 work += part * self._thrice(tokens, gates * middle / t, hidden, conf)
                 work += part * self._thrice(tokens, hidden, middle / t, conf)
         if sparse:
-            local = max(1.0, shape.experts / conf.expert)
+            local = shape.experts / conf.expert  # less than one where ranks share an expert
             each = tokens / t * shape.active * conf.expert / shape.experts
             inside = shape.expert_width
             pair = self._thrice(each, gates * shape.expert_ffn, inside, conf, local)

@@ -360,6 +360,25 @@ def test_kernels_that_differ_are_priced_apart():
     assert parts[1] < parts[0]
 
 
+def test_rows_run_what_their_launchers_do():
+    """PyTorch's selective recomputation is half of the layers' work, Paxml fuses attention with
+    Transformer Engine alone, and Megatron's tensor ranks share experts out.
+    """
+
+    def step(**row):
+        return predict_run(read_run(ROW | row), Calibration())[0].total
+
+    kinds = [step(framework="torchtitan", recompute=kind) for kind in ("none", "selective", "full")]
+    assert kinds[1] == pytest.approx((kinds[0] + kinds[2]) / 2, rel=0.01)
+    assert kinds[0] < kinds[1]
+    for gpu, slower in (("A100-SXM-80", True), ("H100-SXM", False)):
+        plain, fused = (step(framework="paxml", gpu=gpu, precision=p) for p in ("bf16", "te-bf16"))
+        assert (plain > fused) == slower
+    spread = {"model": "mixtral-8x7b", "tp": "2", "n_gpus": "64", "dp": "", "framework": "megatron"}
+    for ep, replaced, ranks in ((8, {}, 16), (8, {"framework": "torchtitan"}, 8), (64, {}, 8)):
+        assert read_run(ROW | spread | {"ep": str(ep), **replaced}).conf.expert == ranks
+
+
 def test_groups_of_experts_take_their_links():
     """Copies of experts that tensor ranks share were summed inside a host, wherever they were; the
     exchange of neighbours went between hosts.
