@@ -24,9 +24,10 @@ from placeopt.plans.step_model import MEMORY_CONSTANTS, StepModel
 class Widths:
     """Standard deviations of what is fitted around its start, as logarithms.
 
-    No other has less error of runs of sources and halves apart and of published steps, each source
-    counting as much, by more than the standard error of the difference:
-    `results/plans/calibrate.py priors` compares them and writes results/plans/priors.csv.
+    `results/plans/calibrate.py priors` compares others, linear around one fit, by the errors of
+    runs of sources and halves apart and of published steps, each source counting as much, and
+    writes results/plans/priors.csv. What it finds is taken where fits of the halves agree:
+    results/measured_runs says which did not.
 
     Attributes
     ----------
