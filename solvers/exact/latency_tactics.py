@@ -627,10 +627,11 @@ class _Walk:
     """A cycle from the incumbent (see `annealing_cycles`); as long as there is none, from where the
     last one ended, at first from one device.
 
-    Every other cycle, by chance, moves groups of units, at least as many as there are slots, any
-    number about as likely as twice it: single units do not leave a slot where all that they
-    exchange much with stays. Groups grow along heavy edges, those within a factor of two in any
-    order, and gather where the first op of each is.
+    Some cycles move groups of units, at least as many as there are slots, any number about as
+    likely as twice it: single units do not leave a slot where all that they exchange much with
+    stays. Groups grow along heavy edges, those within a factor of two in any order, and gather
+    where the first op of each is. How many cycles do is drawn by how often such ones, and the
+    others, found something better (Laplace's rule of succession).
 
     Attributes
     ----------
@@ -667,6 +668,7 @@ class _Walk:
             home = first_filled(Filling.of_units(problem.units), tracker.rng())
             self.device = self.device if home is None else self.pooled[home[problem.units.unit]]
         self.slot = self.turn * (problem.slots - 1)
+        self.won = [1, 1]  # chunks of single units, and of groups
 
     def begin(self, rng: Generator) -> _Walk:
         """Go back to the incumbent, and draw what moves together."""
@@ -675,7 +677,8 @@ class _Walk:
             self.value = int(self.tracker.value or 0)
             self.device = self.pooled[solution.device].copy()
             self.slot = placement_slots(self.tracker.problem, solution).copy()
-        self.groups, joined = self.single, self._joined(rng) if rng.random() < 0.5 else None
+        gathers = rng.random() * sum(self.won) < self.won[1]
+        self.groups, joined = self.single, self._joined(rng) if gathers else None
         if joined is not None:
             self.groups = _groups(self.tracker.problem, self.turn, joined)
             lead = self.groups.member[self.groups.member_ptr[:-1]]
@@ -703,6 +706,7 @@ class _Walk:
         cooling = Cooling(hot, cold, self.moves, serial, self.weight, most)
         found = int(call_interruptibly(partial(walk, cooling, seed, device, slot)))
         if found < INFEASIBLE:
+            self.won[self.groups is not self.single] += found < (self.tracker.value or INFEASIBLE)
             slots = slot if self.tracker.problem.slots > 1 else None
             self.tracker.offer(found, Placement(device, slots))
 
