@@ -630,8 +630,8 @@ class _Walk:
     Some cycles move groups of units, at least as many as there are slots, any number about as
     likely as twice it: single units do not leave a slot where all that they exchange much with
     stays. Groups grow along heavy edges, those within a factor of two in any order, and gather
-    where the first op of each is. How many cycles do is drawn by how often such ones, and the
-    others, found something better (Laplace's rule of succession).
+    where the first op of each is. How many cycles do goes by the part of such chunks, and of the
+    others, that found something better (Laplace's rule of succession).
 
     Attributes
     ----------
@@ -668,7 +668,7 @@ class _Walk:
             home = first_filled(Filling.of_units(problem.units), tracker.rng())
             self.device = self.device if home is None else self.pooled[home[problem.units.unit]]
         self.slot = self.turn * (problem.slots - 1)
-        self.won = [1, 1]  # chunks of single units, and of groups
+        self.won, self.walked = np.ones(2), np.full(2, 2.0)  # by single units, and by groups
 
     def begin(self, rng: Generator) -> _Walk:
         """Go back to the incumbent, and draw what moves together."""
@@ -677,7 +677,8 @@ class _Walk:
             self.value = int(self.tracker.value or 0)
             self.device = self.pooled[solution.device].copy()
             self.slot = placement_slots(self.tracker.problem, solution).copy()
-        gathers = rng.random() * sum(self.won) < self.won[1]
+        rates = self.won / self.walked
+        gathers = rng.random() * rates.sum() < rates[1]
         self.groups, joined = self.single, self._joined(rng) if gathers else None
         if joined is not None:
             self.groups = _groups(self.tracker.problem, self.turn, joined)
@@ -705,8 +706,10 @@ class _Walk:
         walk = partial(anneal_slots, self.arrays, self.groups, self.device, self.slot)
         cooling = Cooling(hot, cold, self.moves, serial, self.weight, most)
         found = int(call_interruptibly(partial(walk, cooling, seed, device, slot)))
+        kind = int(self.groups is not self.single)
+        self.walked[kind] += 1
+        self.won[kind] += found < (self.tracker.value or INFEASIBLE)
         if found < INFEASIBLE:
-            self.won[self.groups is not self.single] += found < (self.tracker.value or INFEASIBLE)
             slots = slot if self.tracker.problem.slots > 1 else None
             self.tracker.offer(found, Placement(device, slots))
 

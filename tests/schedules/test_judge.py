@@ -223,7 +223,7 @@ def test_schedules_and_problems_survive_their_files(size: int, tmp_path):
     [
         ({"start": [[0]]}, "start: expected shape"),
         ({"start": "x"}, "expected a list"),
-        ({"repetend": {"period": 0, "start": [[0] * 8]}}, "at least 1 tick"),
+        ({"repetend": {"period": 0, "start": [[0] * 8]}}, "at least 1, received 0"),
         ({"repetend": {"period": 4, "start": [[0] * 7]}}, "expected 8 blocks"),
         ({"repetend": {"period": 4, "start": [0]}}, "expected starts of shape"),
         ({"problem": {}}, "format"),
