@@ -598,7 +598,7 @@ def around_hubs(model: ContractedProblem) -> Iterator[Ints]:
     the pieces that it touches, but where memory is short.
     """
     share = model.smallest_times.sum() / model.problem.num_devices
-    order = np.argsort(-model.surroundings, kind="stable")
+    order = stable_order(-model.surroundings)
     hubs_work, count = np.cumsum(model.smallest_times[order]), 1
     while count < len(order) and hubs_work[count - 1] <= share:
         hubs = order[:count]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, State, Steps, Tactic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from placeopt.model.arrays import Ints
     from placeopt.solving.bound import BoundTracker
@@ -328,21 +329,32 @@ def _join_steps(state: State, joins: Joins, below: int) -> Iterator[None]:
     """Take steps until the later half of them gained next to nothing, or as long as there is time
     for a proof.
     """
-    sides, taken, looked, before, longest = state.facts, 0, STEPS, -math.inf, 0.0
-    pieces, tracker = sides.pieces, state.tracker
+    pieces, looked, before = state.facts.pieces, STEPS, -math.inf
     cost = pieces.moves * len(joins.dual.compact.table)
-    cost //= pieces.steps * max(1, len(sides.bounding.dual.compact.table))
-    while not state.stop() and (state.by_evaluations or tracker.seconds_left > 5 * longest):
-        begun = time.perf_counter()
-        joins.step()
-        taken += 1
-        if state.by_evaluations:
-            tracker.count(min(max(1, cost), tracker.evaluations_left))
-        longest = max(longest, time.perf_counter() - begun)
+    cost //= pieces.steps * max(1, len(state.facts.bounding.dual.compact.table))
+    for taken, _ in enumerate(_before_a_proof(state, joins.step, max(1, cost), 5), start=1):
         if taken == looked:
             if joins.bound - before <= GAINED * (below - joins.bound):
                 return
             before, looked = joins.bound, 2 * taken
+        yield
+
+
+def _before_a_proof(
+    state: State, step: Callable[[], None], cost: int, spare: int
+) -> Iterator[None]:
+    """Take steps, each of so many evaluations, as long as `spare` times the longest one is left:
+    time for one more and for a proof.
+    """
+    tracker, longest = state.tracker, 0.0
+    while not state.stop():
+        if not state.by_evaluations and tracker.seconds_left < spare * longest:
+            return
+        begun = time.perf_counter()
+        step()
+        if state.by_evaluations:
+            tracker.count(min(cost, tracker.evaluations_left))
+        longest = max(longest, time.perf_counter() - begun)
         yield
 
 
@@ -380,29 +392,13 @@ def _squares(state: State) -> Iterator[str | None]:
             narrowed = bounding.narrowed
             below = bounding.upper - narrowed.offset
             squares = Squares(bounding.dual.compact, below, bounding.dual.prices)
-        yield from _square_steps(state, squares)
+        yield from islice(_before_a_proof(state, squares.step, sides.pieces.moves, 3), ROUND)
         if narrowed is bounding.narrowed and not state.stop():
             known = bounding.bound
             bounding.certify_by(squares)
             sides.report(state, "squares")
             if bounding.bound <= known and squares.misfit < FITS:
                 return
-
-
-def _square_steps(state: State, squares: Squares) -> Iterator[None]:
-    """Take the steps of a round, or as many as leave time for a proof, which takes about as long as
-    one.
-    """
-    moves, tracker, longest = state.facts.pieces.moves, state.tracker, 0.0
-    for _ in range(ROUND):
-        if state.stop() or (not state.by_evaluations and tracker.seconds_left < 3 * longest):
-            return
-        begun = time.perf_counter()
-        squares.step()
-        if state.by_evaluations:
-            tracker.count(min(moves, tracker.evaluations_left))
-        longest = max(longest, time.perf_counter() - begun)
-        yield
 
 
 def _squares_seconds(sides: Sides) -> float:
